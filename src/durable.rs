@@ -1,0 +1,70 @@
+//! Files that are either the old or the new content after a power cut, never half of one.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Replaces the file at `path` by `content`.
+///
+/// When this returns `Ok`, the content survives a power cut. When it fails, the old file is still there, whole.
+/// The content goes to a temporary file in the same folder, is fsynced, renamed, and the folder is fsynced.
+pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let folder = parent(path);
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let temporary = folder.join(name);
+    let written = (|| {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&temporary)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        rename(&temporary, path)
+    })();
+    if written.is_err() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// Renames within one folder and makes the rename survive a power cut.
+#[expect(clippy::disallowed_methods, reason = "this is the one place")]
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::rename(from, to)?;
+    sync_folder(parent(to))
+}
+
+/// Makes created, renamed and removed names of `folder` survive a power cut.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replaced_file_holds_the_new_content_and_leaves_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        replace(&path, b"old").unwrap();
+        replace(&path, b"new").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_failed_replace_leaves_the_old_content() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("taken");
+        std::fs::create_dir(&path).unwrap();
+        assert!(replace(&path, b"new").is_err());
+        assert!(path.is_dir());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

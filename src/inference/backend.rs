@@ -1,0 +1,206 @@
+//! The seam between Ledge and a runtime: plain data in, plain data out, on one thread.
+//!
+//! Whatever crosses this seam could cross a process boundary too.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::tensor::{DataType, Tensor};
+
+/// A runtime that can run models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Runtime {
+    /// ONNX Runtime, through the crate `ort`.
+    OnnxRuntime,
+    /// OpenVINO, through the crate `openvino`.
+    OpenVino,
+}
+
+impl Runtime {
+    /// Both, in the order that `auto` tries them for an ONNX model: ONNX Runtime loads ten times faster.
+    pub const ALL: [Self; 2] = [Self::OnnxRuntime, Self::OpenVino];
+
+    /// The name in the configuration and in answers.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OnnxRuntime => "onnxruntime",
+            Self::OpenVino => "openvino",
+        }
+    }
+}
+
+impl fmt::Display for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The format of a model's files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// `model.onnx`.
+    Onnx,
+    /// `model.xml` with `model.bin`.
+    OpenVinoIr,
+    /// `model.tflite`.
+    TfLite,
+}
+
+impl Format {
+    /// Whether `runtime` reads this format at all.
+    pub fn is_read_by(self, runtime: Runtime) -> bool {
+        match runtime {
+            Runtime::OnnxRuntime => self == Self::Onnx,
+            Runtime::OpenVino => true,
+        }
+    }
+
+    /// What people call it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Onnx => "ONNX",
+            Self::OpenVinoIr => "OpenVINO IR",
+            Self::TfLite => "TFLite",
+        }
+    }
+}
+
+/// The files of one version of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelFiles {
+    /// Their format.
+    pub format: Format,
+    /// `model.onnx`, `model.xml` or `model.tflite`.
+    pub model: PathBuf,
+    /// `model.bin` of an OpenVINO IR.
+    pub weights: Option<PathBuf>,
+    /// The names of inputs and outputs in the file's order, where the file tells (ONNX). A runtime that knows several
+    /// names for one tensor takes these.
+    pub port_names: Option<PortNames>,
+}
+
+/// The names of a model's inputs and outputs, in the model's order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortNames {
+    /// Inputs, initializers left out.
+    pub inputs: Vec<String>,
+    /// Outputs.
+    pub outputs: Vec<String>,
+}
+
+/// One input or output of a model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Port {
+    /// Its name in the model.
+    pub name: String,
+    /// The datatype of its elements.
+    pub datatype: DataType,
+    /// Its dimensions, the batch included; -1 is variable.
+    pub shape: Vec<i64>,
+}
+
+/// What a model takes and gives.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Signature {
+    /// Inputs in the model's order.
+    pub inputs: Vec<Port>,
+    /// Outputs in the model's order.
+    pub outputs: Vec<Port>,
+}
+
+/// Why a runtime does not run a model. `Display` is one line for people; the runtime's own words are inside.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// The runtime's shared library is not there or cannot be used.
+    #[error("{runtime} is not available: {reason}")]
+    RuntimeMissing {
+        /// The runtime.
+        runtime: Runtime,
+        /// What was looked for, and what happened.
+        reason: String,
+    },
+    /// The runtime does not read this format.
+    #[error("{runtime} does not read {} files", format.as_str())]
+    Format {
+        /// The runtime.
+        runtime: Runtime,
+        /// The model's format.
+        format: Format,
+    },
+    /// The runtime refused the model.
+    #[error("{runtime} refused the model: {reason}")]
+    Refused {
+        /// The runtime.
+        runtime: Runtime,
+        /// The runtime's words.
+        reason: String,
+    },
+    /// The model has an input or output that Ledge cannot carry.
+    #[error("{runtime}: {port} {name:?} {reason}")]
+    Port {
+        /// The runtime.
+        runtime: Runtime,
+        /// "input" or "output".
+        port: &'static str,
+        /// The name of the input or output.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// Why one run failed. The model stays loaded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RunError {
+    /// The values cannot be handed to the runtime: the caller's fault.
+    #[error("input {name:?} {reason}")]
+    Input {
+        /// The input.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The runtime failed while running the model.
+    #[error("{runtime} failed: {reason}")]
+    Runtime {
+        /// The runtime.
+        runtime: Runtime,
+        /// The runtime's words.
+        reason: String,
+    },
+    /// The runtime gave an output that is not the tensor it announced.
+    #[error("output {name:?} {reason}")]
+    Output {
+        /// The output.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// A loaded model in one runtime. It lives and dies on the thread that loaded it.
+pub trait Backend {
+    /// The runtime that runs it.
+    fn runtime(&self) -> Runtime;
+
+    /// What it takes and gives.
+    fn signature(&self) -> &Signature;
+
+    /// Runs the model once.
+    ///
+    /// `inputs` are in the signature's order and fit it; `outputs` are indices into the signature's outputs, and the
+    /// tensors come back in that order.
+    fn run(&mut self, inputs: &[Tensor], outputs: &[usize]) -> Result<Vec<Tensor>, RunError>;
+}
+
+/// How a model is to be loaded.
+#[derive(Debug, Clone)]
+pub struct LoadOptions {
+    /// Threads that the runtime may use for one run, the calling one included.
+    pub threads: usize,
+    /// Where compiled models are kept between starts; `None` keeps none.
+    pub cache_dir: Option<PathBuf>,
+}

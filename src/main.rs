@@ -1,0 +1,2 @@
+//! The `ledge` command.
+fn main() {}

@@ -1,0 +1,156 @@
+//! Names that are valid by construction.
+//!
+//! A name that reached the core has passed its check; nothing below the edge checks again.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// Why a text is not a name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {text:?} {reason}")]
+pub struct InvalidName {
+    what: &'static str,
+    text: String,
+    reason: &'static str,
+}
+
+/// The longest name accepted, in bytes: it becomes a file name, a topic level and a metric label.
+pub const MAX_NAME_LENGTH: usize = 128;
+
+fn check(what: &'static str, text: &str) -> Result<(), InvalidName> {
+    let reason = if text.is_empty() {
+        "is empty"
+    } else if text.len() > MAX_NAME_LENGTH {
+        "is longer than 128 bytes"
+    } else if text.starts_with('.') {
+        "starts with a dot"
+    } else if !text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) {
+        "has a character outside A-Z a-z 0-9 . _ -"
+    } else {
+        return Ok(());
+    };
+    Err(InvalidName { what, text: text.chars().take(MAX_NAME_LENGTH).collect(), reason })
+}
+
+macro_rules! name_type {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+        #[serde(transparent)]
+        pub struct $name(std::sync::Arc<str>);
+
+        impl $name {
+            /// The text, for a message, a path component or a label.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = InvalidName;
+
+            fn from_str(text: &str) -> Result<Self, InvalidName> {
+                check($what, text)?;
+                Ok(Self(text.into()))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+name_type!(
+    /// The name of a model: its folder in the model repository. `[A-Za-z0-9._-]+`, not starting with a dot.
+    ModelName,
+    "model name"
+);
+name_type!(
+    /// The identity of this box, or of a group or fleet of boxes: one valid MQTT topic level.
+    DeviceName,
+    "device name"
+);
+
+/// The version of a model: its numbered folder. Positive; no sign and no leading zero, as in Triton.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
+pub struct ModelVersion(u64);
+
+impl ModelVersion {
+    /// The number.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl TryFrom<u64> for ModelVersion {
+    type Error = InvalidName;
+
+    fn try_from(number: u64) -> Result<Self, InvalidName> {
+        if number == 0 {
+            return Err(InvalidName { what: "model version", text: "0".into(), reason: "is not a positive integer" });
+        }
+        Ok(Self(number))
+    }
+}
+
+impl From<ModelVersion> for u64 {
+    fn from(version: ModelVersion) -> u64 {
+        version.0
+    }
+}
+
+impl FromStr for ModelVersion {
+    type Err = InvalidName;
+
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
+        let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
+        let number = if digits { text.parse().ok() } else { None };
+        number.map(Self).ok_or_else(|| InvalidName {
+            what: "model version",
+            text: text.chars().take(MAX_NAME_LENGTH).collect(),
+            reason: "is not a positive integer without leading zeros",
+        })
+    }
+}
+
+impl fmt::Display for ModelVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_safe_path_component() {
+        for good in ["a", "efficientnet_lite0", "v1.2-rc", &"x".repeat(128)] {
+            assert!(good.parse::<ModelName>().is_ok(), "{good}");
+        }
+        for bad in ["", ".", "..", ".hidden", "a/b", "a b", "ä", "a\0", "+", "#", &"x".repeat(129)] {
+            assert!(bad.parse::<ModelName>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_version_is_a_positive_integer_without_leading_zeros() {
+        assert_eq!("18446744073709551615".parse::<ModelVersion>().map(ModelVersion::get), Ok(u64::MAX));
+        for bad in ["", "0", "01", "-1", "+1", "1.0", "abc", "18446744073709551616", "١"] {
+            assert!(bad.parse::<ModelVersion>().is_err(), "{bad}");
+        }
+    }
+}

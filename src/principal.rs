@@ -1,0 +1,27 @@
+//! Who asked: the caller of a request, as far as the transport can tell.
+//!
+//! It exists for every request from the first day; authentication only makes it more precise.
+
+use std::fmt;
+use std::net::IpAddr;
+
+/// The caller of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Principal {
+    /// A peer over TCP. The port is left out: a client has many.
+    Peer(IpAddr),
+    /// A process behind the Unix socket, by its user id (`SO_PEERCRED`).
+    User(u32),
+    /// The daemon itself, or a command line on this box.
+    Local,
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Peer(address) => write!(f, "ip:{address}"),
+            Self::User(uid) => write!(f, "uid:{uid}"),
+            Self::Local => f.write_str("local"),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What a caller asks of a model and what comes back, whatever the protocol.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::inference::backend::Runtime;
+use crate::names::{ModelName, ModelVersion};
+use crate::tensor::Tensor;
+
+/// An inference call. Valid as far as it can be without the model: its tensors fill their shapes.
+#[derive(Debug, Clone)]
+pub struct InferRequest {
+    /// The model.
+    pub model: ModelName,
+    /// The version asked for; `None` is the model's default.
+    pub version: Option<ModelVersion>,
+    /// The inputs.
+    pub inputs: Inputs,
+    /// The outputs asked for, in the order of the answer; `None` is all.
+    pub outputs: Option<Vec<OutputRequest>>,
+    /// When the caller stops caring; `None` is the model's default.
+    pub deadline: Option<Instant>,
+}
+
+/// The inputs of a call.
+#[derive(Debug, Clone)]
+pub enum Inputs {
+    /// Named tensors.
+    Named(Vec<(String, Tensor)>),
+    /// The bytes of the model's only input, as one batch element (the protocol's raw binary request).
+    Raw(Bytes),
+}
+
+/// One output asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutputRequest {
+    /// Its name.
+    pub name: String,
+    /// Instead of the tensor, its `n` highest values per batch element as `value:index[:label]`.
+    pub classification: Option<usize>,
+}
+
+/// The answer to an inference call.
+#[derive(Debug, Clone)]
+pub struct InferResponse {
+    /// The model.
+    pub model: ModelName,
+    /// The version that answered.
+    pub version: ModelVersion,
+    /// The runtime that answered.
+    pub runtime: Runtime,
+    /// The outputs, in the order asked for.
+    pub outputs: Vec<(String, Tensor)>,
+    /// Where the time went.
+    pub timings: Timings,
+}
+
+/// Where the time of one call went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Timings {
+    /// Decoding and preparing what people send (a photograph) into tensors. Zero for tensors.
+    pub decode: Duration,
+    /// Waiting for an instance.
+    pub queue: Duration,
+    /// Running the model.
+    pub compute: Duration,
+}

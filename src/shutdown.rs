@@ -1,0 +1,123 @@
+//! Tasks that do not die unseen, and one signal that ends them all.
+
+use std::future::Future;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Spawns the daemon's tasks and stops them. Clones share one state.
+#[derive(Debug, Clone, Default)]
+pub struct Shutdown {
+    token: CancellationToken,
+    tasks: TaskTracker,
+    failure: Arc<OnceLock<String>>,
+}
+
+impl Shutdown {
+    /// Runs a task that must live as long as the daemon: its end, its error and its panic all stop the daemon.
+    pub fn spawn_essential<F, T, E>(&self, name: &'static str, task: F)
+    where
+        F: Future<Output = Result<T, E>> + Send + 'static,
+        T: Send + 'static,
+        E: std::fmt::Display + Send + 'static,
+    {
+        let guard = Guard { shutdown: self.clone(), name, reason: Some("panicked".to_owned()) };
+        self.tasks.spawn(async move {
+            let mut guard = guard;
+            guard.reason = Some(match task.await {
+                Ok(_) => "ended early".to_owned(),
+                Err(error) => format!("failed: {error}"),
+            });
+        });
+    }
+
+    /// Runs a task that may end on its own, such as one connection; [`Shutdown::drain`] waits for it.
+    pub fn spawn<F>(&self, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.tasks.spawn(task);
+    }
+
+    /// Asks every task to stop. Idempotent.
+    pub fn request(&self) {
+        self.token.cancel();
+    }
+
+    /// Waits until somebody asked for the stop.
+    pub async fn requested(&self) {
+        self.token.cancelled().await;
+    }
+
+    /// Whether the stop was asked for.
+    pub fn is_requested(&self) -> bool {
+        self.token.is_cancelled()
+    }
+
+    /// Why the daemon stops, when a task's death is the reason.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    /// Waits for every task, at most for `grace`. `false` when some were still running then.
+    pub async fn drain(&self, grace: Duration) -> bool {
+        self.request();
+        self.tasks.close();
+        tokio::time::timeout(grace, self.tasks.wait()).await.is_ok()
+    }
+}
+
+/// Stops the daemon when dropped, unless the stop was already under way.
+struct Guard {
+    shutdown: Shutdown,
+    name: &'static str,
+    reason: Option<String>,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.shutdown.is_requested() {
+            let reason = self.reason.take().unwrap_or_default();
+            tracing::error!(task = self.name, reason, "task died; the daemon stops");
+            let _ = self.shutdown.failure.set(format!("task {} {reason}", self.name));
+        }
+        self.shutdown.request();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_death_of_an_essential_task_stops_the_daemon_and_is_its_reason() {
+        let shutdown = Shutdown::default();
+        shutdown.spawn_essential("listener", async { Err::<(), _>("no more sockets") });
+        shutdown.requested().await;
+        assert!(shutdown.drain(Duration::from_secs(5)).await);
+        assert_eq!(shutdown.failure(), Some("task listener failed: no more sockets"));
+    }
+
+    #[tokio::test]
+    async fn a_panic_of_an_essential_task_stops_the_daemon() {
+        let shutdown = Shutdown::default();
+        shutdown.spawn_essential::<_, (), String>("loop", async { panic!("a bug") });
+        shutdown.requested().await;
+        assert_eq!(shutdown.failure(), Some("task loop panicked"));
+    }
+
+    #[tokio::test]
+    async fn drain_waits_for_tasks_and_reports_the_ones_that_do_not_end() {
+        let shutdown = Shutdown::default();
+        let other = shutdown.clone();
+        shutdown.spawn(async move { other.requested().await });
+        assert!(shutdown.drain(Duration::from_secs(5)).await);
+
+        let stuck = Shutdown::default();
+        stuck.spawn(std::future::pending());
+        assert!(!stuck.drain(Duration::from_millis(20)).await);
+        assert_eq!(stuck.failure(), None);
+    }
+}
