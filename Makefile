@@ -1,0 +1,42 @@
+# Everything goes into target/ and .ledge/ of this checkout; `make help` lists the targets.
+
+PYTHON ?= python3
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-test build run test test-peers clean
+.NOTPARALLEL:
+
+help: ## say what each target does
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## fetch the inference runtimes and build the models into .ledge/ (once; needs the network)
+	@$(need_python)
+	@$(PYTHON) models/setup
+
+setup-test: ## the same, and what the tests need: small models and a client library
+	@$(need_python)
+	@$(PYTHON) models/setup --test
+
+build: ## compile the release binary, target/release/ledge
+	cargo build --release --locked
+
+run: setup build ## set up, build, start Ledge on port 8000 and ask it what is on a photograph
+	@PYTHON=$(PYTHON) models/demo.sh
+
+test: setup-test ## set up what the tests need, and run them all
+	LEDGE_TEST_ROOT=$(CURDIR)/.ledge $(if $(shell command -v cargo-nextest),cargo nextest run --locked,cargo test --locked)
+
+test-peers: setup-test ## run real clients, servers and brokers against Ledge (may need root)
+	LEDGE_TEST_ROOT=$(CURDIR)/.ledge $(if $(shell command -v cargo-nextest),cargo nextest run --locked --test it clients,cargo test --locked --test it clients)
+
+clean: ## remove what cargo compiled; .ledge/, with the downloads and your own models, stays
+	cargo clean
+
+# The set-up itself names whatever else is missing, but it is written in Python.
+define need_python
+command -v $(PYTHON) >/dev/null || { \
+	echo 'This machine lacks:'; \
+	echo '  - $(PYTHON): Python 3.9 or newer with pip; Debian and Ubuntu: apt install python3-pip, Fedora: dnf install python3-pip'; \
+	for tool in cargo rustc cc curl; do command -v $$tool >/dev/null || echo "  - $$tool"; done; \
+	exit 1; }
+endef

@@ -1,0 +1,67 @@
+"""Fills .ledge/ with what a build from this checkout needs: inference runtimes and models. `make setup` calls it.
+
+usage: python3 models/setup [--test]      --test: also what the tests need
+
+Only Python's standard library is used, and nothing is written outside .ledge/. It may be interrupted at any moment and
+started again: every folder is made under another name and renamed when it is complete, and downloads are kept.
+"""
+import sys
+
+if sys.version_info < (3, 9):  # before anything is imported that an older Python cannot read
+    sys.exit(
+        "Python 3.9 or newer is needed (found {}.{}). Name one, for example: "
+        "make setup PYTHON=python3.12".format(*sys.version_info))
+
+sys.dont_write_bytecode = True  # the checkout stays as it is
+
+import fcntl  # noqa: E402
+import signal  # noqa: E402
+import time  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+import preflight  # noqa: E402
+from progress import Failure  # noqa: E402
+from steps import Setup  # noqa: E402
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def run(setup, with_tests):
+    stale = setup.stale_steps(with_tests)
+    if not stale:
+        print(f"Set up: {setup.summary(with_tests)}")
+        return
+    missing = preflight.missing(CHECKOUT / "Cargo.toml", setup.oldest_glibc())
+    if missing:
+        raise Failure("\n".join(["This machine lacks:", *(f"  - {line}" for line in missing)]))
+    started = time.monotonic()
+    print("Setting up in .ledge/ (once; it needs the network; what is finished is kept if you interrupt it)", flush=True)
+    for step in stale:
+        setup.make(step)
+    print(f"Set up in {time.monotonic() - started:.0f} s: {setup.summary(with_tests)}")
+
+
+def main(arguments):
+    if arguments not in ([], ["--test"]):
+        sys.exit(__doc__)
+    # `kill` shall end the programs started from here too, as Ctrl-C does.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Terminated. What is finished is kept: run it again to go on."))
+    try:
+        setup = Setup(CHECKOUT)
+        with open(setup.folder / "setup.lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print("Another set-up of this checkout is running; waiting for it to end.", flush=True)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            run(setup, with_tests=bool(arguments))
+    except Failure as failure:
+        sys.exit(f"\nSet-up stopped: {failure}")
+    except OSError as error:
+        sys.exit(f"\nSet-up stopped: {error}. What is finished is kept: run it again to go on.")
+    except KeyboardInterrupt:
+        print("\nInterrupted. What is finished is kept: run it again to go on.", file=sys.stderr)
+        sys.exit(130)
+
+
+main(sys.argv[1:])
