@@ -1,11 +1,47 @@
-//! Ledge turns a CPU-only server into an inference appliance.
-pub mod audit_event;
-pub mod clock;
-pub mod durable;
-pub mod inference;
-pub mod names;
-pub mod principal;
-pub mod readiness;
+//! Ledge turns a CPU-only server into an inference appliance. The modules in reading order, with an invariant for each:
+//! `ARCHITECTURE.md` has the map.
+//!
+//! The direction of dependencies is checked by `tests/it/tidy.rs`: a module uses only what stands below it here.
+
+/// The command line: one file a verb.
+pub mod cli;
+/// The composition root. The only file that sees everything.
+pub mod daemon;
+/// The configuration: every mistake at once, or a value that needs no further check.
+pub mod config;
+/// HTTP. The only code that knows axum and hyper's server.
+pub mod http;
+/// The Open Inference Protocol: bytes to requests and answers to bytes. It knows no transport.
+pub mod protocol;
+/// One inference, whatever the protocol. Each call is counted once and audited once.
 pub mod serving;
-pub mod shutdown;
+/// The model repository, on disk and loaded. A live version goes only when its replacement is ready.
+pub mod repository;
+/// Between what people send and tensors. Pure.
+pub mod pipeline;
+/// Running one model on its own threads. It opens no socket and writes no file.
+pub mod inference;
+/// The only code that opens outbound connections.
+pub mod egress;
+/// Who this box is.
+pub mod identity;
+/// Logs and the machine's figures. Nothing in it decides anything.
+pub mod telemetry;
+/// Names, valid by construction.
+pub mod names;
+/// Tensors, which fill their shapes.
 pub mod tensor;
+/// Who asked.
+pub mod principal;
+/// What is worth proving later. Recording never blocks.
+pub mod audit_event;
+/// TOML with every mistake reported at once.
+pub mod toml_check;
+/// The wall clock. The only place that reads it.
+pub mod clock;
+/// Files that are old or new after a power cut, never half.
+pub mod durable;
+/// Ready when the last latch is dropped.
+pub mod readiness;
+/// Tasks that do not die unseen.
+pub mod shutdown;

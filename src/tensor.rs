@@ -258,6 +258,76 @@ elements!(bool => Bool, u8 => Uint8, u16 => Uint16, u32 => Uint32, u64 => Uint64
 #[cfg(not(target_endian = "little"))]
 compile_error!("tensors are little-endian on the wire and used in place");
 
+/// A tensor of `datatype` from numbers; each is rounded to the nearest value of the datatype, out of range saturates.
+/// `BYTES` is an error of byte size.
+pub fn from_f64(datatype: DataType, shape: Vec<usize>, numbers: &[f64]) -> Result<Tensor, TensorError> {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "documented to saturate")]
+    fn data(datatype: DataType, numbers: &[f64]) -> Vec<u8> {
+        macro_rules! collect {
+            ($convert:expr) => {
+                numbers.iter().flat_map(|&number| ($convert)(number.round_if_integer(datatype)).to_le_bytes()).collect()
+            };
+        }
+        match datatype {
+            DataType::Bool => numbers.iter().map(|&number| u8::from(number != 0.0)).collect(),
+            DataType::Uint8 => collect!(|x| x as u8),
+            DataType::Uint16 => collect!(|x| x as u16),
+            DataType::Uint32 => collect!(|x| x as u32),
+            DataType::Uint64 => collect!(|x| x as u64),
+            DataType::Int8 => collect!(|x| x as i8),
+            DataType::Int16 => collect!(|x| x as i16),
+            DataType::Int32 => collect!(|x| x as i32),
+            DataType::Int64 => collect!(|x| x as i64),
+            DataType::Fp16 => collect!(f16::from_f64),
+            DataType::Bf16 => collect!(bf16::from_f64),
+            DataType::Fp32 => collect!(|x| x as f32),
+            DataType::Fp64 => collect!(|x: f64| x),
+            DataType::Bytes => Vec::new(),
+        }
+    }
+    Tensor::new(datatype, shape, data(datatype, numbers).into())
+}
+
+trait RoundIfInteger {
+    fn round_if_integer(self, datatype: DataType) -> Self;
+}
+
+impl RoundIfInteger for f64 {
+    fn round_if_integer(self, datatype: DataType) -> Self {
+        let real = matches!(datatype, DataType::Fp16 | DataType::Bf16 | DataType::Fp32 | DataType::Fp64);
+        if real { self } else { self.round() }
+    }
+}
+
+/// The elements as numbers; 64-bit integers beyond 2^53 are rounded. `None` for `BYTES`.
+pub fn to_f64(tensor: &Tensor) -> Option<Vec<f64>> {
+    #[expect(clippy::cast_precision_loss, reason = "documented to round")]
+    fn numbers(tensor: &Tensor) -> Option<Vec<f64>> {
+        macro_rules! collect {
+            ($rust:ty, $convert:expr) => {
+                tensor.elements::<$rust>()?.iter().copied().map($convert).collect()
+            };
+        }
+        Some(match tensor.datatype {
+            DataType::Bool => tensor.bools()?.iter().copied().map(f64::from).collect(),
+            DataType::Uint8 => collect!(u8, f64::from),
+            DataType::Uint16 => collect!(u16, f64::from),
+            DataType::Uint32 => collect!(u32, f64::from),
+            DataType::Uint64 => collect!(u64, |x| x as f64),
+            DataType::Int8 => collect!(i8, f64::from),
+            DataType::Int16 => collect!(i16, f64::from),
+            DataType::Int32 => collect!(i32, f64::from),
+            DataType::Int64 => collect!(i64, |x| x as f64),
+            DataType::Fp16 => collect!(f16, f64::from),
+            DataType::Bf16 => collect!(bf16, f64::from),
+            DataType::Fp32 => collect!(f32, f64::from),
+            DataType::Fp64 => collect!(f64, |x| x),
+            DataType::Bytes => return None,
+        })
+    }
+    numbers(tensor)
+}
+
 /// Keeps a vector alive behind `Bytes`, with the alignment of its elements.
 struct Elements<T>(Vec<T>);
 

@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -181,6 +182,38 @@ pub enum RunError {
     },
 }
 
+/// What one run gave, and where its time went.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunResult {
+    /// The outputs asked for, in that order.
+    pub outputs: Vec<Tensor>,
+    /// The time of each phase.
+    pub time: ComputeTime,
+}
+
+/// The phases of one run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ComputeTime {
+    /// Handing the inputs to the runtime.
+    pub input: Duration,
+    /// Running the model.
+    pub infer: Duration,
+    /// Taking the outputs from the runtime.
+    pub output: Duration,
+}
+
+impl ComputeTime {
+    /// The phases, from the instants between them.
+    pub fn between(start: Instant, staged: Instant, inferred: Instant, end: Instant) -> Self {
+        Self { input: staged - start, infer: inferred - staged, output: end - inferred }
+    }
+
+    /// All phases together.
+    pub fn total(self) -> Duration {
+        self.input + self.infer + self.output
+    }
+}
+
 /// A loaded model in one runtime. It lives and dies on the thread that loaded it.
 pub trait Backend {
     /// The runtime that runs it.
@@ -193,7 +226,7 @@ pub trait Backend {
     ///
     /// `inputs` are in the signature's order and fit it; `outputs` are indices into the signature's outputs, and the
     /// tensors come back in that order.
-    fn run(&mut self, inputs: &[Tensor], outputs: &[usize]) -> Result<Vec<Tensor>, RunError>;
+    fn run(&mut self, inputs: &[Tensor], outputs: &[usize]) -> Result<RunResult, RunError>;
 }
 
 /// How a model is to be loaded.

@@ -1,1 +1,100 @@
+//! Running one model: the runtimes behind one trait, and the threads they run on.
+//!
+//! `inference/` opens no socket and writes no file; the runtimes read the model files whose paths they are given.
+
 pub mod backend;
+pub mod config;
+pub mod instance;
+mod onnxruntime;
+mod openvino;
+mod queue;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use backend::{Backend, LoadError, LoadOptions, ModelFiles, Runtime};
+
+/// The runtimes that this process can use. Clones share them.
+///
+/// A runtime's library is loaded when its first model is: a box that needs one runtime does not carry the other.
+#[derive(Debug, Clone)]
+pub struct Runtimes {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    folder: PathBuf,
+    onnxruntime: OnceLock<Result<onnxruntime::OnnxRuntime, String>>,
+    openvino: OnceLock<Result<openvino::OpenVino, String>>,
+}
+
+impl Runtimes {
+    /// The runtimes whose shared libraries lie in `folder`.
+    pub fn new(folder: PathBuf) -> Self {
+        let shared = Shared { folder, onnxruntime: OnceLock::new(), openvino: OnceLock::new() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The runtime's shared library, or why there is none. Nothing is loaded.
+    pub fn library(&self, runtime: Runtime) -> Result<PathBuf, String> {
+        let stem = match runtime {
+            Runtime::OnnxRuntime => "libonnxruntime.so",
+            Runtime::OpenVino => "libopenvino_c.so",
+        };
+        let folder = &self.shared.folder;
+        newest_library(folder, stem).ok_or_else(|| format!("no {stem} in {} (runtimes.dir)", folder.display()))
+    }
+
+    /// The version of `runtime`, or why it cannot be used. Loads its library.
+    pub fn version(&self, runtime: Runtime) -> Result<&str, &str> {
+        match runtime {
+            Runtime::OnnxRuntime => self.onnxruntime().map(onnxruntime::OnnxRuntime::version),
+            Runtime::OpenVino => self.openvino().map(openvino::OpenVino::version),
+        }
+        .map_err(String::as_str)
+    }
+
+    /// Loads a model into `runtime`. To be called on the thread that will run it.
+    pub fn load(
+        &self,
+        runtime: Runtime,
+        files: &ModelFiles,
+        options: &LoadOptions,
+    ) -> Result<Box<dyn Backend>, LoadError> {
+        let missing = |reason: &String| LoadError::RuntimeMissing { runtime, reason: reason.clone() };
+        match runtime {
+            Runtime::OnnxRuntime => self.onnxruntime().map_err(missing)?.load(files, options),
+            Runtime::OpenVino => self.openvino().map_err(missing)?.load(files, options),
+        }
+    }
+
+    fn onnxruntime(&self) -> Result<&onnxruntime::OnnxRuntime, &String> {
+        let open = || onnxruntime::OnnxRuntime::open(&self.library(Runtime::OnnxRuntime)?);
+        self.shared.onnxruntime.get_or_init(open).as_ref()
+    }
+
+    fn openvino(&self) -> Result<&openvino::OpenVino, &String> {
+        let open = || openvino::OpenVino::open(&self.library(Runtime::OpenVino)?);
+        self.shared.openvino.get_or_init(open).as_ref()
+    }
+}
+
+/// The file in `folder` named `stem`, or with the highest version behind it (`stem.1.31.1`).
+fn newest_library(folder: &Path, stem: &str) -> Option<PathBuf> {
+    let version = |name: &str| -> Option<Vec<u64>> {
+        let rest = name.strip_prefix(stem)?;
+        if rest.is_empty() {
+            return Some(Vec::new());
+        }
+        rest.strip_prefix('.')?.split('.').map(|part| part.parse().ok()).collect()
+    };
+    let names = std::fs::read_dir(folder).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let newest = names.filter_map(|name| Some((version(&name)?, name))).max()?.1;
+    Some(folder.join(newest))
+}
+
+/// A runtime's message on one line: runs of white space, line breaks included, become one space.
+fn one_line(message: &str) -> String {
+    message.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,181 @@
+//! `ledge doctor`
+
+mod machine;
+mod runtimes;
+
+use std::fmt::Write as _;
+use std::io::Write;
+use std::path::Path;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{BadConfiguration, Exit, Globals, Output};
+use crate::config::Config;
+
+/// The arguments of `ledge doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct DoctorArgs {
+    /// Write JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ledge doctor
+  ledge doctor --root .ledge --json";
+
+/// What one look at something found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What was looked at.
+    pub name: String,
+    /// How it is.
+    pub status: Status,
+    /// What was found.
+    pub detail: String,
+    /// What to do about it; `None` when nothing needs doing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+}
+
+/// How something is. The worst comes last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// As it should be.
+    Ok,
+    /// It works, though not as well as it could.
+    Warn,
+    /// Something must be done.
+    Fail,
+}
+
+impl Check {
+    /// All is well.
+    pub fn ok(name: &str, detail: impl Into<String>) -> Self {
+        Self { name: name.into(), status: Status::Ok, detail: detail.into(), advice: None }
+    }
+
+    /// It works, though not as well as it could.
+    pub fn warn(name: &str, detail: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { name: name.into(), status: Status::Warn, detail: detail.into(), advice: Some(advice.into()) }
+    }
+
+    /// Something must be done.
+    pub fn fail(name: &str, detail: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { status: Status::Fail, ..Self::warn(name, detail, advice) }
+    }
+}
+
+/// Runs the verb.
+pub fn run(globals: &Globals, args: &DoctorArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let checks = checks(globals);
+    let worst = checks.iter().map(|check| check.status).max().unwrap_or(Status::Ok);
+    if args.json {
+        let report = serde_json::json!({ "version": env!("CARGO_PKG_VERSION"), "status": worst, "checks": checks });
+        writeln!(out, "{report:#}")?;
+    } else {
+        write!(out, "{}", text(&checks))?;
+    }
+    Ok(if worst == Status::Fail { Exit::Failure } else { Exit::Success })
+}
+
+fn checks(globals: &Globals) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let config = match globals.sources().load() {
+        Ok(loaded) => {
+            let detail = match loaded.origins.len() {
+                0 => "every key has its default".to_owned(),
+                count => format!("{count} set, every other key has its default"),
+            };
+            checks.push(Check::ok("configuration", detail));
+            loaded.config
+        }
+        Err(mistakes) => {
+            let advice = "correct it; what follows looks at the defaults";
+            checks.push(Check::fail("configuration", BadConfiguration(mistakes).to_string(), advice));
+            defaults(globals)
+        }
+    };
+    checks.extend(machine::checks(&config, Path::new("/")));
+    checks.extend(runtimes::checks(&config.runtimes));
+    checks
+}
+
+/// The configuration as it would be without a file and without mistakes.
+fn defaults(globals: &Globals) -> Config {
+    let root = globals.root.clone().or_else(|| globals.config.as_ref()?.parent().map(Path::to_owned));
+    root.map_or_else(Config::packaged, |root| Config::with_root(&root))
+}
+
+fn text(checks: &[Check]) -> String {
+    let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for check in checks {
+        let status = match check.status {
+            Status::Ok => "ok",
+            Status::Warn => "warn",
+            Status::Fail => "FAIL",
+        };
+        // A detail of several lines stays in its column.
+        let indent = format!("\n{:1$}", "", width + 8);
+        let _ = writeln!(text, "{status:<4}  {:width$}  {}", check.name, check.detail.replace('\n', &indent));
+        if let Some(advice) = &check.advice {
+            let _ = writeln!(text, "{:1$}-> {advice}", "", width + 8);
+        }
+    }
+    let count = |status| checks.iter().filter(|check| check.status == status).count();
+    let _ = match (count(Status::Fail), count(Status::Warn)) {
+        (0, 0) => writeln!(text, "\nAll is well."),
+        (0, warnings) => writeln!(text, "\nLedge works; could be better: {warnings}."),
+        (failures, _) => writeln!(text, "\nMust be done: {failures}."),
+    };
+    text
+}
+
+/// A number of bytes for people.
+fn size(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    let mut tenths = u128::from(bytes) * 10;
+    let mut unit = "bytes";
+    for larger in UNITS {
+        if tenths < 10_240 {
+            break;
+        }
+        (tenths, unit) = (tenths / 1024, larger);
+    }
+    if tenths < 1000 && unit != "bytes" {
+        format!("{}.{} {unit}", tenths / 10, tenths % 10)
+    } else {
+        format!("{} {unit}", tenths / 10)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_names_each_check_its_advice_and_what_is_left_to_do() {
+        let checks = [Check::ok("cpu", "x"), Check::fail("configuration", "2 mistakes:\n  a\n  b", "correct it")];
+        let expected = "\
+ok    cpu            x
+FAIL  configuration  2 mistakes:
+                       a
+                       b
+                     -> correct it
+
+Must be done: 1.
+";
+        assert_eq!(text(&checks), expected);
+    }
+
+    #[test]
+    fn a_size_has_two_or_more_digits_and_a_unit() {
+        let sizes = [0, 1023, 1024, 1536, 107_374_182_400, u64::MAX].map(size);
+        assert_eq!(sizes, ["0 bytes", "1023 bytes", "1.0 KiB", "1.5 KiB", "100 GiB", "16777215 TiB"]);
+    }
+}

@@ -1,0 +1,190 @@
+//! The checks of the CPU, the limits on this process, memory and disk.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+
+use super::{Check, size};
+use crate::config::Config;
+use crate::telemetry::system::{CgroupLimits, Cpu, Disk, Memory};
+
+/// Below this much free memory, small models may not load: two runtimes and one model of 20 MB need about half.
+const LITTLE_MEMORY: u64 = 512 << 20;
+
+/// Below this much free disk, an update of a model may not fit beside the old version.
+const LITTLE_DISK: u64 = 1 << 30;
+
+/// Below this much free disk, what the box must remember may not be written.
+const NO_DISK: u64 = 16 << 20;
+
+/// Looks at the machine. `root` is the folder that `proc` and `sys` are in.
+pub fn checks(config: &Config, root: &Path) -> Vec<Check> {
+    let cpu = Cpu::detect(root);
+    let limits = CgroupLimits::read(root);
+    vec![
+        instructions(&cpu),
+        cores(&cpu, &limits, config.runtimes.threads),
+        memory(Memory::read(), &limits),
+        state(&config.state.path),
+    ]
+}
+
+fn instructions(cpu: &Cpu) -> Check {
+    let listed = |present| -> Vec<&str> {
+        cpu.features.iter().filter(|feature| feature.present == present).map(|feature| feature.name).collect()
+    };
+    let model = if cpu.model.is_empty() { std::env::consts::ARCH } else { &cpu.model };
+    let mut detail = format!("{model}: has {}", list(&listed(true)));
+    if !listed(false).is_empty() {
+        let _ = write!(detail, "; has no {}", list(&listed(false)));
+    }
+    let x86 = std::env::consts::ARCH == "x86_64";
+    if x86 && !cpu.has("AVX2") {
+        return Check::warn(
+            "cpu",
+            detail,
+            "without AVX2 every model runs several times slower: use a CPU made since 2015, or let the virtual machine \
+             show the CPU as it is (host-passthrough)",
+        );
+    }
+    if (x86 && !cpu.has("AVX512-VNNI") && !cpu.has("AVX-VNNI"))
+        || (std::env::consts::ARCH == "aarch64" && !cpu.has("DOTPROD"))
+    {
+        return Check::warn(
+            "cpu",
+            detail,
+            "without VNNI (x86) or DOTPROD (ARM) an int8 model may be no faster than its float32 original: measure both, \
+             and if this is a virtual machine, let it show the CPU as it is",
+        );
+    }
+    Check::ok("cpu", detail)
+}
+
+fn cores(cpu: &Cpu, limits: &CgroupLimits, threads: usize) -> Check {
+    let mut detail = format!("{} logical", cpu.logical_cores);
+    if let Some(physical) = cpu.physical_cores {
+        let _ = write!(detail, ", {physical} physical");
+    }
+    if let Some(affinity) = &cpu.affinity {
+        let _ = write!(detail, "; this process may run on {affinity}");
+    }
+    if let Some(cpus) = limits.cpus {
+        let _ = write!(detail, "; its control group may use the time of {cpus:.2}");
+    }
+    let usable = cpu.usable_cores;
+    if threads > usable {
+        let advice =
+            format!("runtimes.threads is {threads}, and threads without a core only wait: set it to {usable}, or 0");
+        return Check::warn("cores", detail, advice);
+    }
+    if limits.cpus.is_some_and(|cpus| cpus < 1.0) {
+        let advice = "with less than one core's time a call waits for the next period again and again: raise CPUQuota= of \
+                      the unit, or the container's CPU limit, to a whole number of cores";
+        return Check::warn("cores", detail, advice);
+    }
+    Check::ok("cores", detail)
+}
+
+fn memory(memory: Option<Memory>, limits: &CgroupLimits) -> Check {
+    let Some(memory) = memory else { return Check::ok("memory", "the system does not say") };
+    let mut detail = format!("{} of {} free", size(memory.available_bytes), size(memory.total_bytes));
+    let mut free = memory.available_bytes;
+    if let Some(limit) = limits.memory_bytes.filter(|limit| *limit < memory.total_bytes) {
+        let _ = write!(detail, "; the control group may use {}", size(limit));
+        free = free.min(limit);
+    }
+    if free < LITTLE_MEMORY {
+        let advice = format!(
+            "with less than {} some models may not load: stop what is not needed, or raise the limit \
+                              (MemoryMax= of the unit, or the container's)",
+            size(LITTLE_MEMORY)
+        );
+        return Check::warn("memory", detail, advice);
+    }
+    Check::ok("memory", detail)
+}
+
+fn state(folder: &Path) -> Check {
+    let shown = folder.display();
+    let Some(existing) = folder.ancestors().find(|folder| folder.is_dir()) else {
+        return Check::fail("state", format!("{shown}: no such folder"), "create it, or set state.path");
+    };
+    let disk = match Disk::of(existing) {
+        Ok(disk) => disk,
+        Err(error) => {
+            return Check::fail("state", format!("{shown}: {error}"), "set state.path to a folder on a local disk");
+        }
+    };
+    let (free, total) = (size(disk.available_bytes), size(disk.total_bytes));
+    let detail = format!("{shown}: {free} of {total} free");
+    if disk.available_bytes < NO_DISK {
+        return Check::fail("state", detail, "free some space, or set state.path to a folder on another disk");
+    }
+    if access(existing, Access::WRITE_OK).is_err() {
+        let advice = "this user may not write there; if the service runs as another one, ask as that one: \
+                      sudo -u ledge ledge doctor";
+        return Check::warn("state", detail, advice);
+    }
+    if disk.available_bytes < LITTLE_DISK {
+        return Check::warn("state", detail, "free some space: a new version of a model needs room beside the old one");
+    }
+    Check::ok("state", detail)
+}
+
+fn list(names: &[&str]) -> String {
+    if names.is_empty() { "none of the extensions Ledge knows".into() } else { names.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::doctor::Status;
+    use crate::telemetry::system::Feature;
+
+    fn cpu(usable_cores: usize, features: &[&'static str]) -> Cpu {
+        Cpu {
+            model: "Test".into(),
+            features: features.iter().map(|name| Feature { name, present: true }).collect(),
+            physical_cores: Some(2),
+            logical_cores: 4,
+            affinity: Some("0-3".into()),
+            usable_cores,
+        }
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_cpu_without_int8_instructions_is_a_warning() {
+        assert_eq!(instructions(&cpu(4, &["AVX2", "AVX-VNNI"])).status, Status::Ok);
+        assert_eq!(instructions(&cpu(4, &["AVX2"])).status, Status::Warn);
+        assert_eq!(instructions(&cpu(4, &[])).status, Status::Warn);
+    }
+
+    #[test]
+    fn more_threads_than_cores_and_less_than_one_core_are_warnings() {
+        let quota = |cpus| CgroupLimits { cpus, memory_bytes: None };
+        let good = cores(&cpu(4, &[]), &quota(Some(1.5)), 4);
+        let detail = "4 logical, 2 physical; this process may run on 0-3; its control group may use the time of 1.50";
+        assert_eq!(good, Check::ok("cores", detail));
+        assert_eq!(cores(&cpu(4, &[]), &quota(None), 5).status, Status::Warn);
+        assert_eq!(cores(&cpu(1, &[]), &quota(Some(0.5)), 0).status, Status::Warn);
+    }
+
+    #[test]
+    fn a_limit_below_the_memory_counts() {
+        let machine = Some(Memory { total_bytes: 8 << 30, available_bytes: 4 << 30 });
+        let limited = |memory_bytes| memory(machine, &CgroupLimits { cpus: None, memory_bytes });
+        assert_eq!(limited(None), Check::ok("memory", "4.0 GiB of 8.0 GiB free"));
+        assert_eq!(limited(Some(1 << 40)), Check::ok("memory", "4.0 GiB of 8.0 GiB free"));
+        assert_eq!(limited(Some(256 << 20)).status, Status::Warn);
+    }
+
+    #[test]
+    fn a_state_folder_that_will_be_made_is_judged_by_the_disk_it_will_be_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = state(&folder.path().join("not/yet"));
+        assert!(check.status != Status::Fail && check.detail.contains(" free"), "{check:?}");
+        assert_eq!(state(Path::new("nowhere")).status, Status::Fail);
+    }
+}

@@ -1,0 +1,251 @@
+//! `ledge infer`: a model's answer to files, with or without a daemon.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use clap::{Args, ValueEnum};
+use futures_util::StreamExt;
+use futures_util::stream;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Map, Value};
+
+use super::{Exit, Globals, Output, block_on};
+use crate::audit_event::AuditSink;
+use crate::config::Config;
+use crate::daemon;
+use crate::egress::DaemonConnection;
+use crate::inference::Runtimes;
+use crate::names::{ModelName, ModelVersion};
+use crate::pipeline::image::ImageFormat;
+use crate::principal::Principal;
+use crate::protocol::decode::{self, ReplyFormat, Target};
+use crate::protocol::encode;
+use crate::protocol::photograph::PhotographAnswer;
+use crate::serving::Serving;
+use crate::telemetry::process;
+
+/// The arguments of `ledge infer`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct InferArgs {
+    /// The model: the name of its folder in the repository.
+    pub model: ModelName,
+    /// Files to ask about. Of a folder, every photograph and .json file in it, at any depth.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Ask a running server instead, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock.
+    #[arg(long)]
+    pub url: Option<String>,
+    /// The version of the model [default: what the server would answer with].
+    #[arg(long = "version", value_name = "N")]
+    pub model_version: Option<ModelVersion>,
+    /// How many labels to show of a classification.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub top: u32,
+    /// How to write the answers.
+    #[arg(long, value_enum, default_value_t = InferFormat::Table)]
+    pub format: InferFormat,
+}
+
+/// How to write the answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum InferFormat {
+    /// Columns for people.
+    Table,
+    /// One JSON object a file and line.
+    Jsonl,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ledge infer efficientnet_lite0 coffee.png
+  ledge infer efficientnet_lite0 photographs/ --top 1 --format jsonl > answers.jsonl
+  ledge infer efficientnet_lite0 coffee.png --url http://127.0.0.1:8000";
+
+/// What a folder is searched for.
+const ENDINGS: [&str; 5] = ["jpg", "jpeg", "png", "webp", "json"];
+
+/// Runs the verb. It fails when a file got no answer.
+pub fn run(globals: &Globals, args: &InferArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let config = globals.load_config()?;
+    let files = collect(&args.files)?;
+    let progress = progress(files.len());
+    let top = usize::try_from(args.top).unwrap_or(usize::MAX);
+    let mut report = Report { out, format: args.format, top, failed: 0, headed: false };
+    block_on(async {
+        let target = Target { model: args.model.clone(), version: args.model_version };
+        if let Some(url) = &args.url {
+            let mut daemon = DaemonConnection::open(url).await?;
+            for file in &files {
+                let answer = ask_daemon(&mut daemon, &target, file).await;
+                progress.suspend(|| report.write(file, answer))?;
+                progress.inc(1);
+            }
+        } else {
+            let serving = &standalone(&config, args).await?;
+            let target = &target;
+            // A file is decoded while the one before it is inferred on; the order stays.
+            let answers = stream::iter(&files).map(|file| async move { (file, ask(serving, target, file).await) });
+            let mut answers = std::pin::pin!(answers.buffered(2 * process::usable_cores()));
+            while let Some((file, answer)) = answers.next().await {
+                progress.suspend(|| report.write(file, answer))?;
+                progress.inc(1);
+            }
+        }
+        progress.finish_and_clear();
+        Ok(if report.failed == 0 { Exit::Success } else { Exit::Failure })
+    })?
+}
+
+/// The files named, and those in the folders named at any depth, in order.
+fn collect(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for path in paths {
+        if path.is_dir() {
+            let before = files.len();
+            walk(path, &mut files)?;
+            if files.len() == before {
+                bail!("{} holds no file ending in {}", path.display(), ENDINGS.join(", "));
+            }
+        } else {
+            files.push(path.clone());
+        }
+    }
+    Ok(files)
+}
+
+fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    let cannot_read = || format!("{} cannot be read", folder.display());
+    let entries = std::fs::read_dir(folder).with_context(cannot_read)?;
+    let mut paths =
+        entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>().with_context(cannot_read)?;
+    paths.sort();
+    for path in paths {
+        let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+        // A link to a folder above would go on for ever: folders are followed as they are, links to them not.
+        if path.is_dir() && !path.is_symlink() {
+            walk(&path, files)?;
+        } else if path.is_file() && ENDINGS.contains(&ending.as_str()) {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn progress(files: usize) -> ProgressBar {
+    if files < 2 || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(files as u64);
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} files, {per_sec}, {eta} left");
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// A serving core with one model, in this process.
+async fn standalone(config: &Config, args: &InferArgs) -> anyhow::Result<Serving> {
+    // Nobody reads the events of a command line.
+    let (audit, _) = AuditSink::channel();
+    let serving = daemon::serving(config, Runtimes::new(config.runtimes.dir.clone()), audit)?;
+    serving.repository().load(&args.model, &Principal::Local).await?;
+    Ok(serving)
+}
+
+/// One file's answer: what HTTP would answer, as JSON.
+type Answer = anyhow::Result<Value>;
+
+async fn ask(serving: &Serving, target: &Target, file: &Path) -> Answer {
+    let content = Bytes::from(std::fs::read(file)?);
+    if ImageFormat::sniff(&content).is_some() {
+        let answer = serving.classify(&target.model, target.version, content, &Principal::Local).await?;
+        return Ok(serde_json::to_value(PhotographAnswer::new(&answer))?);
+    }
+    let decoded = decode::decode_request(target.clone(), content, None, Instant::now())?;
+    let answer = serving.infer(decoded.request, &Principal::Local).await?;
+    let encoded = encode::encode_response(&answer, decoded.id.as_deref(), &ReplyFormat::JSON)?;
+    Ok(serde_json::from_slice(&encoded.into_bytes())?)
+}
+
+async fn ask_daemon(daemon: &mut DaemonConnection, target: &Target, file: &Path) -> Answer {
+    let content = Bytes::from(std::fs::read(file)?);
+    let kind = ImageFormat::sniff(&content).map_or("application/json", ImageFormat::content_type);
+    let version = target.version.map(|version| format!("/versions/{version}")).unwrap_or_default();
+    let path = format!("/v2/models/{}{version}/infer", target.model);
+    let answer = daemon.post(&path, kind, content).await?;
+    let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    if answer.status == 200 {
+        return Ok(body);
+    }
+    bail!("{} ({})", body.get("error").and_then(Value::as_str).unwrap_or("no message"), answer.status)
+}
+
+struct Report<'a> {
+    out: &'a mut Output,
+    format: InferFormat,
+    top: usize,
+    failed: usize,
+    headed: bool,
+}
+
+impl Report<'_> {
+    fn write(&mut self, file: &Path, answer: Answer) -> anyhow::Result<()> {
+        self.failed += usize::from(answer.is_err());
+        let out = &mut *self.out;
+        match self.format {
+            InferFormat::Jsonl => {
+                let mut line = Map::from_iter([("file".to_owned(), file.display().to_string().into())]);
+                match answer {
+                    Ok(Value::Object(mut answer)) => {
+                        if let Some(labels) = answer.get_mut("labels").and_then(Value::as_array_mut) {
+                            labels.truncate(self.top);
+                        }
+                        line.extend(answer);
+                    }
+                    Ok(other) => drop(line.insert("answer".to_owned(), other)),
+                    Err(error) => drop(line.insert("error".to_owned(), format!("{error:#}").into())),
+                }
+                writeln!(out, "{}", Value::Object(line))?;
+            }
+            InferFormat::Table => {
+                if !std::mem::replace(&mut self.headed, true) {
+                    writeln!(out, "{:<40} {:>8}  {:<32} {:>9}", "FILE", "SCORE", "ANSWER", "TIME")?;
+                }
+                let name = file.display().to_string();
+                for (score, text, time) in rows(answer, self.top) {
+                    writeln!(out, "{name:<40} {score:>8}  {text:<32} {time:>9}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An answer as rows of score, text and time.
+fn rows(answer: Answer, top: usize) -> Vec<(String, String, String)> {
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(error) => return vec![(String::new(), format!("error: {error:#}"), String::new())],
+    };
+    let number = |value: &Value, key: &str| value.get(key).and_then(Value::as_f64);
+    if let Some(labels) = answer.get("labels").and_then(Value::as_array) {
+        let time = answer.get("time_ms").map_or(0.0, |time| {
+            ["decode", "queue", "compute"].iter().filter_map(|part| number(time, part)).sum::<f64>()
+        });
+        let rows = labels.iter().take(top).enumerate().map(|(rank, label)| {
+            let text = label.get("label").and_then(Value::as_str).map(str::to_owned);
+            let text = text.unwrap_or_else(|| format!("class {}", label.get("index").unwrap_or(&Value::Null)));
+            let time = if rank == 0 { format!("{time:.1} ms") } else { String::new() };
+            (format!("{:.4}", number(label, "score").unwrap_or_default()), text, time)
+        });
+        return rows.collect();
+    }
+    let outputs = answer.get("outputs").and_then(Value::as_array).cloned().unwrap_or_default();
+    let row = |output: &Value| {
+        let text = |key: &str| output.get(key).map(ToString::to_string).unwrap_or_default();
+        let name = output.get("name").and_then(Value::as_str).unwrap_or_default();
+        (String::new(), format!("{name} {} {}", text("shape"), text("data")), String::new())
+    };
+    outputs.iter().map(row).collect()
+}

@@ -1,0 +1,199 @@
+//! The command line: one file a verb. The doc comments of arguments are their help texts.
+
+#![expect(clippy::doc_markdown, reason = "a help text has no backticks and no angle brackets")]
+
+pub mod config;
+pub mod doctor;
+pub mod infer;
+pub mod models;
+mod output;
+pub mod serve;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{Config, Loaded, Sources};
+use crate::toml_check::Mistake;
+
+pub use output::Output;
+
+/// Runs quantized models on a box without a GPU, and answers over local HTTP.
+///
+/// Ledge loads the models of a model repository in ONNX Runtime or OpenVINO and serves them on 127.0.0.1:8000, with the
+/// Open Inference Protocol that Triton and KServe speak. What is inferred on never leaves the box.
+#[derive(Debug, Parser)]
+#[command(name = "ledge", version, after_help = EXAMPLES, after_long_help = EXAMPLES)]
+pub struct Cli {
+    /// What holds for every verb.
+    #[command(flatten)]
+    pub globals: Globals,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ledge doctor                                  what is missing here, what to do
+  ledge serve --root .ledge                     serve the models in .ledge/models
+  ledge serve --set http.listen=127.0.0.1:9000  elsewhere, for once
+  ledge infer efficientnet_lite0 coffee.png     ask a model, no server needed
+  ledge models list                             which there are, and which load
+  ledge config show                             what is set, and where
+
+Exit codes:
+  0 done   1 failed   2 wrong usage   78 wrong configuration";
+
+/// What holds for every verb.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Configuration")]
+pub struct Globals {
+    /// The folder that holds everything: ledge.toml, models, runtimes and what the box remembers.
+    ///
+    /// Relative paths in the configuration are relative to it. Without --root and --config, the places of the installed
+    /// package are used: /etc/ledge/ledge.toml, /var/lib/ledge and /usr/lib/ledge/runtimes.
+    #[arg(long, global = true, value_name = "DIR", env = "LEDGE_ROOT")]
+    pub root: Option<PathBuf>,
+    /// The configuration file [default: ledge.toml in the root, if there is one].
+    ///
+    /// Without --root, the folder of this file is the root.
+    #[arg(long, global = true, value_name = "FILE", env = "LEDGE_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Sets one key, whatever the file and the environment say. Can be repeated.
+    ///
+    /// The value is TOML; a plain text needs no quotes: --set log.level=debug. LEDGE_LOG_LEVEL=debug in the environment does
+    /// the same.
+    #[arg(long, global = true, value_name = "SECTION.KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve the models of the repository over HTTP until told to stop.
+    ///
+    /// Listens on 127.0.0.1:8000 and a Unix socket unless the configuration says otherwise. Models that do not load are
+    /// listed with their reason, and the others serve. Ctrl-C or SIGTERM stops it after the calls in flight; SIGHUP loads
+    /// models anew.
+    Serve(serve::ServeArgs),
+    /// Ask a model about files, here or at a running server.
+    ///
+    /// Loads the model of the repository and runs it in this process, so no server is needed; with --url it asks one. What
+    /// a file may be depends on the model: a photograph (JPEG, PNG, WebP), or the JSON of an inference request.
+    Infer(infer::InferArgs),
+    /// Look at the models of the repository.
+    Models(models::ModelsArgs),
+    /// Check the configuration, or show what is in effect.
+    ///
+    /// It comes from four places, of which the later win: defaults, the file, the environment (LEDGE_HTTP_LISTEN), --set.
+    Config(config::ConfigArgs),
+    /// Say what this machine offers, what is missing and what to do about it.
+    ///
+    /// Looks at the configuration, the CPU and the limits on it, memory, disk and the runtimes. Nothing is changed. The exit
+    /// code is 1 when something must be done before Ledge can work.
+    Doctor(doctor::DoctorArgs),
+}
+
+impl Cli {
+    /// Does what was asked for.
+    pub fn run(self, out: &mut Output) -> anyhow::Result<Exit> {
+        let globals = &self.globals;
+        match self.command {
+            Command::Serve(args) => serve::run(globals, &args, out),
+            Command::Infer(args) => infer::run(globals, &args, out),
+            Command::Models(args) => models::run(globals, &args, out),
+            Command::Config(args) => config::run(globals, &args, out),
+            Command::Doctor(args) => doctor::run(globals, &args, out),
+        }
+    }
+}
+
+impl Globals {
+    /// Where the configuration is read from.
+    pub fn sources(&self) -> Sources {
+        let environment = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+            .filter(|(name, _)| name.starts_with("LEDGE_"))
+            .map(|(name, value)| (name, value.to_string_lossy().into_owned()));
+        Sources {
+            root: self.root.clone(),
+            file: self.config.clone(),
+            environment: environment.collect(),
+            set: self.set.clone(),
+        }
+    }
+
+    /// The configuration and where it came from; every mistake in it is a [`BadConfiguration`].
+    pub fn load(&self) -> anyhow::Result<Loaded> {
+        Ok(self.sources().load().map_err(BadConfiguration)?)
+    }
+
+    /// The configuration; every mistake in it is a [`BadConfiguration`].
+    pub fn load_config(&self) -> anyhow::Result<Config> {
+        Ok(self.load()?.config)
+    }
+}
+
+/// Every mistake in the configuration. Ends the process with exit code 78.
+#[derive(Debug)]
+pub struct BadConfiguration(pub Vec<Mistake>);
+
+impl fmt::Display for BadConfiguration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.len() {
+            1 => f.write_str("a mistake in the configuration:")?,
+            count => write!(f, "{count} mistakes in the configuration:")?,
+        }
+        self.0.iter().try_for_each(|mistake| write!(f, "\n  {mistake}"))
+    }
+}
+
+impl std::error::Error for BadConfiguration {}
+
+/// Runs what a verb waits for.
+fn block_on<F: Future>(future: F) -> anyhow::Result<F::Output> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future))
+}
+
+/// How the process ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// Done.
+    Success,
+    /// Not done, or something needs attention.
+    Failure,
+    /// The configuration is wrong; systemd need not try again (`RestartPreventExitStatus=78`).
+    Configuration,
+}
+
+impl Exit {
+    /// Says on standard error why a verb failed, and how the process ends for it.
+    ///
+    /// A reader that closed the pipe, as `head` does, has what it wanted: that is said to nobody.
+    pub fn of(error: &anyhow::Error) -> Self {
+        use std::io::Write as _;
+        if output::is_closed(error) {
+            return Self::Success;
+        }
+        // Standard error may be closed too, and then there is nobody left to tell.
+        let _ = writeln!(std::io::stderr(), "ledge: {error:#}");
+        if error.is::<BadConfiguration>() { Self::Configuration } else { Self::Failure }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        match exit {
+            Exit::Success => Self::SUCCESS,
+            Exit::Failure => Self::from(1),
+            // EX_CONFIG of sysexits.h.
+            Exit::Configuration => Self::from(78),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,233 @@
+//! `ledge models list | show | check`: the model repository on disk, without a daemon.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::{Exit, Globals, Output, block_on};
+use crate::audit_event::AuditSink;
+use crate::config::Config;
+use crate::daemon;
+use crate::inference::Runtimes;
+use crate::inference::backend::Port;
+use crate::names::ModelName;
+use crate::principal::Principal;
+use crate::repository::{Repository, Trial};
+
+/// The arguments of `ledge models`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ModelsArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: ModelsCommand,
+}
+
+/// What to do with models.
+#[derive(Debug, Subcommand)]
+pub enum ModelsCommand {
+    /// List the models on disk with their versions and which of them are served.
+    List {
+        /// Write JSON instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one model: its inputs and outputs, its configuration and how it runs here.
+    Show {
+        /// The model: the name of its folder in the repository.
+        model: ModelName,
+        /// Write JSON instead of text.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Load and warm up models as the server would, and report every problem. Nothing is served or changed.
+    Check {
+        /// Models to check [default: every model of the repository].
+        models: Vec<ModelName>,
+        /// Look into this model repository instead of the configured one.
+        #[arg(long, value_name = "DIR")]
+        repository: Option<PathBuf>,
+        /// Write JSON instead of text.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ledge models list
+  ledge models show efficientnet_lite0
+  ledge models check my_model
+  ledge models check --repository ./my_models    before they are copied to the box";
+
+/// Runs the verb.
+pub fn run(globals: &Globals, args: &ModelsArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let mut config = globals.load_config()?;
+    match &args.command {
+        ModelsCommand::List { json } => list(&repository(&config)?, *json, out),
+        ModelsCommand::Show { model, json } => block_on(show(&repository(&config)?, model, *json, out))?,
+        ModelsCommand::Check { models, repository: path, json } => {
+            if let Some(path) = path {
+                config.repository.path.clone_from(path);
+            }
+            let repository = repository(&config)?;
+            let models = if models.is_empty() { repository.names_on_disk()? } else { models.clone() };
+            block_on(check(&repository, &models, *json, out))?
+        }
+    }
+}
+
+/// The configured repository; nothing is loaded.
+pub fn repository(config: &Config) -> anyhow::Result<Repository> {
+    // Nobody reads the events of a command line.
+    let (audit, _) = AuditSink::channel();
+    let serving = daemon::serving(config, Runtimes::new(config.runtimes.dir.clone()), audit)?;
+    Ok(serving.repository().clone())
+}
+
+fn list(repository: &Repository, as_json: bool, out: &mut Output) -> anyhow::Result<Exit> {
+    let mut rows = Vec::new();
+    for name in repository.names_on_disk()? {
+        rows.push(match repository.on_disk(&name) {
+            Ok((config, versions)) => json!({
+                "name": name,
+                "versions": versions,
+                "served": config.version_policy.select(&versions),
+                "runtime": config.runtime,
+                "release": config.release,
+                "description": config.description,
+            }),
+            Err(error) => json!({"name": name, "error": error.to_string()}),
+        });
+    }
+    if as_json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
+        return Ok(Exit::Success);
+    }
+    if rows.is_empty() {
+        writeln!(out, "No models in {}. A model is a folder NAME/1/model.onnx there.", repository.path().display())?;
+    }
+    for row in &rows {
+        let text = |key: &str| row.get(key).and_then(Value::as_str).unwrap_or_default();
+        let numbers = |key: &str| {
+            let numbers = row.get(key).and_then(Value::as_array).into_iter().flatten();
+            numbers.map(ToString::to_string).collect::<Vec<_>>().join(",")
+        };
+        match row.get("error") {
+            Some(error) => writeln!(out, "{:<28} {}", text("name"), error.as_str().unwrap_or_default())?,
+            None => writeln!(
+                out,
+                "{:<28} versions {:<8} serves {:<8} {:<12} {}",
+                text("name"),
+                numbers("versions"),
+                numbers("served"),
+                text("runtime"),
+                text("description")
+            )?,
+        }
+    }
+    Ok(Exit::Success)
+}
+
+async fn show(repository: &Repository, name: &ModelName, as_json: bool, out: &mut Output) -> anyhow::Result<Exit> {
+    repository.load(name, &Principal::Local).await?;
+    for model in repository.live(name)? {
+        if as_json {
+            let shown = json!({
+                "name": model.name,
+                "version": model.version,
+                "runtime": model.runtime(),
+                "digest": model.digest,
+                "inputs": model.signature.inputs,
+                "outputs": model.signature.outputs,
+                "max_batch_size": model.batch_limit,
+                "config": model.config,
+            });
+            writeln!(out, "{}", serde_json::to_string_pretty(&shown)?)?;
+            continue;
+        }
+        writeln!(out, "{} version {}", model.name, model.version)?;
+        for (key, value) in [("description", &model.config.description), ("license", &model.config.license)] {
+            if let Some(value) = value {
+                writeln!(out, "  {key:<12} {value}")?;
+            }
+        }
+        writeln!(out, "  runtime      {}", model.runtime())?;
+        writeln!(
+            out,
+            "  batch        {}",
+            model.batch_limit.map_or("none".to_owned(), |limit| format!("up to {limit}"))
+        )?;
+        writeln!(out, "  digest       {}", model.digest)?;
+        ports(out, "input", &model.signature.inputs)?;
+        ports(out, "output", &model.signature.outputs)?;
+        let image = model.config.pipeline.image_classification.is_some();
+        writeln!(out, "  photographs  {}", if image { "yes: JPEG, PNG and WebP" } else { "no" })?;
+    }
+    Ok(Exit::Success)
+}
+
+fn ports(out: &mut Output, kind: &str, ports: &[Port]) -> std::io::Result<()> {
+    for port in ports {
+        writeln!(out, "  {kind:<12} {} {} {:?}", port.name, port.datatype, port.shape)?;
+    }
+    Ok(())
+}
+
+async fn check(repository: &Repository, models: &[ModelName], as_json: bool, out: &mut Output) -> anyhow::Result<Exit> {
+    let (mut rows, mut bad) = (Vec::new(), false);
+    for name in models {
+        match repository.try_runtimes(name).await {
+            Ok(trials) => {
+                // With "auto", one runtime that runs the model is enough; each version needs one.
+                let versions: BTreeSet<_> = trials.iter().map(|trial| trial.version).collect();
+                let runs = |version| trials.iter().any(|trial| trial.version == version && trial.outcome.is_ok());
+                bad |= versions.is_empty() || !versions.into_iter().all(runs);
+                rows.extend(trials.iter().map(|trial| row(name, trial)));
+            }
+            Err(error) => {
+                bad = true;
+                rows.push(json!({"model": name, "ok": false, "reason": error.to_string()}));
+            }
+        }
+    }
+    if as_json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
+    } else {
+        rows.iter().try_for_each(|row| print_row(out, row))?;
+    }
+    Ok(if bad { Exit::Failure } else { Exit::Success })
+}
+
+fn row(name: &ModelName, trial: &Trial) -> Value {
+    let row = json!({
+        "model": name,
+        "version": trial.version,
+        "runtime": trial.runtime,
+        "ok": trial.outcome.is_ok(),
+    });
+    let (key, value) = match &trial.outcome {
+        Ok(time) => ("load_ms", json!((time.as_secs_f64() * 1e4).round() / 10.0)),
+        Err(reason) => ("reason", json!(reason)),
+    };
+    match row {
+        Value::Object(mut row) => {
+            row.insert(key.to_owned(), value);
+            row.into()
+        }
+        other => other,
+    }
+}
+
+fn print_row(out: &mut Output, row: &Value) -> std::io::Result<()> {
+    let text = |key: &str| row.get(key).and_then(Value::as_str).unwrap_or_default();
+    let version = row.get("version").map(ToString::to_string).unwrap_or_default();
+    let outcome = match row.get("load_ms") {
+        Some(time) => format!("ok, loaded in {time} ms"),
+        None => text("reason").to_owned(),
+    };
+    writeln!(out, "{:<28} {:<4} {:<12} {outcome}", text("model"), version, text("runtime"))
+}

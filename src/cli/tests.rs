@@ -1,0 +1,125 @@
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use clap::CommandFactory;
+
+use super::*;
+
+/// A writer whose content can be read afterwards.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A pipe whose reader is gone.
+struct Gone;
+
+impl Write for Gone {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Runs `ledge` with `arguments` after `--root` with an empty folder.
+fn ledge(arguments: &[&str]) -> (anyhow::Result<Exit>, String) {
+    let kept = Kept::default();
+    let folder = tempfile::tempdir().unwrap();
+    let line = ["ledge", "--root", folder.path().to_str().unwrap()];
+    let cli = Cli::try_parse_from(line.iter().chain(arguments)).unwrap();
+    let exit = cli.run(&mut Output::to(kept.clone()));
+    let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+    (exit, text)
+}
+
+#[test]
+fn the_arguments_are_consistent_and_every_verb_is_described() {
+    Cli::command().debug_assert();
+    for verb in Cli::command().get_subcommands() {
+        assert!(verb.get_about().is_some(), "{}", verb.get_name());
+    }
+}
+
+#[test]
+fn what_holds_for_every_verb_may_stand_before_and_behind_it() {
+    let before = Cli::try_parse_from(["ledge", "--root", "r", "--set", "a.b=1", "--set", "c.d=2", "doctor"]).unwrap();
+    let behind = Cli::try_parse_from(["ledge", "doctor", "--root", "r", "--set", "a.b=1", "--set", "c.d=2"]).unwrap();
+    for cli in [before, behind] {
+        assert_eq!((cli.globals.root, cli.globals.set.len()), (Some("r".into()), 2));
+    }
+}
+
+#[test]
+fn a_name_that_no_model_can_have_is_wrong_usage() {
+    for wrong in [
+        &["infer", "a/b", "f"][..],
+        &["infer", "m"],
+        &["infer", "m", "f", "--version", "0"],
+        &["infer", "m", "f", "--top", "0"],
+    ] {
+        let error = Cli::try_parse_from(["ledge"].iter().chain(wrong)).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_good_configuration_is_ok() {
+    let (exit, text) = ledge(&["config", "check"]);
+    assert_eq!((exit.unwrap(), text.as_str()), (Exit::Success, "ok\n"));
+}
+
+#[test]
+fn a_bad_configuration_names_its_mistakes_and_ends_with_78() {
+    let (exit, text) = ledge(&["config", "check", "--set", "log.level=loud", "--set", "x.y=1"]);
+    let error = exit.unwrap_err();
+    assert_eq!((Exit::of(&error), text.as_str()), (Exit::Configuration, ""));
+    assert!(error.to_string().starts_with("2 mistakes in the configuration:\n  --set log.level: expected"), "{error}");
+
+    let (exit, text) = ledge(&["config", "check", "--json", "--set", "log.level=loud"]);
+    assert_eq!(exit.unwrap(), Exit::Configuration);
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((report["ok"].as_bool(), report["mistakes"][0]["key"].as_str()), (Some(false), Some("log.level")));
+}
+
+#[test]
+fn what_show_writes_is_a_configuration_again() {
+    let (exit, text) = ledge(&["config", "show", "--set", "log.level=debug"]);
+    assert_eq!(exit.unwrap(), Exit::Success);
+    assert!(text.contains("level = \"debug\"  # from --set log.level\n"), "{text}");
+    let again: Config = crate::toml_check::parse("shown", &text).unwrap();
+    assert_eq!(again.log.level.to_string(), "debug");
+    let (_, json) = ledge(&["config", "show", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["http"]["max_connections"], 1024);
+}
+
+#[test]
+fn doctor_reports_a_bad_configuration_and_looks_on() {
+    let (exit, text) = ledge(&["doctor", "--json", "--set", "log.level=loud"]);
+    assert_eq!(exit.unwrap(), Exit::Failure);
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let checks = report["checks"].as_array().unwrap();
+    let names: Vec<_> = checks.iter().filter_map(|check| check["name"].as_str()).collect();
+    assert_eq!(names, ["configuration", "cpu", "cores", "memory", "state", "runtimes"]);
+    assert_eq!((report["status"].as_str(), checks[0]["status"].as_str()), (Some("fail"), Some("fail")));
+}
+
+#[test]
+fn a_reader_that_is_gone_is_no_failure_and_a_lost_connection_is_one() {
+    let cli = Cli::try_parse_from(["ledge", "--root", "/", "doctor"]).unwrap();
+    let error = cli.run(&mut Output::to(Gone)).unwrap_err();
+    assert_eq!(Exit::of(&error), Exit::Success);
+    let lost = anyhow::Error::from(io::Error::from(io::ErrorKind::BrokenPipe));
+    assert_eq!(Exit::of(&lost), Exit::Failure);
+}

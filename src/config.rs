@@ -1,0 +1,140 @@
+//! The configuration: a section for each part, defined by that part.
+//!
+//! [`Config::load`] reads it from all its sources and reports every mistake at once; a [`Config`] is valid.
+
+mod sources;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::http::config::HttpConfig;
+use crate::identity::device::DeviceConfig;
+use crate::inference::config::RuntimesConfig;
+use crate::repository::config::RepositoryConfig;
+use crate::serving::config::ServingConfig;
+use crate::telemetry::logging::LogConfig;
+use crate::toml_check::{Mistake, in_range};
+
+pub use sources::{Loaded, Origin, Sources};
+
+/// The configuration file of an installed package.
+pub const PACKAGED_FILE: &str = "/etc/ledge/ledge.toml";
+
+/// The root of an installed package: what relative paths in its configuration are relative to.
+pub const PACKAGED_ROOT: &str = "/var/lib/ledge";
+
+/// Everything that can be set. `configs/ledge.toml` describes each key.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The HTTP interface.
+    pub http: HttpConfig,
+    /// The model repository.
+    pub repository: RepositoryConfig,
+    /// The runtimes.
+    pub runtimes: RuntimesConfig,
+    /// What holds for every model.
+    pub serving: ServingConfig,
+    /// The log.
+    pub log: LogConfig,
+    /// Who this box is.
+    pub device: DeviceConfig,
+    /// What must survive.
+    pub state: StateConfig,
+    /// The end of the daemon.
+    pub shutdown: ShutdownConfig,
+    /// The threads beside those that run models.
+    pub control: ControlConfig,
+}
+
+/// The section `[state]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StateConfig {
+    /// The folder for what this box must remember, its name first of all.
+    pub path: PathBuf,
+}
+
+impl Default for StateConfig {
+    fn default() -> Self {
+        Self { path: ".".into() }
+    }
+}
+
+/// The section `[shutdown]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ShutdownConfig {
+    /// How long calls in flight may still take after the daemon was asked to stop, in milliseconds.
+    #[serde(deserialize_with = "in_range::<0, 600_000, _, _>")]
+    pub grace_ms: u64,
+}
+
+impl Default for ShutdownConfig {
+    fn default() -> Self {
+        Self { grace_ms: 10_000 }
+    }
+}
+
+impl ShutdownConfig {
+    /// [`Self::grace_ms`].
+    pub fn grace(&self) -> Duration {
+        Duration::from_millis(self.grace_ms)
+    }
+}
+
+/// The section `[control]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ControlConfig {
+    /// How many threads handle connections and requests. They never run a model.
+    #[serde(deserialize_with = "in_range::<1, 16, _, _>")]
+    pub threads: usize,
+}
+
+impl Default for ControlConfig {
+    fn default() -> Self {
+        Self { threads: 1 }
+    }
+}
+
+impl Config {
+    /// Reads the configuration, or reports every mistake in all its sources at once.
+    pub fn load(sources: &Sources) -> Result<Self, Vec<Mistake>> {
+        sources.load().map(|loaded| loaded.config)
+    }
+
+    /// The defaults of an installed package, whose parts lie where the distribution wants them.
+    pub fn packaged() -> Self {
+        let mut config = Self::default();
+        config.http.resolve_sockets(Path::new("/run/ledge"));
+        config.runtimes.dir = "/usr/lib/ledge/runtimes".into();
+        config.resolve(Path::new(PACKAGED_ROOT));
+        config
+    }
+
+    /// The defaults below one folder.
+    pub fn with_root(root: &Path) -> Self {
+        let mut config = Self::default();
+        config.resolve(root);
+        config
+    }
+
+    /// Makes every path relative to `root`.
+    fn resolve(&mut self, root: &Path) {
+        self.http.resolve_sockets(root);
+        for path in [&mut self.repository.path, &mut self.runtimes.dir, &mut self.runtimes.cache, &mut self.state.path]
+        {
+            // Through its components, so that "." does not stay in the middle.
+            *path = root.join(&path).components().collect();
+        }
+    }
+
+    /// What is wrong although each value is well-formed: the key, and what to do about it.
+    fn problems(&self) -> Vec<(String, String)> {
+        let http = self.http.problems().into_iter().map(|(key, problem)| (format!("http.{key}"), problem));
+        http.collect()
+    }
+}

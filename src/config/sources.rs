@@ -1,0 +1,252 @@
+//! Where the configuration comes from: defaults, then the file, then the environment, then the command line.
+//!
+//! Each source is checked by itself, so that its mistakes carry its name; then what is right is laid over what came
+//! before, key by key.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use toml::de::DeValue;
+
+use super::{Config, PACKAGED_FILE, PACKAGED_ROOT};
+use crate::toml_check::{self, Checked, Mistake};
+
+/// The largest configuration file, in bytes. The one that names every key has under 8,000.
+const MAX_FILE: u64 = 1 << 20;
+
+/// Variables that start like ours and are none: they choose the root and the file, belong to tests, or are what
+/// Kubernetes sets in every pod beside a service named `ledge`.
+const NOT_KEYS: [&str; 6] =
+    ["LEDGE_ROOT", "LEDGE_CONFIG", "LEDGE_TEST_", "LEDGE_SERVICE_", "LEDGE_PORT_", "LEDGE_PORT"];
+
+/// What the configuration is read from.
+#[derive(Debug, Clone, Default)]
+pub struct Sources {
+    /// The folder that relative paths are relative to. `None` with a `file` is the folder of that file; without one, it is
+    /// the layout of the installed package.
+    pub root: Option<PathBuf>,
+    /// The configuration file, which must exist. `None` is `ledge.toml` in the root, if there is one.
+    pub file: Option<PathBuf>,
+    /// Environment variables. Only those that start with `LEDGE_` are looked at.
+    pub environment: Vec<(String, String)>,
+    /// `SECTION.KEY=VALUE`, in the order of the command line. The last one wins.
+    pub set: Vec<String>,
+}
+
+/// A valid configuration, and where it came from.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// The configuration. Its paths are relative to the root no more.
+    pub config: Config,
+    /// Where each key that was set was set.
+    pub origins: BTreeMap<String, Origin>,
+}
+
+/// Where a value was set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// A file name, an environment variable, a command line option.
+    pub source: String,
+    /// The line in the file, from 1.
+    pub line: Option<usize>,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.source)?;
+        self.line.map_or(Ok(()), |line| write!(f, ":{line}"))
+    }
+}
+
+impl Sources {
+    /// Reads and merges every source, or reports every mistake in all of them.
+    pub fn load(&self) -> Result<Loaded, Vec<Mistake>> {
+        let (root, defaults) = self.layout();
+        let mut merged = Merged::new(&defaults);
+        if let Some(root) = &self.root
+            && !root.is_dir()
+        {
+            merged.mistakes.push(Mistake::new("--root", "", format!("the folder {} does not exist", root.display())));
+        }
+        self.read_file(&root, &mut merged);
+        self.read_environment(&mut merged);
+        for text in &self.set {
+            read_set(text, &mut merged);
+        }
+        merged.finish(&root)
+    }
+
+    fn layout(&self) -> (PathBuf, Config) {
+        match (&self.root, &self.file) {
+            (Some(root), _) => (root.clone(), Config::default()),
+            (None, Some(file)) => (file.parent().map(Path::to_owned).unwrap_or_default(), Config::default()),
+            (None, None) => (PACKAGED_ROOT.into(), Config::packaged()),
+        }
+    }
+
+    fn read_file(&self, root: &Path, merged: &mut Merged) {
+        let path = match (&self.file, &self.root) {
+            (Some(file), _) => file.clone(),
+            (None, Some(_)) => root.join("ledge.toml"),
+            (None, None) => PACKAGED_FILE.into(),
+        };
+        let source = path.display().to_string();
+        match read_text(&path) {
+            Ok(text) => merged.add(toml_check::check(&source, &text), |line| Origin { source: source.clone(), line }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.file.is_none() => {}
+            Err(error) => merged.mistakes.push(Mistake::new(source, "", format!("cannot be read: {error}"))),
+        }
+    }
+
+    fn read_environment(&self, merged: &mut Merged) {
+        let mut variables: Vec<_> = self.environment.iter().collect();
+        variables.sort();
+        for (name, value) in variables {
+            let Some(rest) = name.strip_prefix("LEDGE_") else { continue };
+            if NOT_KEYS.iter().any(|known| name == known || (known.ends_with('_') && name.starts_with(known))) {
+                continue;
+            }
+            match rest.to_ascii_lowercase().split_once('_') {
+                Some((section, key)) if is_key(section) && is_key(key) => {
+                    read_value(name, &format!("{section}.{key}"), value, merged);
+                }
+                _ => merged.mistakes.push(Mistake::new(name, "", "names no key: expected LEDGE_SECTION_KEY")),
+            }
+        }
+    }
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("is larger than {MAX_FILE} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let good = error.utf8_error().valid_up_to();
+        let line = error.as_bytes().iter().take(good).filter(|byte| **byte == b'\n').count() + 1;
+        io::Error::new(io::ErrorKind::InvalidData, format!("line {line} is not UTF-8 text"))
+    })
+}
+
+fn is_key(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+}
+
+fn read_set(text: &str, merged: &mut Merged) {
+    match text.split_once('=').map(|(key, value)| (key.trim(), value)) {
+        Some((key, value)) if key.contains('.') && key.split('.').all(is_key) => {
+            read_value(&format!("--set {key}"), key, value, merged);
+        }
+        _ => {
+            let expected = "expected SECTION.KEY=VALUE, for example log.level=debug";
+            merged.mistakes.push(Mistake::new(format!("--set {text}"), "", expected));
+        }
+    }
+}
+
+/// Reads one value in TOML syntax. What does not fit as TOML and does as a plain text is that text, so that
+/// `log.level=debug` needs no quotes within quotes.
+fn read_value(source: &str, key: &str, value: &str, merged: &mut Merged) {
+    let check = |value: &str| toml_check::check::<Config>(source, &format!("{key} = {value}"));
+    // By itself first: a value with a line break could set other keys as well.
+    let as_toml = DeValue::parse(value).map(|_| check(value));
+    let as_text = || check(&toml::Value::String(value.to_owned()).to_string());
+    let mut checked = match as_toml {
+        Ok(checked) if checked.mistakes.is_empty() => checked,
+        Ok(checked) => Some(as_text()).filter(|text| text.mistakes.is_empty()).unwrap_or(checked),
+        Err(error) => {
+            let mut checked = as_text();
+            if !checked.mistakes.is_empty() && value.trim_start().starts_with(['"', '\'', '[', '{']) {
+                checked.mistakes = vec![Mistake::new(source, key, format!("is no TOML value: {}", error.message()))];
+            }
+            checked
+        }
+    };
+    for mistake in &mut checked.mistakes {
+        (mistake.line, mistake.column) = (None, None);
+    }
+    merged.add(checked, |_| Origin { source: source.to_owned(), line: None });
+}
+
+/// What the sources read so far come to.
+struct Merged {
+    table: toml::Table,
+    origins: BTreeMap<String, Origin>,
+    mistakes: Vec<Mistake>,
+}
+
+impl Merged {
+    fn new(defaults: &Config) -> Self {
+        // A Config always is a table: what its types serialize to is tested.
+        let table = toml::Table::try_from(defaults).unwrap_or_default();
+        Self { table, origins: BTreeMap::new(), mistakes: Vec::new() }
+    }
+
+    fn add(&mut self, checked: Checked<Config>, origin: impl Fn(Option<usize>) -> Origin) {
+        lay_over(&mut self.table, checked.accepted);
+        self.origins.extend(checked.lines.into_iter().map(|(key, line)| (key, origin(Some(line)))));
+        self.mistakes.extend(checked.mistakes);
+    }
+
+    fn finish(mut self, root: &Path) -> Result<Loaded, Vec<Mistake>> {
+        let mut config: Config = match self.table.try_into() {
+            Ok(config) => config,
+            Err(error) => {
+                self.mistakes.push(Mistake::new("the configuration as a whole", "", error.message()));
+                return Err(self.mistakes);
+            }
+        };
+        config.resolve(root);
+        for (key, problem) in config.problems() {
+            // A value that lost a part to a mistake may have this problem only for that.
+            if self.mistakes.iter().any(|mistake| mistake.key.starts_with(&key)) {
+                continue;
+            }
+            let (source, line) = match self.origins.get(&key) {
+                Some(origin) => (origin.source.clone(), origin.line),
+                None => ("default".to_owned(), None),
+            };
+            self.mistakes.push(Mistake { line, ..Mistake::new(source, key, problem) });
+        }
+        if self.mistakes.is_empty() { Ok(Loaded { config, origins: self.origins }) } else { Err(self.mistakes) }
+    }
+}
+
+fn lay_over(below: &mut toml::Table, above: toml::Table) {
+    for (key, value) in above {
+        match (below.get_mut(&key), value) {
+            (Some(toml::Value::Table(below)), toml::Value::Table(above)) => lay_over(below, above),
+            (_, value) => {
+                below.insert(key, value);
+            }
+        }
+    }
+}
+
+impl Loaded {
+    /// The configuration as a TOML text that says where each value that is not a default was set.
+    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
+        let plain = toml::to_string(&self.config)?;
+        let mut section = "";
+        let mut text = String::new();
+        for line in plain.lines() {
+            text.push_str(line);
+            if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+                section = name;
+            } else if let Some((key, _)) = line.split_once(" = ")
+                && let Some(origin) = self.origins.get(&format!("{section}.{key}"))
+            {
+                text.extend(["  # from ", &origin.to_string()]);
+            }
+            text.push('\n');
+        }
+        Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,197 @@
+use super::*;
+
+/// A root with a `ledge.toml`.
+struct Root(tempfile::TempDir);
+
+impl Root {
+    #[expect(clippy::disallowed_methods, reason = "nobody minds half a file here")]
+    fn new(text: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("ledge.toml"), text).unwrap();
+        Self(folder)
+    }
+
+    fn sources(&self, environment: &[(&str, &str)], set: &[&str]) -> Sources {
+        Sources {
+            root: Some(self.0.path().to_owned()),
+            file: None,
+            environment: environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            set: set.iter().map(|text| (*text).to_owned()).collect(),
+        }
+    }
+
+    fn load(&self, environment: &[(&str, &str)], set: &[&str]) -> Loaded {
+        self.sources(environment, set).load().unwrap()
+    }
+
+    #[track_caller]
+    fn mistakes(&self, environment: &[(&str, &str)], set: &[&str], expected: &[&str]) {
+        let found = self.sources(environment, set).load().unwrap_err();
+        let root = format!("{}/", self.0.path().display());
+        let found: Vec<String> = found.iter().map(|mistake| mistake.to_string().replace(&root, "")).collect();
+        assert_eq!(found, expected);
+    }
+}
+
+fn shipped() -> &'static str {
+    include_str!("../../../configs/ledge.toml")
+}
+
+#[test]
+fn the_shipped_file_changes_nothing_and_names_every_key_with_its_default() {
+    assert_eq!(toml_check::parse::<Config>("shipped", shipped()), Ok(Config::default()));
+
+    let uncommented: Vec<&str> = shipped()
+        .lines()
+        .map(|line| match line.strip_prefix('#') {
+            Some(key) if key.starts_with(|c: char| c.is_ascii_lowercase()) => key,
+            _ => line,
+        })
+        .collect();
+    let uncommented = uncommented.join("\n");
+    assert_eq!(toml_check::parse::<Config>("shipped", &uncommented), Ok(Config::default()));
+    assert_eq!(uncommented.parse::<toml::Table>().unwrap(), toml::Table::try_from(Config::default()).unwrap());
+}
+
+#[test]
+fn mistakes_of_every_source_come_together() {
+    Root::new(
+        "[http]\nlisten = ['localhost', '127.0.0.1:8000']\nmax_connections = 0\n[log]\nformat = 'xml'\n\n[htpp]\n[serving]\nmax_queue = 3\n",
+    )
+    .mistakes(
+        &[
+            ("LEDGE_CONTROL_THREADS", "many"),
+            ("LEDGE_HTTP_MAX_BODY_BYTE", "4096"),
+            ("LEDGE_HTPP_LISTEN", "[]"),
+            ("LEDGE_HTTP", "x"),
+            ("LEDGE_DEVICE_ID", "shop/7"),
+            ("PATH", "/bin"),
+        ],
+        &["http.listen=['0.0.0.0:80']", "log.level=verbose", "http.socket_mode=[", "verbose", "shutdown.grace_ms=-1"],
+        &[
+            "ledge.toml:2: http.listen[0]: expected \"HOST:PORT\" with an IP address or localhost, or \"unix:PATH\", got \"localhost\"",
+            "ledge.toml:3: http.max_connections: invalid value: integer `0`, expected a whole number from 1 to 65536",
+            "ledge.toml:5: log.format: unknown variant `xml`, expected one of `auto`, `journal`, `text`, `json`",
+            "ledge.toml:7: htpp: unknown field `htpp`, expected one of `http`, `repository`, `runtimes`, `serving`, `log`, `device`, `state`, `shutdown`, `control`",
+            "ledge.toml:9: serving.max_queue: unknown field `max_queue`, expected `max_queue_size` or `default_timeout_ms`",
+            "LEDGE_CONTROL_THREADS: control.threads: invalid type: string \"many\", expected a whole number from 1 to 16",
+            "LEDGE_DEVICE_ID: device.id: device name \"shop/7\" has a character outside A-Z a-z 0-9 . _ -",
+            "LEDGE_HTPP_LISTEN: htpp: unknown field `htpp`, expected one of `http`, `repository`, `runtimes`, `serving`, `log`, `device`, `state`, `shutdown`, `control`",
+            "LEDGE_HTTP: names no key: expected LEDGE_SECTION_KEY",
+            "LEDGE_HTTP_MAX_BODY_BYTE: http.max_body_byte: unknown field `max_body_byte`, expected one of `listen`, `socket_mode`, `max_body_bytes`, `max_pixels`, `max_connections`, `header_timeout_ms`, `body_timeout_ms`",
+            "--set log.level: expected off, error, warn, info, debug or trace, or TARGET=LEVEL, separated by commas, got \"verbose\"",
+            "--set http.socket_mode: is no TOML value: unclosed array, expected `]`",
+            "--set verbose: expected SECTION.KEY=VALUE, for example log.level=debug",
+            "--set shutdown.grace_ms: invalid value: integer `-1`, expected a whole number from 0 to 600000",
+        ],
+    );
+}
+
+#[test]
+fn a_later_source_wins() {
+    let root = Root::new("[http]\nmax_connections = 2\nmax_pixels = 2\nmax_body_bytes = 2048\n");
+    let environment = [("LEDGE_HTTP_MAX_PIXELS", "3"), ("LEDGE_HTTP_MAX_BODY_BYTES", "3072")];
+    let loaded = root.load(&environment, &["http.max_body_bytes=4096", "http.max_body_bytes=5120"]);
+    let http = &loaded.config.http;
+    assert_eq!((http.max_connections, http.max_pixels, http.max_body_bytes), (2, 3, 5120));
+    assert_eq!(http.header_timeout_ms, 30_000);
+    let text = loaded.to_toml().unwrap();
+    assert!(
+        text.contains("ledge.toml:2\n") && text.contains("max_pixels = 3  # from LEDGE_HTTP_MAX_PIXELS\n"),
+        "{text}"
+    );
+    assert!(text.contains("max_body_bytes = 5120  # from --set http.max_body_bytes\n"), "{text}");
+    assert!(text.contains("header_timeout_ms = 30000\n"), "{text}");
+}
+
+#[test]
+fn a_value_needs_no_quotes_where_only_a_text_fits() {
+    let root = Root::new("");
+    let environment =
+        [("LEDGE_HTTP_LISTEN", "[::1]:9000"), ("LEDGE_DEVICE_ID", "1234"), ("LEDGE_DEVICE_FLEET", "true")];
+    let config =
+        root.load(&environment, &["log.level=info,ort=error", "device.group='42'", "http.socket_mode=0600"]).config;
+    assert_eq!(config.http.listen, ["[::1]:9000".parse().unwrap()]);
+    assert_eq!(config.device.id, "1234".parse().ok());
+    assert_eq!((config.device.fleet, config.device.group), ("true".parse().ok(), "42".parse().ok()));
+    assert_eq!((config.log.level.to_string().as_str(), config.http.socket_mode.bits()), ("info,ort=error", 0o600));
+}
+
+#[test]
+fn one_value_cannot_set_another_key() {
+    Root::new("").mistakes(
+        &[],
+        &["device.id='x'\n[log]\nlevel='trace'"],
+        &["--set device.id: is no TOML value: unexpected content, expected nothing"],
+    );
+}
+
+#[test]
+fn variables_of_others_are_ignored() {
+    let others =
+        ["LEDGE_ROOT", "LEDGE_CONFIG", "LEDGE_TEST_X", "LEDGE_SERVICE_HOST", "LEDGE_PORT", "LEDGE_PORT_8000_TCP"];
+    assert!(Root::new("").load(&others.map(|name| (name, "x")), &[]).origins.is_empty());
+}
+
+#[test]
+fn what_does_not_fit_together_is_blamed_on_where_it_was_set() {
+    let beyond = "0.0.0.0:80 can be reached from the network, and there is no TLS and no authentication yet: set it to \
+                  127.0.0.1:80, [::1]:80 or a unix: path, and put a reverse proxy that does both in front";
+    let root = Root::new("[http]\nlisten = [\n  '0.0.0.0:80',\n]\n");
+    root.mistakes(&[], &[], &[&format!("ledge.toml:2: http.listen: {beyond}")]);
+    root.mistakes(&[], &["http.listen=0.0.0.0:80"], &[&format!("--set http.listen: {beyond}")]);
+    root.load(&[("LEDGE_HTTP_LISTEN", "127.0.0.1:0")], &[]);
+}
+
+#[test]
+fn paths_are_relative_to_the_root() {
+    let root = Root::new("[repository]\npath = '/srv/models'\n[runtimes]\ncache = '../cache'\n");
+    let config = root.load(&[], &[]).config;
+    let path = root.0.path();
+    assert_eq!(config.repository.path, Path::new("/srv/models"));
+    assert_eq!((config.runtimes.dir, config.runtimes.cache), (path.join("runtimes"), path.join("../cache")));
+    assert_eq!(config.state.path, path);
+    let socket = format!("unix:{}/ledge.sock", path.display());
+    assert_eq!(config.http.listen.last().map(ToString::to_string), Some(socket));
+}
+
+#[test]
+fn a_file_alone_makes_its_folder_the_root() {
+    let root = Root::new("");
+    let sources = Sources { file: Some(root.0.path().join("ledge.toml")), ..Sources::default() };
+    assert_eq!(Config::load(&sources).unwrap().state.path, root.0.path());
+}
+
+#[test]
+fn the_package_has_its_own_places() {
+    let config = Config::packaged();
+    assert!(config.problems().is_empty());
+    let mut resolved = config.clone();
+    resolved.resolve(Path::new("/elsewhere"));
+    assert_eq!(resolved, config, "every path of the package is absolute");
+    assert_eq!(config.state.path, Path::new("/var/lib/ledge"));
+}
+
+#[test]
+fn a_file_or_root_that_was_asked_for_must_be_there() {
+    let root = Root::new("");
+    let missing = root.0.path().join("missing");
+    let sources = Sources { root: Some(missing.clone()), file: Some(missing), ..Sources::default() };
+    let found: Vec<String> = sources.load().unwrap_err().iter().map(ToString::to_string).collect();
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[1].ends_with("missing: cannot be read: No such file or directory (os error 2)"), "{found:?}");
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "nobody minds half a file here")]
+fn a_file_that_is_no_text_or_too_large_is_a_mistake() {
+    let root = Root::new("");
+    let path = root.0.path().join("ledge.toml");
+    std::fs::write(&path, b"[http]\n# \xff\n").unwrap();
+    root.mistakes(&[], &["log.level=x"], &[
+        "ledge.toml: cannot be read: line 2 is not UTF-8 text",
+        "--set log.level: expected off, error, warn, info, debug or trace, or TARGET=LEVEL, separated by commas, got \"x\"",
+    ]);
+    std::fs::write(&path, "\n".repeat((1 << 20) + 1)).unwrap();
+    root.mistakes(&[], &[], &["ledge.toml: cannot be read: is larger than 1048576 bytes"]);
+}

@@ -1,0 +1,177 @@
+//! The composition root: builds every part, spawns it, waits for a signal, drains. The only file that sees everything.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::audit_event::{self, AuditEvent, AuditSink};
+use crate::config::Config;
+use crate::http::{self, Listeners};
+use crate::identity::device;
+use crate::inference::Runtimes;
+use crate::inference::backend::Runtime;
+use crate::principal::Principal;
+use crate::readiness::{Latch, Readiness};
+use crate::repository::{ModelDefaults, Repository};
+use crate::serving::Serving;
+use crate::shutdown::Shutdown;
+use crate::telemetry::process;
+
+/// Runs the daemon until it is told to stop. An error is the reason why it could not start or had to stop.
+pub fn run(config: Config) -> anyhow::Result<()> {
+    let mut builder = match config.control.threads {
+        1 => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    builder
+        .enable_all()
+        .worker_threads(config.control.threads)
+        // Blocking work is file reading and image decoding; its threads end after ten idle seconds.
+        .max_blocking_threads(process::usable_cores() + 4)
+        .thread_name("control");
+    builder.build().context("the async runtime does not start")?.block_on(serve(config))
+}
+
+async fn serve(config: Config) -> anyhow::Result<()> {
+    let shutdown = Shutdown::default();
+    let grace = Duration::from_millis(config.shutdown.grace_ms);
+    // Signals first: one that comes while models load is a stop, not a kill.
+    stop_on_signals(&shutdown)?;
+    let app = App::build(config).await?;
+    let audit = app.audit.clone();
+    app.spawn(&shutdown)?;
+    shutdown.requested().await;
+    notify(&[sd_notify::NotifyState::Stopping]);
+    audit.record(AuditEvent::Stopped);
+    if !shutdown.drain(grace).await {
+        tracing::warn!(grace_ms = grace.as_millis(), "some requests were still running at the end of the grace period");
+    }
+    match shutdown.failure() {
+        Some(reason) => anyhow::bail!("{reason}"),
+        None => Ok(()),
+    }
+}
+
+/// The daemon's parts, built and bound, not yet serving.
+struct App {
+    config: Config,
+    audit: AuditSink,
+    events: tokio::sync::mpsc::Receiver<AuditEvent>,
+    serving: Serving,
+    readiness: Arc<Readiness>,
+    listeners: Listeners,
+}
+
+impl App {
+    async fn build(config: Config) -> anyhow::Result<Self> {
+        let device = device::load_or_create(&config.state.path, &config.device)?;
+        tracing::info!(version = env!("CARGO_PKG_VERSION"), device = %device.id, "ledge starts");
+        let listeners = Listeners::bind(&config.http).await?;
+        let (audit, events) = AuditSink::channel();
+        audit.record(AuditEvent::Started { version: env!("CARGO_PKG_VERSION") });
+        let runtimes = Runtimes::new(config.runtimes.dir.clone());
+        for runtime in Runtime::ALL {
+            match runtimes.library(runtime) {
+                Ok(library) => tracing::info!(%runtime, library = %library.display(), "runtime found"),
+                Err(reason) => tracing::warn!(%runtime, reason, "runtime not available; its models will say so"),
+            }
+        }
+        let serving = serving(&config, runtimes, audit.clone())?;
+        Ok(Self { config, audit, events, serving, readiness: Arc::default(), listeners })
+    }
+
+    fn spawn(self, shutdown: &Shutdown) -> anyhow::Result<()> {
+        let Self { config, audit, events, serving, readiness, listeners } = self;
+        for address in listeners.tcp_addresses() {
+            tracing::info!(%address, "listening");
+        }
+        let latch = readiness.latch();
+        let app = http::App::new(serving.clone(), readiness.clone(), config.http.clone());
+        listeners.serve(&http::router(app), &config.http, shutdown);
+        let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
+        shutdown.spawn_essential("model repository", {
+            let shutdown = shutdown.clone();
+            async move { keep_repository(serving.repository(), latch, hangup, &shutdown).await }
+        });
+        shutdown.spawn(audit_event::write_to_log(events, shutdown.clone()));
+        let waiting = shutdown.clone();
+        shutdown.spawn(async move {
+            tokio::select! {
+                () = readiness.wait() => {
+                    tracing::info!("ready");
+                    notify(&[sd_notify::NotifyState::Ready]);
+                }
+                () = waiting.requested() => {}
+            }
+        });
+        drop(audit);
+        Ok(())
+    }
+}
+
+/// The serving core over the configured repository; the command line builds the same one.
+pub fn serving(config: &Config, runtimes: Runtimes, audit: AuditSink) -> anyhow::Result<Serving> {
+    let cores = process::usable_cores();
+    let cache_dir = config.runtimes.cache.clone();
+    std::fs::create_dir_all(&cache_dir)
+        .with_context(|| format!("the cache folder {} cannot be made", cache_dir.display()))?;
+    let defaults = ModelDefaults {
+        threads: if config.runtimes.threads == 0 { cores } else { config.runtimes.threads },
+        max_queue_size: config.serving.max_queue_size,
+        timeout: Duration::from_millis(config.serving.default_timeout_ms),
+        cache_dir,
+    };
+    let path = config.repository.path.clone();
+    let repository = Repository::new(path, runtimes, defaults, config.repository.parallel_loads, audit.clone());
+    Ok(Serving::new(repository, audit, cores, config.http.max_pixels))
+}
+
+/// Loads every model, then again what has changed at each SIGHUP.
+async fn keep_repository(
+    repository: &Repository,
+    latch: Latch,
+    mut hangup: tokio::signal::unix::Signal,
+    shutdown: &Shutdown,
+) -> anyhow::Result<()> {
+    let mut latch = Some(latch);
+    loop {
+        tokio::select! {
+            refreshed = repository.refresh(&Principal::Local) => match refreshed {
+                Ok(()) => {}
+                // At the start this is a mistake to be told at once; later the models that run go on.
+                Err(error) if latch.is_some() => anyhow::bail!("the model repository cannot be read: {error}"),
+                Err(error) => tracing::error!(%error, "the model repository cannot be read; what is loaded goes on"),
+            },
+            () = shutdown.requested() => return Ok(()),
+        }
+        latch.take();
+        tokio::select! {
+            _ = hangup.recv() => tracing::info!("SIGHUP: looking for changed models"),
+            () = shutdown.requested() => return Ok(()),
+        }
+    }
+}
+
+fn stop_on_signals(shutdown: &Shutdown) -> anyhow::Result<()> {
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        let mut stream = signal(kind).context("signals cannot be received")?;
+        let asked = shutdown.clone();
+        shutdown.spawn(async move {
+            tokio::select! {
+                _ = stream.recv() => tracing::info!("asked to stop"),
+                () = asked.requested() => {}
+            }
+            asked.request();
+        });
+    }
+    Ok(())
+}
+
+/// Tells systemd, when it asked to be told.
+fn notify(states: &[sd_notify::NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::debug!(%error, "systemd was not notified");
+    }
+}

@@ -1,0 +1,290 @@
+//! The section `[http]` of the configuration.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::de::{SeqAccess, Visitor, value::SeqAccessDeserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::toml_check::{from_text, in_range};
+
+/// The longest path of a Unix socket that Linux takes, in bytes.
+const MAX_SOCKET_PATH: usize = 107;
+
+/// How the HTTP interface listens and what it takes from a caller.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HttpConfig {
+    /// Where to listen.
+    #[serde(deserialize_with = "one_or_many")]
+    pub listen: Vec<ListenAddress>,
+    /// The permissions of a Unix socket.
+    pub socket_mode: SocketMode,
+    /// The largest request body after decompression, in bytes.
+    #[serde(deserialize_with = "in_range::<1024, 4_294_967_296, _, _>")]
+    pub max_body_bytes: usize,
+    /// The largest photograph, in pixels.
+    #[serde(deserialize_with = "in_range::<1, 1_000_000_000, _, _>")]
+    pub max_pixels: u64,
+    /// How many connections may be open at once.
+    #[serde(deserialize_with = "in_range::<1, 65_536, _, _>")]
+    pub max_connections: usize,
+    /// How long a connection may be idle, or a caller may take to send the head of a request, in milliseconds.
+    #[serde(deserialize_with = "in_range::<100, 600_000, _, _>")]
+    pub header_timeout_ms: u64,
+    /// How long a caller may take to send the body of a request, in milliseconds.
+    #[serde(deserialize_with = "in_range::<100, 3_600_000, _, _>")]
+    pub body_timeout_ms: u64,
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        Self {
+            listen: vec![
+                ListenAddress::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 8000))),
+                ListenAddress::Unix("ledge.sock".into()),
+            ],
+            socket_mode: SocketMode(0o660),
+            max_body_bytes: 64 << 20,
+            max_pixels: 50_000_000,
+            max_connections: 1024,
+            header_timeout_ms: 30_000,
+            body_timeout_ms: 60_000,
+        }
+    }
+}
+
+impl HttpConfig {
+    /// [`Self::header_timeout_ms`].
+    pub fn header_timeout(&self) -> Duration {
+        Duration::from_millis(self.header_timeout_ms)
+    }
+
+    /// [`Self::body_timeout_ms`].
+    pub fn body_timeout(&self) -> Duration {
+        Duration::from_millis(self.body_timeout_ms)
+    }
+
+    /// Makes the paths of Unix sockets relative to `root`.
+    pub fn resolve_sockets(&mut self, root: &Path) {
+        for address in &mut self.listen {
+            if let ListenAddress::Unix(path) = address {
+                *path = root.join(&path);
+            }
+        }
+    }
+
+    /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
+    pub fn problems(&self) -> Vec<(&'static str, String)> {
+        let mut problems = Vec::new();
+        if self.listen.is_empty() {
+            problems.push(("listen", "is empty, so nobody could ask anything: name at least one address".into()));
+        }
+        for (index, address) in self.listen.iter().enumerate() {
+            let problem = if self.listen.iter().take(index).any(|earlier| earlier.takes_from(address)) {
+                format!("{address} is named twice")
+            } else {
+                match address {
+                    // An IPv4 address written as IPv6 reaches the same network.
+                    ListenAddress::Tcp(tcp) if !tcp.ip().to_canonical().is_loopback() => format!(
+                        "{tcp} can be reached from the network, and there is no TLS and no authentication yet: set it to \
+                         127.0.0.1:{port}, [::1]:{port} or a unix: path, and put a reverse proxy that does both in front",
+                        port = tcp.port(),
+                    ),
+                    ListenAddress::Unix(path) if path.as_os_str().len() > MAX_SOCKET_PATH => {
+                        format!(
+                            "the path {} is longer than the {MAX_SOCKET_PATH} bytes a socket may have",
+                            path.display()
+                        )
+                    }
+                    _ => continue,
+                }
+            };
+            problems.push(("listen", problem));
+        }
+        problems
+    }
+}
+
+/// Where to listen: `HOST:PORT` or `unix:PATH`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ListenAddress {
+    /// An address and port; port 0 lets the system choose.
+    Tcp(SocketAddr),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+impl ListenAddress {
+    /// Whether both cannot be listened on at once. Port 0 is another port each time.
+    fn takes_from(&self, other: &Self) -> bool {
+        self == other && !matches!(self, Self::Tcp(address) if address.port() == 0)
+    }
+}
+
+/// Why a text is no listen address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected \"HOST:PORT\" with an IP address or localhost, or \"unix:PATH\", got {text:?}")]
+pub struct InvalidAddress {
+    text: String,
+}
+
+impl FromStr for ListenAddress {
+    type Err = InvalidAddress;
+
+    fn from_str(text: &str) -> Result<Self, InvalidAddress> {
+        let invalid = || InvalidAddress { text: text.chars().take(MAX_SOCKET_PATH).collect() };
+        match (text.strip_prefix("unix:"), text.strip_prefix("localhost:")) {
+            (Some(path), _) if !path.is_empty() && !path.contains('\0') => Ok(Self::Unix(path.into())),
+            (Some(_), _) => Err(invalid()),
+            (None, Some(port)) => {
+                let port = port.parse().map_err(|_| invalid())?;
+                Ok(Self::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port))))
+            }
+            // A name would be resolved once, at start, to whatever the network says then.
+            (None, None) => text.parse().map(Self::Tcp).map_err(|_| invalid()),
+        }
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ListenAddress {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
+
+impl Serialize for ListenAddress {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// The permissions of a file, as the octal digits that `chmod` takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SocketMode(u32);
+
+impl SocketMode {
+    /// The bits, for `chmod`.
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+/// Why a text is no socket mode.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected three octal digits as for chmod, for example \"0660\", got {text:?}")]
+pub struct InvalidMode {
+    text: String,
+}
+
+impl FromStr for SocketMode {
+    type Err = InvalidMode;
+
+    fn from_str(text: &str) -> Result<Self, InvalidMode> {
+        let digits = text.strip_prefix('0').filter(|rest| rest.len() == 3).unwrap_or(text);
+        let octal = digits.len() == 3 && digits.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
+        let bits = if octal { u32::from_str_radix(digits, 8).ok() } else { None };
+        bits.map(Self).ok_or_else(|| InvalidMode { text: text.chars().take(16).collect() })
+    }
+}
+
+impl fmt::Display for SocketMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04o}", self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for SocketMode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
+
+impl Serialize for SocketMode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A list of addresses, or one address without the brackets, as `LEDGE_HTTP_LISTEN=127.0.0.1:8000` has it.
+fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ListenAddress>, D::Error> {
+    struct OneOrMany;
+
+    impl<'de> Visitor<'de> for OneOrMany {
+        type Value = Vec<ListenAddress>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of \"HOST:PORT\" or \"unix:PATH\"")
+        }
+
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            text.parse().map(|address| vec![address]).map_err(E::custom)
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, sequence: A) -> Result<Self::Value, A::Error> {
+            Deserialize::deserialize(SeqAccessDeserializer::new(sequence))
+        }
+    }
+
+    deserializer.deserialize_any(OneOrMany)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_an_ip_with_port_localhost_or_a_socket_path() {
+        for good in ["127.0.0.1:8000", "[::1]:0", "0.0.0.0:80", "unix:ledge.sock", "unix:/run/ledge/ledge.sock"] {
+            assert_eq!(good.parse::<ListenAddress>().map(|address| address.to_string()), Ok(good.into()));
+        }
+        assert_eq!("localhost:1".parse(), Ok(ListenAddress::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)))));
+        for bad in
+            ["", "localhost", "8000", ":8000", "example.com:80", "127.0.0.1", "127.0.0.1:65536", "unix:", "unix:\0"]
+        {
+            assert!(bad.parse::<ListenAddress>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn listening_beyond_loopback_is_refused() {
+        let problems = |listen: &[&str]| {
+            let listen = listen.iter().map(|text| text.parse().unwrap()).collect();
+            HttpConfig { listen, ..HttpConfig::default() }.problems().len()
+        };
+        assert_eq!(problems(&["127.0.0.1:1", "127.8.8.8:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "unix:x"]), 0);
+        assert_eq!(problems(&["0.0.0.0:1", "[::]:1", "192.168.1.2:1", "[::ffff:192.168.1.2]:1"]), 4);
+    }
+
+    #[test]
+    fn no_address_the_same_twice_and_a_socket_path_too_long_are_problems() {
+        let mut config = HttpConfig { listen: Vec::new(), ..HttpConfig::default() };
+        assert_eq!(config.problems().len(), 1);
+        config.listen = ["127.0.0.1:0", "127.0.0.1:0", "unix:a", "unix:a"].map(|text| text.parse().unwrap()).into();
+        assert_eq!(config.problems(), [("listen", "unix:a is named twice".into())]);
+        config.listen.truncate(3);
+        config.resolve_sockets(Path::new(&format!("/{}", "x".repeat(200))));
+        assert_eq!(config.problems().len(), 1);
+    }
+
+    #[test]
+    fn a_mode_is_octal_and_keeps_its_digits() {
+        assert_eq!("0660".parse::<SocketMode>().map(SocketMode::bits), Ok(0o660));
+        assert_eq!("600".parse::<SocketMode>().map(|mode| mode.to_string()), Ok("0600".into()));
+        for bad in ["", "0", "66", "0o660", "0688", "1777", "06600", "+660", "rw-"] {
+            assert!(bad.parse::<SocketMode>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! HTTP: the only code that knows axum and hyper. Listener, limits, routes; one handler file a noun.
+//!
+//! Every answer with an error status carries `{"error": "..."}`, unknown routes and wrong verbs included.
+
+mod body;
+pub mod config;
+mod connection;
+mod health;
+mod infer;
+mod metrics;
+mod models;
+mod openapi;
+mod reply;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{OriginalUri, Request};
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::{get, post};
+
+use crate::readiness::Readiness;
+use crate::serving::Serving;
+use config::HttpConfig;
+pub use connection::{BindError, Listeners};
+use reply::error;
+
+/// What every handler may use.
+#[derive(Debug, Clone)]
+pub struct App {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    serving: Serving,
+    readiness: Arc<Readiness>,
+    config: HttpConfig,
+}
+
+impl App {
+    /// The parts that the handlers call.
+    pub fn new(serving: Serving, readiness: Arc<Readiness>, config: HttpConfig) -> Self {
+        Self { shared: Arc::new(Shared { serving, readiness, config }) }
+    }
+
+    fn serving(&self) -> &Serving {
+        &self.shared.serving
+    }
+
+    fn is_ready(&self) -> bool {
+        self.shared.readiness.is_ready()
+    }
+
+    fn config(&self) -> &HttpConfig {
+        &self.shared.config
+    }
+}
+
+/// Every route. `openapi.json` describes the same ones; a test compares the two.
+pub fn router(app: App) -> Router {
+    Router::new()
+        .route("/v2", get(health::server_metadata))
+        .route("/v2/", get(health::server_metadata))
+        .route("/v2/health/live", get(health::live))
+        .route("/v2/health/ready", get(health::ready))
+        .route("/v2/models/stats", get(models::all_statistics))
+        .route("/v2/models/{model}", get(models::metadata))
+        .route("/v2/models/{model}/ready", get(models::ready))
+        .route("/v2/models/{model}/config", get(models::config))
+        .route("/v2/models/{model}/stats", get(models::statistics))
+        .route("/v2/models/{model}/infer", post(infer::infer))
+        .route("/v2/models/{model}/versions/{version}", get(models::metadata))
+        .route("/v2/models/{model}/versions/{version}/ready", get(models::ready))
+        .route("/v2/models/{model}/versions/{version}/config", get(models::config))
+        .route("/v2/models/{model}/versions/{version}/stats", get(models::statistics))
+        .route("/v2/models/{model}/versions/{version}/infer", post(infer::infer))
+        .route("/v2/repository/index", post(models::index))
+        .route("/v2/repository/models/{model}/load", post(models::load))
+        .route("/v2/repository/models/{model}/unload", post(models::unload))
+        .route("/metrics", get(metrics::metrics))
+        .route("/openapi.json", get(openapi::document))
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(wrong_verb)
+        .with_state(app)
+}
+
+async fn unknown_route(OriginalUri(uri): OriginalUri) -> Response {
+    error(StatusCode::NOT_FOUND, &format!("no route {}; GET /openapi.json lists them", uri.path()))
+}
+
+async fn wrong_verb(request: Request) -> Response {
+    let message = format!("{} is not allowed for {}", request.method(), request.uri().path());
+    error(StatusCode::METHOD_NOT_ALLOWED, &message)
+}

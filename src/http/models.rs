@@ -1,0 +1,207 @@
+//! Models: what they are, how they do, and their loading.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+
+use super::reply::{Failure, json};
+use super::{App, body};
+use crate::inference::backend::{Port, Runtime};
+use crate::names::{InvalidName, ModelVersion};
+use crate::principal::Principal;
+use crate::protocol::Target;
+use crate::protocol::metadata::{
+    self as documents, BatchStatistics, Duration, IndexRequest, IndexRow, InferenceStatistics, InputConfig,
+    InstanceGroup, LoadRequest, ModelMetadata, ModelState, ModelStatistics, OutputConfig, StatisticsReply,
+    UnloadRequest, VersionPolicy,
+};
+use crate::repository::model_config;
+use crate::repository::statistics::{BatchTotals, Counters, Total};
+use crate::repository::{LoadedModel, State as Loaded};
+
+type PathParts = Path<HashMap<String, String>>;
+
+/// The model and version that a path names.
+pub fn target(path: &HashMap<String, String>) -> Result<Target, Failure> {
+    let bad = |error: InvalidName| Failure::new(StatusCode::BAD_REQUEST, error.to_string());
+    let model = path.get("model").map_or("", String::as_str).parse().map_err(bad)?;
+    let version = path.get("version").map(|text| text.parse::<ModelVersion>()).transpose().map_err(bad)?;
+    Ok(Target { model, version })
+}
+
+fn pin(app: &App, path: &HashMap<String, String>) -> Result<Arc<LoadedModel>, Failure> {
+    let Target { model, version } = target(path)?;
+    Ok(app.serving().repository().pin(&model, version)?)
+}
+
+/// `GET .../ready`: 404 when unknown, 503 when known and not ready.
+pub async fn ready(State(app): State<App>, Path(path): PathParts) -> Result<StatusCode, Failure> {
+    let Target { model, version } = target(&path)?;
+    match app.serving().repository().pin(&model, version) {
+        Ok(_) => Ok(StatusCode::OK),
+        Err(error) if error.is_known() => Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// `GET /v2/models/{model}[/versions/{version}]`.
+pub async fn metadata(State(app): State<App>, Path(path): PathParts) -> Result<Response, Failure> {
+    let model = pin(&app, &path)?;
+    let versions: Vec<_> = app.serving().repository().live(&model.name)?.iter().map(|live| live.version).collect();
+    let (inputs, outputs) = (model.signature.inputs.clone(), model.signature.outputs.clone());
+    Ok(json(&ModelMetadata::new(model.name.clone(), &versions, platform(model.runtime()), inputs, outputs)))
+}
+
+/// What the peers call a runtime in metadata.
+fn platform(runtime: Runtime) -> &'static str {
+    match runtime {
+        Runtime::OnnxRuntime => "onnxruntime_onnx",
+        Runtime::OpenVino => "OpenVINO",
+    }
+}
+
+/// `GET .../config`: the model config in Triton's form.
+pub async fn config(State(app): State<App>, Path(path): PathParts) -> Result<Response, Failure> {
+    let model = pin(&app, &path)?;
+    let (name, runtime) = (model.name.clone(), model.runtime());
+    let mut config = documents::ModelConfig::new(name.clone(), platform(runtime), runtime.as_str());
+    config.max_batch_size = model.batch_limit.unwrap_or(0) as u64;
+    config.version_policy = match &model.config.version_policy {
+        model_config::VersionPolicy::Latest(count) => {
+            VersionPolicy::Latest { num_versions: u32::try_from(*count).unwrap_or(u32::MAX) }
+        }
+        model_config::VersionPolicy::All => VersionPolicy::All {},
+        model_config::VersionPolicy::Specific(versions) => VersionPolicy::Specific { versions: versions.clone() },
+    };
+    // With a batch size, Triton leaves the batch out of the dimensions.
+    let dims = |port: &Port| port.shape.iter().skip(usize::from(model.batch_limit.is_some())).copied().collect();
+    let inputs = model.signature.inputs.iter();
+    config.input = inputs.map(|port| InputConfig::new(&port.name, port.datatype, dims(port))).collect();
+    let label_file = |port: &Port| {
+        let declared = model.config.output.iter().find(|output| output.name == port.name);
+        declared.and_then(|output| output.labels.clone()).unwrap_or_default()
+    };
+    let outputs = model.signature.outputs.iter();
+    config.output = outputs
+        .map(|port| OutputConfig {
+            label_filename: label_file(port),
+            ..OutputConfig::new(&port.name, port.datatype, dims(port))
+        })
+        .collect();
+    config.instance_group = vec![InstanceGroup::cpu(&name, u32::try_from(model.instance_count()).unwrap_or(u32::MAX))];
+    Ok(json(&config))
+}
+
+/// `GET .../stats` of one model: of one version, or of all that are live.
+pub async fn statistics(State(app): State<App>, Path(path): PathParts) -> Result<Response, Failure> {
+    let pinned = pin(&app, &path)?;
+    let models = match path.get("version") {
+        Some(_) => vec![pinned],
+        None => app.serving().repository().live(&pinned.name)?,
+    };
+    Ok(statistics_reply(&models))
+}
+
+/// `GET /v2/models/stats`.
+pub async fn all_statistics(State(app): State<App>) -> Response {
+    statistics_reply(&app.serving().repository().all_live())
+}
+
+fn statistics_reply(models: &[Arc<LoadedModel>]) -> Response {
+    let model_stats = models.iter().map(|model| model_statistics(model, &model.statistics.snapshot())).collect();
+    json(&StatisticsReply { model_stats })
+}
+
+fn model_statistics(model: &LoadedModel, counters: &Counters) -> ModelStatistics {
+    let duration =
+        |total: Total| Duration { count: total.count, ns: u64::try_from(total.time.as_nanos()).unwrap_or(u64::MAX) };
+    let batch = |(&size, totals): (&usize, &BatchTotals)| BatchStatistics {
+        batch_size: size as u64,
+        compute_input: duration(totals.compute_input),
+        compute_infer: duration(totals.compute_infer),
+        compute_output: duration(totals.compute_output),
+    };
+    ModelStatistics {
+        last_inference: counters.last_inference_ms,
+        inference_count: counters.inference_count,
+        execution_count: counters.execution_count,
+        inference_stats: InferenceStatistics {
+            success: duration(counters.success),
+            fail: duration(counters.fail),
+            queue: duration(counters.queue),
+            compute_input: duration(counters.compute.compute_input),
+            compute_infer: duration(counters.compute.compute_infer),
+            compute_output: duration(counters.compute.compute_output),
+            ..InferenceStatistics::default()
+        },
+        batch_stats: counters.batches.iter().map(batch).collect(),
+        ..ModelStatistics::new(model.name.clone(), model.version)
+    }
+}
+
+async fn management_body(app: &App, headers: &HeaderMap, body: Body) -> Result<bytes::Bytes, Failure> {
+    body::read(headers, body, app.config()).await
+}
+
+/// `POST /v2/repository/index`.
+pub async fn index(State(app): State<App>, request: Request) -> Result<Response, Failure> {
+    let (parts, body) = request.into_parts();
+    let wanted = IndexRequest::decode(&management_body(&app, &parts.headers, body).await?)?;
+    let rows = app.serving().repository().index().into_iter().filter(|row| !wanted.ready || row.state == Loaded::Ready);
+    let rows: Vec<IndexRow> = rows
+        .map(|row| {
+            let (state, reason) = match row.state {
+                Loaded::Ready => (ModelState::Ready, None),
+                Loaded::Loading => (ModelState::Loading, None),
+                Loaded::Unloading => (ModelState::Unloading, None),
+                Loaded::Unavailable(reason) => (ModelState::Unavailable, Some(reason)),
+            };
+            IndexRow::new(row.model, row.version, state, reason)
+        })
+        .collect();
+    Ok(json(&rows))
+}
+
+/// `POST /v2/repository/models/{model}/load`.
+pub async fn load(
+    State(app): State<App>,
+    Path(path): PathParts,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<StatusCode, Failure> {
+    let (parts, body) = request.into_parts();
+    let name = target(&path)?.model;
+    let wanted = LoadRequest::decode(&management_body(&app, &parts.headers, body).await?)?;
+    let sent: BTreeSet<&str> =
+        wanted.files.iter().map(String::as_str).chain(wanted.config.as_ref().map(|_| "config")).collect();
+    if !sent.is_empty() {
+        let sent: Vec<_> = sent.into_iter().collect();
+        let message = format!(
+            "load of '{name}' with {}: configs and files cannot be sent; put them into the model repository",
+            sent.join(", ")
+        );
+        return Err(Failure::new(StatusCode::BAD_REQUEST, message));
+    }
+    app.serving().repository().load(&name, &principal).await?;
+    Ok(StatusCode::OK)
+}
+
+/// `POST /v2/repository/models/{model}/unload`.
+pub async fn unload(
+    State(app): State<App>,
+    Path(path): PathParts,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<StatusCode, Failure> {
+    let (parts, body) = request.into_parts();
+    let name = target(&path)?.model;
+    // There are no ensembles, so there are no dependents to unload.
+    UnloadRequest::decode(&management_body(&app, &parts.headers, body).await?)?;
+    app.serving().repository().unload(&name, &principal).await?;
+    Ok(StatusCode::OK)
+}

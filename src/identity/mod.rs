@@ -1,0 +1,3 @@
+//! Who this box is.
+
+pub mod device;

@@ -1,0 +1,460 @@
+//! Scores into labels: the answer of an image classifier, and Triton's classification extension.
+
+use std::cmp::Ordering;
+
+use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
+
+use super::preparation::{Color, ImagePreparation, Layout};
+use crate::tensor::{DataType, Element, Tensor, TensorError};
+
+/// The longest side of a crop.
+const MAX_CROP: u32 = 4096;
+/// The most labels that an answer may hold.
+const MAX_TOP_K: usize = 1000;
+
+/// What turns a model's output into scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Activation {
+    /// The output is the scores.
+    #[default]
+    None,
+    /// The output is logits, the scores are probabilities.
+    Softmax,
+}
+
+/// The table `[pipeline.image_classification]` of a model's config: a picture in, labels out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageClassification {
+    /// The model's input for the picture; may be left out when it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<String>,
+    /// The model's output with the scores; may be left out when it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// See [`ImagePreparation::resize_shorter_side`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resize_shorter_side: Option<u32>,
+    /// Height and width of the model's input.
+    pub crop: [u32; 2],
+    /// See [`ImagePreparation::mean`]; 0 by default.
+    #[serde(default)]
+    pub mean: [f32; 3],
+    /// See [`ImagePreparation::std`]; 1 by default.
+    #[serde(default = "ones")]
+    pub std: [f32; 3],
+    /// `NCHW` by default.
+    #[serde(default)]
+    pub layout: Layout,
+    /// `RGB` by default.
+    #[serde(default)]
+    pub color: Color,
+    /// `none` by default.
+    #[serde(default)]
+    pub activation: Activation,
+    /// How many labels an answer holds, 1 to 1000; 5 by default.
+    #[serde(default = "five")]
+    pub top_k: usize,
+}
+
+fn ones() -> [f32; 3] {
+    [1.0; 3]
+}
+
+fn five() -> usize {
+    5
+}
+
+/// One class of an answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Label {
+    /// Its name; none where the model has no labels or its line is empty.
+    pub label: Option<String>,
+    /// Its position among the scores, from 0.
+    pub index: usize,
+    /// Its score.
+    pub score: f32,
+}
+
+/// Why an output does not give classes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClassificationError {
+    /// The datatype does not hold scores.
+    #[error("expected {expected} scores, got {datatype}")]
+    Datatype {
+        /// What would do.
+        expected: &'static str,
+        /// The output's datatype.
+        datatype: DataType,
+    },
+    /// The shape is not that of one row of scores.
+    #[error("expected scores of shape [1, K] or [K], got {shape:?}")]
+    Shape {
+        /// The output's shape.
+        shape: Vec<usize>,
+    },
+    /// A score that cannot be ranked or written: the model gave NaN or infinity.
+    #[error("score {index} is not a finite number")]
+    NotFinite {
+        /// Position, row-major.
+        index: usize,
+    },
+    /// The strings do not make a tensor.
+    #[error("the classes do not make a tensor")]
+    Tensor(#[from] TensorError),
+}
+
+impl ImageClassification {
+    /// How a picture becomes the model's input.
+    pub fn preparation(&self) -> ImagePreparation {
+        let &Self { resize_shorter_side, crop, mean, std, layout, color, .. } = self;
+        ImagePreparation { resize_shorter_side, crop, mean, std, layout, color }
+    }
+
+    /// Every mistake that the types let through, each naming its key; empty when there is none.
+    pub fn validate(&self) -> Vec<String> {
+        let mut mistakes = Vec::new();
+        let mut mistake = |text: String| mistakes.push(format!("pipeline.image_classification.{text}"));
+        let [height, width] = self.crop;
+        for (name, side) in [("height", height), ("width", width)] {
+            if !(1..=MAX_CROP).contains(&side) {
+                mistake(format!("crop: {name} is {side}, expected 1 to {MAX_CROP}"));
+            }
+        }
+        if let Some(side) = self.resize_shorter_side
+            && !(height.max(width)..=MAX_CROP).contains(&side)
+        {
+            // A portrait is cut as well as a landscape, so the shorter side must hold the longer side of the crop.
+            mistake(format!(
+                "resize_shorter_side: is {side}, expected {} (the longer side of crop) to {MAX_CROP}",
+                height.max(width)
+            ));
+        }
+        if !self.mean.iter().all(|mean| mean.is_finite()) {
+            mistake(format!("mean: is {:?}, expected finite numbers", self.mean));
+        }
+        if !self.std.iter().all(|std| std.is_normal()) {
+            mistake(format!("std: is {:?}, expected finite numbers other than 0", self.std));
+        }
+        if !(1..=MAX_TOP_K).contains(&self.top_k) {
+            mistake(format!("top_k: is {}, expected 1 to {MAX_TOP_K}", self.top_k));
+        }
+        mistakes
+    }
+
+    /// The best `top_k` classes of an output of K scores, best first and equal ones by index.
+    ///
+    /// The shape is `[K]` or `[1, K]`; further dimensions of 1, which converters leave behind, do not matter. `labels`
+    /// are the names by index, possibly fewer than K.
+    pub fn labels(&self, scores: &Tensor, labels: &[String]) -> Result<Vec<Label>, ClassificationError> {
+        if scores.shape().iter().filter(|&&side| side != 1).count() > 1 {
+            return Err(ClassificationError::Shape { shape: scores.shape().to_vec() });
+        }
+        let mut scores = floats(scores)?;
+        if self.activation == Activation::Softmax {
+            softmax(&mut scores);
+        }
+        if let Some(index) = scores.iter().position(|score| !score.is_finite()) {
+            return Err(ClassificationError::NotFinite { index });
+        }
+        let ranked = top(&scores, self.top_k, f32::total_cmp);
+        Ok(ranked.into_iter().map(|(index, &score)| Label { label: name(labels, index), index, score }).collect())
+    }
+}
+
+/// Triton's classification extension: the output as a `BYTES` tensor of its best `n` classes, best first, each
+/// `value:index` or `value:index:label`, such as `0.090633:2:espresso`.
+///
+/// The shape is `[batch, n]`, or `[n]` for an output of one dimension; `n` is cut to the number of classes, and
+/// dimensions after the first count as one. Every numeric datatype will do; floats have six decimals, as in Triton.
+pub fn classify(output: &Tensor, n: usize, labels: &[String]) -> Result<Tensor, ClassificationError> {
+    match output.datatype() {
+        DataType::Uint8 => classes(output, n, labels, u8::cmp, u8::to_string),
+        DataType::Uint16 => classes(output, n, labels, u16::cmp, u16::to_string),
+        DataType::Uint32 => classes(output, n, labels, u32::cmp, u32::to_string),
+        DataType::Uint64 => classes(output, n, labels, u64::cmp, u64::to_string),
+        DataType::Int8 => classes(output, n, labels, i8::cmp, i8::to_string),
+        DataType::Int16 => classes(output, n, labels, i16::cmp, i16::to_string),
+        DataType::Int32 => classes(output, n, labels, i32::cmp, i32::to_string),
+        DataType::Int64 => classes(output, n, labels, i64::cmp, i64::to_string),
+        DataType::Fp64 => {
+            let doubles = elements::<f64>(output)?;
+            finite(doubles.iter().map(|double| double.is_finite()))?;
+            classes(output, n, labels, f64::total_cmp, |value| format!("{value:.6}"))
+        }
+        DataType::Fp16 | DataType::Bf16 | DataType::Fp32 => {
+            let floats = floats(output)?;
+            finite(floats.iter().map(|float| float.is_finite()))?;
+            let floats = Tensor::from_vec(output.shape().to_vec(), floats)?;
+            classes(&floats, n, labels, f32::total_cmp, |value| format!("{value:.6}"))
+        }
+        datatype @ (DataType::Bool | DataType::Bytes) => {
+            Err(ClassificationError::Datatype { expected: "numeric", datatype })
+        }
+    }
+}
+
+/// The lines of a label file, in the order of the classes. An empty line in the middle is a class without a name.
+pub fn parse_labels(text: &str) -> Vec<String> {
+    text.lines().map(str::to_owned).collect()
+}
+
+/// [`classify`] for one datatype.
+fn classes<T: Element + bytemuck::Pod>(
+    output: &Tensor,
+    n: usize,
+    labels: &[String],
+    order: impl Fn(&T, &T) -> Ordering,
+    write: impl Fn(&T) -> String,
+) -> Result<Tensor, ClassificationError> {
+    let values = elements::<T>(output)?;
+    // A scalar is one class.
+    let (batch, per_row) = match output.shape() {
+        [] => (None, 1),
+        [classes] => (None, *classes),
+        // The tensor fills its shape, so a product that does not fit belongs to an empty one.
+        [batch, rest @ ..] => (Some(*batch), crate::tensor::element_count(rest).unwrap_or(0)),
+    };
+    let n = n.min(per_row);
+    let shape = batch.into_iter().chain([n]).collect();
+    let strings = values.chunks(per_row.max(1)).flat_map(|row| {
+        top(row, n, &order).into_iter().map(|(index, value)| match name(labels, index) {
+            Some(label) => format!("{}:{index}:{label}", write(value)),
+            None => format!("{}:{index}", write(value)),
+        })
+    });
+    Ok(Tensor::from_strings(shape, strings)?)
+}
+
+/// The name of a class, unless it has none or an empty one.
+fn name(labels: &[String], index: usize) -> Option<String> {
+    labels.get(index).filter(|label| !label.is_empty()).cloned()
+}
+
+/// The `count` largest values with their positions, largest first and equal ones by position.
+fn top<T>(values: &[T], count: usize, order: impl Fn(&T, &T) -> Ordering) -> Vec<(usize, &T)> {
+    let mut ranked: Vec<_> = values.iter().enumerate().collect();
+    let by_rank = |a: &(usize, &T), b: &(usize, &T)| order(b.1, a.1).then(a.0.cmp(&b.0));
+    if count < ranked.len() {
+        ranked.select_nth_unstable_by(count, by_rank);
+        ranked.truncate(count);
+    }
+    ranked.sort_unstable_by(by_rank);
+    ranked
+}
+
+/// Logits to probabilities. The largest is taken off first, so that no exponential overflows.
+fn softmax(logits: &mut [f32]) {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    for logit in &mut *logits {
+        *logit = (*logit - largest).exp();
+    }
+    let sum: f32 = logits.iter().sum();
+    for logit in logits {
+        *logit /= sum;
+    }
+}
+
+/// The elements of a float tensor as `f32`.
+fn floats(tensor: &Tensor) -> Result<Vec<f32>, ClassificationError> {
+    match tensor.datatype() {
+        DataType::Fp32 => Ok(elements::<f32>(tensor)?.into_owned()),
+        DataType::Fp16 => Ok(elements::<f16>(tensor)?.iter().map(|half| half.to_f32()).collect()),
+        DataType::Bf16 => Ok(elements::<bf16>(tensor)?.iter().map(|half| half.to_f32()).collect()),
+        #[expect(clippy::cast_possible_truncation, reason = "a score needs no more than an f32")]
+        DataType::Fp64 => Ok(elements::<f64>(tensor)?.iter().map(|&double| double as f32).collect()),
+        datatype => Err(ClassificationError::Datatype { expected: "FP16, BF16, FP32 or FP64", datatype }),
+    }
+}
+
+/// The elements, if they are of this type.
+fn elements<T: Element + bytemuck::Pod>(tensor: &Tensor) -> Result<std::borrow::Cow<'_, [T]>, ClassificationError> {
+    tensor
+        .elements::<T>()
+        .ok_or_else(|| ClassificationError::Datatype { expected: T::DATATYPE.as_str(), datatype: tensor.datatype() })
+}
+
+/// Checks that every element is a finite number.
+fn finite(mut elements: impl Iterator<Item = bool>) -> Result<(), ClassificationError> {
+    elements.position(|is_finite| !is_finite).map_or(Ok(()), |index| Err(ClassificationError::NotFinite { index }))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn table(text: &str) -> ImageClassification {
+        toml::from_str(text).unwrap()
+    }
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(ToString::to_string).collect()
+    }
+
+    /// What [`classify`] writes: the shape and the strings.
+    fn check_classes<T: Element>(
+        shape: &[usize],
+        values: Vec<T>,
+        n: usize,
+        expected_shape: &[usize],
+        strings: &[&str],
+    ) {
+        let output = Tensor::from_vec(shape.to_vec(), values).unwrap();
+        let classes = classify(&output, n, &names(&["tea", "", "espresso"])).unwrap();
+        assert_eq!(classes.shape(), expected_shape);
+        let got: Vec<_> =
+            classes.strings().unwrap().map(|string| String::from_utf8_lossy(string).into_owned()).collect();
+        assert_eq!(got, strings);
+    }
+
+    #[test]
+    fn only_the_crop_is_needed() {
+        let config = table("crop = [224, 192]");
+        assert_eq!(config.validate(), Vec::<String>::new());
+        assert_eq!((config.top_k, config.activation), (5, Activation::None));
+        let preparation = config.preparation();
+        assert_eq!((preparation.crop, preparation.mean, preparation.std), ([224, 192], [0.0; 3], [1.0; 3]));
+        assert_eq!((preparation.layout, preparation.color), (Layout::Nchw, Color::Rgb));
+        assert!(toml::from_str::<ImageClassification>("crop = [1, 1]\ntopk = 3").is_err());
+        assert!(toml::from_str::<ImageClassification>("crop = [1, 1]\nlayout = \"CHWN\"").is_err());
+        assert!(toml::from_str::<ImageClassification>("top_k = 3").is_err());
+        let full = table(
+            "input = \"x\"\noutput = \"y\"\nresize_shorter_side = 256\ncrop = [224, 224]\nmean = [1, 2.5, 3]\n\
+             std = [1, 2, 3]\nlayout = \"NHWC\"\ncolor = \"BGR\"\nactivation = \"softmax\"\ntop_k = 1",
+        );
+        assert_eq!(full.validate(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_mistake_is_told_at_once() {
+        let config =
+            table("resize_shorter_side = 100\ncrop = [0, 5000]\nmean = [nan, 0, 0]\nstd = [1, 0, 1]\ntop_k = 0");
+        let prefix = "pipeline.image_classification.";
+        let mistakes = config.validate();
+        let keys: Vec<_> =
+            mistakes.iter().map(|line| line.strip_prefix(prefix).unwrap().split(':').next().unwrap()).collect();
+        assert_eq!(keys, ["crop", "crop", "resize_shorter_side", "mean", "std", "top_k"]);
+        assert_eq!(mistakes[5], "pipeline.image_classification.top_k: is 0, expected 1 to 1000");
+        assert_eq!(table("crop = [1, 1]\nstd = [inf, 1, 1]\ntop_k = 1001").validate().len(), 2);
+    }
+
+    #[test]
+    fn labels_come_best_first_and_equal_ones_by_index() {
+        let config = ImageClassification { top_k: 3, ..table("crop = [1, 1]") };
+        let scores = Tensor::from_vec(vec![1, 4], vec![0.25_f32, 0.5, 0.25, 0.0]).unwrap();
+        let labels = config.labels(&scores, &names(&["tea", "", "espresso"])).unwrap();
+        let json = serde_json::to_string(&labels).unwrap();
+        let expected = r#"[{"label":null,"index":1,"score":0.5},{"label":"tea","index":0,"score":0.25},{"label":"espresso","index":2,"score":0.25}]"#;
+        assert_eq!(json, expected);
+        assert_eq!(ImageClassification { top_k: 1000, ..config }.labels(&scores, &[]).unwrap().len(), 4);
+    }
+
+    #[test]
+    fn softmax_survives_large_logits() {
+        let config = table("crop = [1, 1]\nactivation = \"softmax\"");
+        for scores in [
+            Tensor::from_vec(vec![3], vec![1000.0_f64, 1000.0, f64::NEG_INFINITY]).unwrap(),
+            Tensor::from_vec(vec![1, 3, 1, 1], [60_000.0, 60_000.0, -60_000.0].map(f16::from_f32).to_vec()).unwrap(),
+        ] {
+            let labels: Vec<_> = config.labels(&scores, &[]).unwrap().iter().map(|label| label.score).collect();
+            assert_eq!(labels, [0.5, 0.5, 0.0]);
+        }
+    }
+
+    #[test]
+    fn scores_that_cannot_be_ranked_are_an_error() {
+        for text in ["crop = [1, 1]", "crop = [1, 1]\nactivation = \"softmax\""] {
+            let scores = Tensor::from_vec(vec![2], vec![0.0, f32::NAN]).unwrap();
+            assert!(matches!(table(text).labels(&scores, &[]), Err(ClassificationError::NotFinite { .. })));
+            assert_eq!(classify(&scores, 1, &[]), Err(ClassificationError::NotFinite { index: 1 }));
+            let scores = Tensor::from_vec(vec![1], vec![f32::INFINITY]).unwrap();
+            assert_eq!(table(text).labels(&scores, &[]), Err(ClassificationError::NotFinite { index: 0 }));
+            let none = Tensor::from_vec(vec![1, 0], Vec::<f32>::new()).unwrap();
+            assert_eq!(table(text).labels(&none, &[]), Ok(vec![]));
+        }
+    }
+
+    #[test]
+    fn an_output_that_is_not_one_row_of_floats_is_an_error() {
+        let config = table("crop = [1, 1]");
+        let rows = Tensor::from_vec(vec![2, 2], vec![0.0_f32; 4]).unwrap();
+        let error = config.labels(&rows, &[]).unwrap_err();
+        assert_eq!(error.to_string(), "expected scores of shape [1, K] or [K], got [2, 2]");
+        let integers = Tensor::from_vec(vec![2], vec![0_i64; 2]).unwrap();
+        let error = config.labels(&integers, &[]).unwrap_err();
+        assert_eq!(error.to_string(), "expected FP16, BF16, FP32 or FP64 scores, got INT64");
+    }
+
+    #[test]
+    fn classes_are_written_as_triton_writes_them() {
+        check_classes(
+            &[1, 3],
+            vec![0.5_f32, 0.25, 0.090_633_3],
+            5,
+            &[1, 3],
+            &["0.500000:0:tea", "0.250000:1", "0.090633:2:espresso"],
+        );
+        check_classes(
+            &[4],
+            vec![-1.5_f64, 2.0, 1e10, 2.0],
+            3,
+            &[3],
+            &["10000000000.000000:2:espresso", "2.000000:1", "2.000000:3"],
+        );
+        check_classes(&[2, 2], vec![1_i8, -1, -128, 127], 1, &[2, 1], &["1:0:tea", "127:1"]);
+        check_classes(&[1], vec![u64::MAX], 1, &[1], &["18446744073709551615:0:tea"]);
+        check_classes(&[2, 2, 2], vec![0_u8, 1, 9, 3, 5, 5, 0, 0], 1, &[2, 1], &["9:2:espresso", "5:0:tea"]);
+        check_classes(&[1, 1], vec![bf16::from_f32(0.5)], 1, &[1, 1], &["0.500000:0:tea"]);
+        check_classes(&[1, 1], vec![f16::from_f32(-0.25)], 1, &[1, 1], &["-0.250000:0:tea"]);
+        check_classes(&[], vec![7_u16], 1, &[1], &["7:0:tea"]);
+    }
+
+    #[test]
+    fn an_empty_output_has_no_classes() {
+        check_classes(&[0, 3], Vec::<f32>::new(), 2, &[0, 2], &[]);
+        check_classes(&[2, 0], Vec::<i32>::new(), 2, &[2, 0], &[]);
+        check_classes(&[0, usize::MAX, 2], Vec::<u32>::new(), 2, &[0, 0], &[]);
+        check_classes(&[2], vec![1_i16, 2], 0, &[0], &[]);
+    }
+
+    #[test]
+    fn strings_and_booleans_have_no_classes() {
+        let strings = Tensor::from_strings(vec![1], ["a"]).unwrap();
+        let error = classify(&strings, 1, &[]).unwrap_err();
+        assert_eq!(error.to_string(), "expected numeric scores, got BYTES");
+        assert!(classify(&Tensor::from_vec(vec![1], vec![true]).unwrap(), 1, &[]).is_err());
+    }
+
+    #[test]
+    fn a_label_file_has_one_label_a_line() {
+        assert_eq!(parse_labels("tea\r\n\nespresso\n"), ["tea", "", "espresso"]);
+        assert_eq!(parse_labels("tea\nespresso"), ["tea", "espresso"]);
+        assert_eq!(parse_labels(""), Vec::<String>::new());
+    }
+
+    proptest! {
+        #[test]
+        fn rows_of_a_batch_are_kept_apart(
+            rows in prop::collection::vec(prop::collection::vec(any::<i32>(), 6), 0..5), n in 0_usize..8,
+        ) {
+            let output = Tensor::from_vec(vec![rows.len(), 2, 3], rows.concat()).unwrap();
+            let classes = classify(&output, n, &[]).unwrap();
+            prop_assert_eq!(classes.shape(), [rows.len(), n.min(6)]);
+            let alone = rows.iter().map(|row| classify(&Tensor::from_vec(vec![6], row.clone()).unwrap(), n, &[]).unwrap());
+            let expected: Vec<u8> = alone.flat_map(|tensor| tensor.data().to_vec()).collect();
+            prop_assert_eq!(classes.data().as_ref(), expected);
+        }
+
+        #[test]
+        fn top_is_what_a_stable_sort_gives(values: Vec<u8>, count in 0_usize..20) {
+            let mut sorted: Vec<_> = values.iter().enumerate().collect();
+            sorted.sort_by_key(|&(_, value)| std::cmp::Reverse(value));
+            sorted.truncate(count);
+            prop_assert_eq!(top(&values, count, u8::cmp), sorted);
+        }
+    }
+}

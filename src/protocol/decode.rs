@@ -1,0 +1,105 @@
+//! An inference request out of its bytes.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::error::{ProtocolError, excerpt};
+use super::wire;
+use crate::names::{ModelName, ModelVersion};
+use crate::serving::request::{InferRequest, Inputs, OutputRequest};
+
+/// The model that a request is for, as its path or topic says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The model.
+    pub model: ModelName,
+    /// The version; `None` is the model's default.
+    pub version: Option<ModelVersion>,
+}
+
+/// A request, and what of it concerns the answer.
+#[derive(Debug, Clone)]
+pub struct DecodedRequest {
+    /// The client's id, echoed when given.
+    pub id: Option<String>,
+    /// What to infer.
+    pub request: InferRequest,
+    /// How the outputs are to be written.
+    pub reply: ReplyFormat,
+    /// The parameter "priority": 0 is the default, 1 the highest.
+    pub priority: Option<u64>,
+}
+
+/// Which outputs are binary and which JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ReplyFormat {
+    /// Whether an output is binary that is not named below.
+    pub binary: bool,
+    /// Outputs that the request says it for.
+    pub named: Vec<(String, bool)>,
+}
+
+impl ReplyFormat {
+    /// Every output in JSON.
+    pub const JSON: Self = Self { binary: false, named: Vec::new() };
+    /// Every output binary.
+    pub const BINARY: Self = Self { binary: true, named: Vec::new() };
+
+    /// Whether `output` is to be binary.
+    pub fn is_binary(&self, output: &str) -> bool {
+        self.named.iter().find(|(name, _)| name == output).map_or(self.binary, |(_, binary)| *binary)
+    }
+}
+
+/// Reads the value of the header `Inference-Header-Content-Length`, in bytes.
+pub fn parse_header_length(value: &[u8]) -> Result<usize, ProtocolError> {
+    let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+    let number = if digits { std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()) } else { None };
+    number.ok_or_else(|| ProtocolError::HeaderLength { value: excerpt(&String::from_utf8_lossy(value)) })
+}
+
+/// Decodes an inference request (oip.md sections 2 to 6).
+///
+/// `header_length` is the length of the JSON in bytes: `None` when the whole body is JSON, `Some(0)` for a raw binary
+/// request, whose whole body is the only input and whose outputs are all binary. The parameter "timeout"
+/// (microseconds) counts from `received`. An empty list of outputs asks for all of them, as in gRPC.
+pub fn decode_request(
+    target: Target,
+    body: Bytes,
+    header_length: Option<usize>,
+    received: Instant,
+) -> Result<DecodedRequest, ProtocolError> {
+    let Target { model, version } = target;
+    if header_length == Some(0) {
+        let request = InferRequest { model, version, inputs: Inputs::Raw(body), outputs: None, deadline: None };
+        return Ok(DecodedRequest { id: None, request, reply: ReplyFormat::BINARY, priority: None });
+    }
+    let length = header_length.unwrap_or(body.len());
+    if length > body.len() {
+        return Err(ProtocolError::HeaderRange { length, body: body.len() });
+    }
+    let mut binary = body;
+    let json = binary.split_to(length);
+    let wire::Request { id, parameters, inputs, outputs } = wire::read(&json, binary, &model)?;
+
+    let named = outputs.iter().filter_map(|o| Some((o.name.clone(), o.parameters.binary_data?))).collect();
+    let reply = ReplyFormat { binary: parameters.binary_data_output.unwrap_or(false), named };
+    let wanted = outputs.into_iter().map(|output| OutputRequest {
+        name: output.name,
+        classification: output.parameters.classification.filter(|classes| *classes > 0),
+    });
+    let wanted: Vec<_> = wanted.collect();
+    let request = InferRequest {
+        model,
+        version,
+        inputs: Inputs::Named(inputs),
+        outputs: (!wanted.is_empty()).then_some(wanted),
+        // Later than the clock can say is as good as never.
+        deadline: parameters.timeout.filter(|timeout| !timeout.is_zero()).and_then(|t| received.checked_add(t)),
+    };
+    Ok(DecodedRequest { id, request, reply, priority: parameters.priority })
+}
+
+#[cfg(test)]
+mod tests;

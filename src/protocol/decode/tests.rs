@@ -1,0 +1,210 @@
+//! The rows of oip.md sections 2 to 6 that can be decided without the model.
+
+use std::time::Duration;
+
+use super::*;
+
+use crate::tensor::Tensor;
+
+mod binary;
+mod data;
+
+fn decode(body: impl Into<Bytes>, header_length: Option<usize>) -> Result<DecodedRequest, ProtocolError> {
+    decode_at(body, header_length, Instant::now())
+}
+
+fn decode_at(
+    body: impl Into<Bytes>,
+    header_length: Option<usize>,
+    now: Instant,
+) -> Result<DecodedRequest, ProtocolError> {
+    let target = Target { model: "mlp".parse().unwrap(), version: None };
+    decode_request(target, body.into(), header_length, now)
+}
+
+/// The message with which a JSON body is refused.
+fn refusal(body: impl Into<Bytes>) -> String {
+    let error = decode(body, None).expect_err("refused");
+    assert_eq!(error.status(), 400);
+    error.to_string()
+}
+
+fn inputs(decoded: DecodedRequest) -> Vec<(String, Tensor)> {
+    match decoded.request.inputs {
+        Inputs::Named(inputs) => inputs,
+        Inputs::Raw(_) => panic!("raw"),
+    }
+}
+
+/// The only input of a request in JSON.
+fn tensor(datatype: &str, shape: &str, data: &str) -> Result<Tensor, ProtocolError> {
+    let body = format!(r#"{{"inputs":[{{"name":"IN","shape":{shape},"datatype":"{datatype}","data":{data}}}]}}"#);
+    decode(body, None).map(|decoded| inputs(decoded).remove(0).1)
+}
+
+fn tensor_refusal(datatype: &str, shape: &str, data: &str) -> String {
+    let error = tensor(datatype, shape, data).expect_err(data);
+    assert_eq!(error.status(), 400);
+    assert!(error.to_string().contains("'IN'"), "{error}");
+    error.to_string()
+}
+
+const ONE: &str = r#""inputs":[{"name":"A","shape":[1],"datatype":"FP32","data":[1]}]"#;
+
+#[test]
+fn a_request_is_read_whole() {
+    let body = r#"{"id":"42","model_name":"ignored","extra":{"deep":[1,null]},
+        "parameters":{"priority":3,"custom":"x","triton_final_response":true,"number":1.5,"sequence_id":0},
+        "inputs":[{"name":"A","shape":[2,2],"datatype":"FP32","data":[1,2.5,-3e-1,4]},
+                  {"data":["x","\u00e9\n"],"datatype":"BYTES","shape":[2],"name":"B"}],
+        "outputs":[{"name":"Y","parameters":{"classification":3}},{"name":"X"}]}"#;
+    let decoded = decode(body, None).unwrap();
+    assert_eq!((decoded.id.as_deref(), decoded.priority), (Some("42"), Some(3)));
+    assert_eq!(decoded.reply, ReplyFormat::JSON);
+    assert_eq!(decoded.request.deadline, None);
+    let output = |name: &str, classification| OutputRequest { name: name.into(), classification };
+    assert_eq!(decoded.request.outputs, Some(vec![output("Y", Some(3)), output("X", None)]));
+    let expected = vec![
+        ("A".to_owned(), Tensor::from_vec(vec![2, 2], vec![1.0_f32, 2.5, -0.3, 4.0]).unwrap()),
+        ("B".to_owned(), Tensor::from_strings(vec![2], ["x", "é\n"]).unwrap()),
+    ];
+    assert_eq!(inputs(decoded), expected);
+}
+
+#[test]
+fn null_counts_as_absent_where_a_key_is_optional() {
+    let body = format!(r#"{{"id":null,"parameters":null,"outputs":null,{ONE}}}"#);
+    let decoded = decode(body, None).unwrap();
+    assert_eq!((decoded.id, decoded.request.outputs), (None, None));
+    assert!(refusal(r#"{"inputs":null}"#).contains("'inputs' of the request: invalid type: null"));
+    assert!(tensor_refusal("FP32", "[1]", "null").contains("null"));
+    assert!(tensor_refusal("FP32", "null", "[1]").contains("'shape' of input 'IN'"));
+    assert!(tensor_refusal("FP32", "[1]", "[null]").contains("element 0"));
+    assert!(tensor_refusal("FP32", "[1,1]", "[null]").contains("element 0"));
+}
+
+#[test]
+fn malformed_json_is_the_clients_fault() {
+    for body in ["", "{", "[]", "null", "1", "{} x", "{\"inputs\":[}", "{\"inputs\":[],}", "{\"x\":NaN,\"inputs\":[]}"]
+    {
+        refusal(body);
+    }
+    assert!(refusal(r#"{"x""#).starts_with("failed to parse the request JSON buffer: EOF"));
+    assert!(refusal(&b"{\"\xff\":1}"[..]).contains("utf-8"));
+}
+
+#[test]
+fn deep_nesting_is_refused_not_a_crash() {
+    let deep = "[".repeat(1_000_000);
+    refusal(deep.clone());
+    refusal(format!(r#"{{"x":{deep}"#));
+    refusal(format!(r#"{{"id":{deep}"#));
+    refusal(format!(r#"{{"parameters":{{"x":{deep}"#));
+    refusal(format!(r#"{{"inputs":[{{"name":"IN","shape":[1,1],"datatype":"FP32","data":{deep}"#));
+    refusal(format!(r#"{{"inputs":[{{"data":{deep}"#));
+    let ones = format!("[{}]", vec!["1"; 65].join(","));
+    assert!(tensor_refusal("FP32", &ones, "[1]").ends_with("has more than 64 dimensions"));
+}
+
+#[test]
+fn what_is_missing_or_wrong_is_named() {
+    assert_eq!(refusal(r#"{"id":"1"}"#), "the request has no 'inputs'");
+    assert!(refusal(format!(r#"{{"id":5,{ONE}}}"#)).starts_with("'id' of the request: invalid type: integer `5`"));
+    assert!(refusal(r#"{"inputs":{}}"#).starts_with("'inputs' of the request: invalid type: map"));
+    assert!(refusal(r#"{"inputs":[["IN",[1],"FP32"]]}"#).contains("expected an input object"));
+    assert!(refusal(format!(r#"{{{ONE},"outputs":[["OUT"]]}}"#)).contains("expected an output object"));
+    assert!(refusal(format!(r#"{{{ONE},"parameters":[]}}"#)).starts_with("'parameters' of the request"));
+    let cases = [
+        (r#""shape":[1],"datatype":"FP32","data":[1]"#, "input #0 has no 'name'"),
+        (r#""name":"IN","datatype":"FP32","data":[1]"#, "input 'IN' has no 'shape'"),
+        (r#""name":"IN","shape":[1],"data":[1]"#, "input 'IN' has no 'datatype'"),
+        (r#""name":"IN","shape":[1],"datatype":"FP31","data":[1]"#, "invalid datatype for input IN: 'FP31'"),
+        (r#""name":"IN","shape":[1],"datatype":"fp32","data":[1]"#, "invalid datatype for input IN: 'fp32'"),
+    ];
+    for (input, message) in cases {
+        assert_eq!(refusal(format!(r#"{{"inputs":[{{{input}}}]}}"#)), message);
+    }
+    let no_data = refusal(r#"{"inputs":[{"name":"IN","shape":[1],"datatype":"FP32"}]}"#);
+    assert!(no_data.contains("But no field is set (input 'IN')"), "{no_data}");
+    let two = refusal(
+        r#"{"inputs":[{"name":"IN","shape":[1],"datatype":"FP32","data":[1],"parameters":{"binary_data_size":4}}]}"#,
+    );
+    assert!(two.contains("But set 'data' 'binary_data_size' (input 'IN')"), "{two}");
+    assert!(refusal(format!(r#"{{{ONE},"outputs":[{{}}]}}"#)).contains("output #0 has no 'name'"));
+}
+
+#[test]
+fn nothing_is_there_twice() {
+    assert_eq!(refusal(format!("{{{ONE},{ONE}}}")), "the request has 'inputs' twice");
+    assert_eq!(refusal(format!(r#"{{"id":"a","id":"b",{ONE}}}"#)), "the request has 'id' twice");
+    let timeouts = r#"{"parameters":{"timeout":1,"timeout":2}}"#;
+    assert_eq!(refusal(timeouts), "the request has 'timeout' twice");
+    let input = r#"{"name":"INPUT0","shape":[1],"datatype":"FP32","data":[1]}"#;
+    let twice = refusal(format!(r#"{{"inputs":[{input},{input}]}}"#));
+    assert_eq!(twice, "input 'INPUT0' already exists in request");
+    let outputs = refusal(format!(r#"{{{ONE},"outputs":[{{"name":"Y"}},{{"name":"Y"}}]}}"#));
+    assert_eq!(outputs, "output 'Y' already exists in request");
+    let shapes = r#"{"inputs":[{"name":"IN","shape":[1],"shape":[1]}]}"#;
+    assert_eq!(refusal(shapes), "input 'IN' has 'shape' twice");
+}
+
+#[test]
+fn a_timeout_in_microseconds_becomes_a_deadline() {
+    let now = Instant::now();
+    let deadline = |timeout: &str| {
+        decode_at(format!(r#"{{"parameters":{{"timeout":{timeout}}},{ONE}}}"#), None, now).map(|d| d.request.deadline)
+    };
+    assert_eq!(deadline("1500"), Ok(Some(now + Duration::from_micros(1500))));
+    assert_eq!(deadline("0"), Ok(None));
+    assert!(deadline("18446744073709551615").is_ok());
+    for bad in ["-1", "1.5", "\"1\"", "true"] {
+        let message = deadline(bad).unwrap_err().to_string();
+        assert_eq!(message, "'timeout' of the request: expected a non-negative integer");
+    }
+}
+
+#[test]
+fn parameters_are_scalars_and_what_is_not_supported_says_so() {
+    for bad in ["[1]", "{}", "null"] {
+        let message = refusal(format!(r#"{{"parameters":{{"custom":{bad}}},{ONE}}}"#));
+        assert!(message.starts_with("'custom' of the request: invalid type"), "{message}");
+    }
+    for sequence in [r#""sequence_id":7"#, r#""sequence_id":"a""#] {
+        let message = refusal(format!(r#"{{"parameters":{{{sequence}}},{ONE}}}"#));
+        assert!(message.starts_with("'sequence_id' of the request"), "{message}");
+    }
+    let none = r#""sequence_id":"","sequence_start":false,"sequence_end":true"#;
+    assert!(decode(format!(r#"{{"parameters":{{{none}}},{ONE}}}"#), None).is_ok());
+    let shared = r#"{"parameters":{"shared_memory_region":"r","shared_memory_byte_size":4}"#;
+    let message = refusal(format!(r#"{{"inputs":[{shared},"name":"IN"}}]}}"#));
+    assert!(
+        message.starts_with("input #0 uses 'shared_memory_region', but shared memory is not supported"),
+        "{message}"
+    );
+    let message = refusal(format!(r#"{{"outputs":[{shared},"name":"Y"}}],{ONE}}}"#));
+    assert!(message.contains("shared memory is not supported"), "{message}");
+    let message = refusal(format!(r#"{{"outputs":[{{"name":"Y","parameters":{{"binary_data":1}}}}],{ONE}}}"#));
+    assert_eq!(message, "'binary_data' of output 'Y': expected true or false");
+}
+
+#[test]
+fn a_message_quotes_no_more_than_an_excerpt() {
+    let long = "x".repeat(1_000_000);
+    let mut bodies = vec![
+        format!(r#"{{"id":[],"{long}":1,"parameters":{{"{long}":null}}}}"#),
+        format!(r#"{{"parameters":{{"{long}":null}}}}"#),
+        format!(r#"{{"inputs":["{long}"]}}"#),
+        format!(r#"{{"inputs":[{{"name":"{long}","shape":"{long}"}}]}}"#),
+        format!(r#"{{"outputs":[{{"name":"{long}"}},{{"name":"{long}"}}]}}"#),
+    ];
+    for tail in ["\"datatype\":\"FP\"", "\"datatype\":\"FP32\"", "\"datatype\":\"FP32\",\"data\":[]"] {
+        bodies.push(format!(r#"{{"inputs":[{{"name":"{long}","shape":[1],{tail}}}]}}"#));
+    }
+    for body in bodies {
+        let message = refusal(body);
+        assert!(message.len() < 1000, "{} bytes", message.len());
+    }
+    let list = (0..2000).map(|n| format!(r#"{{"name":"{n}","shape":[0],"datatype":"BOOL","data":[]}}"#));
+    let list = format!(r#"{{"inputs":[{}]}}"#, list.collect::<Vec<_>>().join(","));
+    assert_eq!(refusal(list), "'inputs' has more than 1024 entries");
+}

@@ -1,0 +1,197 @@
+//! An inference response as bytes.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use half::{bf16, f16};
+use serde::Serialize;
+
+use super::decode::ReplyFormat;
+use super::error::{ProtocolError, excerpt};
+use crate::names::ModelName;
+use crate::serving::request::InferResponse;
+use crate::tensor::{DataType, Tensor};
+
+/// An answer ready to be sent.
+#[derive(Debug, Clone)]
+pub struct Encoded {
+    /// For the header `Inference-Header-Content-Length`: the length of the JSON in bytes. `Some` when any output is
+    /// binary; the content type is then `application/octet-stream`.
+    pub header_length: Option<usize>,
+    /// The body in pieces: the JSON, then each binary output, whose bytes are shared and not copied.
+    pub chunks: Vec<Bytes>,
+}
+
+impl Encoded {
+    /// The length of the body, in bytes.
+    pub fn content_length(&self) -> usize {
+        self.chunks.iter().map(Bytes::len).sum()
+    }
+
+    /// The body in one piece; copied unless it is one already.
+    pub fn into_bytes(self) -> Bytes {
+        match <[Bytes; 1]>::try_from(self.chunks) {
+            Ok([json]) => json,
+            Err(chunks) => chunks.concat().into(),
+        }
+    }
+}
+
+/// Encodes the answer to an inference call: key order and flat, row-major data as Triton's.
+pub fn encode_response(
+    response: &InferResponse,
+    id: Option<&str>,
+    format: &ReplyFormat,
+) -> Result<Encoded, ProtocolError> {
+    let mut binary = Vec::new();
+    let mut outputs = Vec::with_capacity(response.outputs.len());
+    // Names and shapes are short; numbers take about three times their bytes.
+    let mut estimate = 256;
+    for (name, tensor) in &response.outputs {
+        let (parameters, data) = if format.is_binary(name) {
+            binary.push(tensor.data().clone());
+            (Some(OutputParameters { binary_data_size: tensor.data().len() }), None)
+        } else {
+            estimate += tensor.data().len().saturating_mul(3);
+            (None, Some(Data::of(name, tensor)?))
+        };
+        estimate += 128;
+        outputs.push(Output { name, datatype: tensor.datatype(), shape: tensor.shape(), parameters, data });
+    }
+    let body = Body { id, model_name: &response.model, model_version: response.version.to_string(), outputs };
+    let mut json = Vec::with_capacity(estimate);
+    serde_json::to_writer(&mut json, &body).map_err(|error| ProtocolError::Encode { reason: error.to_string() })?;
+    let header_length = (!binary.is_empty()).then_some(json.len());
+    let mut chunks = Vec::with_capacity(1 + binary.len());
+    chunks.push(Bytes::from(json));
+    chunks.append(&mut binary);
+    Ok(Encoded { header_length, chunks })
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a str>,
+    model_name: &'a ModelName,
+    model_version: String,
+    outputs: Vec<Output<'a>>,
+}
+
+#[derive(Serialize)]
+struct Output<'a> {
+    name: &'a str,
+    datatype: DataType,
+    shape: &'a [usize],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parameters: Option<OutputParameters>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<Data<'a>>,
+}
+
+#[derive(Serialize)]
+struct OutputParameters {
+    binary_data_size: usize,
+}
+
+/// The elements of a tensor, borrowed where their alignment allows. FP16 and BF16 are widened, which is exact.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Data<'a> {
+    Bool(&'a [bool]),
+    Uint8(Cow<'a, [u8]>),
+    Uint16(Cow<'a, [u16]>),
+    Uint32(Cow<'a, [u32]>),
+    Uint64(Cow<'a, [u64]>),
+    Int8(Cow<'a, [i8]>),
+    Int16(Cow<'a, [i16]>),
+    Int32(Cow<'a, [i32]>),
+    Int64(Cow<'a, [i64]>),
+    Fp32(Cow<'a, [f32]>),
+    Fp64(Cow<'a, [f64]>),
+    Text(Vec<&'a str>),
+}
+
+impl<'a> Data<'a> {
+    fn of(name: &str, tensor: &'a Tensor) -> Result<Self, ProtocolError> {
+        // serde_json writes `null` for a number that is not finite, so it is refused first.
+        let not_finite = || ProtocolError::NotFinite { output: excerpt(name) };
+        let data = match tensor.datatype() {
+            DataType::Bool => tensor.bools().map(Self::Bool),
+            DataType::Uint8 => tensor.elements().map(Self::Uint8),
+            DataType::Uint16 => tensor.elements().map(Self::Uint16),
+            DataType::Uint32 => tensor.elements().map(Self::Uint32),
+            DataType::Uint64 => tensor.elements().map(Self::Uint64),
+            DataType::Int8 => tensor.elements().map(Self::Int8),
+            DataType::Int16 => tensor.elements().map(Self::Int16),
+            DataType::Int32 => tensor.elements().map(Self::Int32),
+            DataType::Int64 => tensor.elements().map(Self::Int64),
+            DataType::Fp16 => {
+                tensor.elements().map(|halves| Self::Fp32(halves.iter().copied().map(f16::to_f32).collect()))
+            }
+            DataType::Bf16 => {
+                tensor.elements().map(|halves| Self::Fp32(halves.iter().copied().map(bf16::to_f32).collect()))
+            }
+            DataType::Fp32 => tensor.elements().map(Self::Fp32),
+            DataType::Fp64 => tensor.elements().map(Self::Fp64),
+            DataType::Bytes => {
+                let texts: Result<Vec<_>, _> =
+                    tensor.strings().into_iter().flatten().map(std::str::from_utf8).collect();
+                Some(Self::Text(texts.map_err(|_| ProtocolError::NotUtf8 { output: excerpt(name) })?))
+            }
+        };
+        match data {
+            Some(Self::Fp32(floats)) if !floats.iter().all(|float| float.is_finite()) => Err(not_finite()),
+            Some(Self::Fp64(floats)) if !floats.iter().all(|float| float.is_finite()) => Err(not_finite()),
+            Some(data) => Ok(data),
+            None => Err(ProtocolError::Encode { reason: format!("output '{}' has no elements", excerpt(name)) }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::fuzz::response;
+
+    fn encode(tensor: Tensor, id: Option<&str>, format: &ReplyFormat) -> Result<Encoded, ProtocolError> {
+        encode_response(&response(vec![("OUT".into(), tensor)]), id, format)
+    }
+
+    #[test]
+    fn keys_are_in_tritons_order_and_data_is_flat() {
+        let tensor = Tensor::from_vec(vec![2, 1], vec![1.0_f32, 0.1]).unwrap();
+        let encoded = encode(tensor, Some("a\"b"), &ReplyFormat::JSON).unwrap();
+        assert_eq!(encoded.header_length, None);
+        let expected = r#"{"id":"a\"b","model_name":"m","model_version":"1","outputs":[{"name":"OUT","datatype":"FP32","shape":[2,1],"data":[1.0,0.1]}]}"#;
+        assert_eq!(encoded.into_bytes(), expected);
+    }
+
+    #[test]
+    fn binary_data_follows_the_json_uncopied() {
+        let tensor = Tensor::from_vec(vec![2], vec![f32::NAN, 1.0]).unwrap();
+        let bytes = tensor.data().clone();
+        let encoded = encode(tensor, None, &ReplyFormat::BINARY).unwrap();
+        let expected = r#"{"model_name":"m","model_version":"1","outputs":[{"name":"OUT","datatype":"FP32","shape":[2],"parameters":{"binary_data_size":8}}]}"#;
+        assert_eq!((encoded.header_length, &encoded.chunks[0][..]), (Some(expected.len()), expected.as_bytes()));
+        assert_eq!(encoded.chunks[1].as_ptr(), bytes.as_ptr());
+        assert_eq!(encoded.content_length(), expected.len() + 8);
+        assert_eq!(encoded.into_bytes().slice(expected.len()..), bytes);
+    }
+
+    #[test]
+    fn what_json_cannot_carry_is_refused_with_the_way_out() {
+        let cases = [
+            Tensor::from_vec(vec![1], vec![f32::INFINITY]),
+            Tensor::from_vec(vec![1], vec![f64::NAN]),
+            Tensor::from_vec(vec![1], vec![f16::NEG_INFINITY]),
+            Tensor::from_vec(vec![1], vec![bf16::NAN]),
+            Tensor::from_strings(vec![1], [b"\xff"]),
+        ];
+        for tensor in cases {
+            let error = encode(tensor.unwrap(), None, &ReplyFormat::JSON).unwrap_err();
+            assert_eq!(error.status(), 400);
+            let message = error.to_string();
+            assert!(message.contains("'OUT'") && message.contains("'binary_data': true"), "{message}");
+        }
+    }
+}

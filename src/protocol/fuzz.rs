@@ -1,0 +1,101 @@
+//! What must hold for any bytes that pretend to be an inference request. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::decode::{DecodedRequest, ReplyFormat, Target, decode_request};
+use super::encode::encode_response;
+use super::error::ProtocolError;
+use super::status::error_body;
+use crate::inference::backend::Runtime;
+use crate::names::ModelVersion;
+use crate::serving::request::{InferResponse, Inputs, Timings};
+use crate::tensor::Tensor;
+
+/// Named tensors of a request or an answer.
+type Tensors = Vec<(String, Tensor)>;
+
+/// The longest message that a refusal may have, in bytes: it quotes excerpts only.
+const LONGEST_MESSAGE: usize = 8 * 1024;
+
+/// The whole body is JSON.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_json(data: &[u8]) {
+    check(Bytes::copy_from_slice(data), None);
+}
+
+/// The first two bytes choose the header's length, from 0 to one byte too many; the others are the body.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_binary(data: &[u8]) {
+    let Some((choice, body)) = data.split_first_chunk::<2>() else { return };
+    let length = usize::from(u16::from_le_bytes(*choice)) % (body.len() + 2);
+    check(Bytes::copy_from_slice(body), Some(length));
+}
+
+fn check(body: Bytes, header_length: Option<usize>) {
+    let DecodedRequest { id, request, reply, .. } = match decode(body.clone(), header_length) {
+        Ok(decoded) => decoded,
+        Err(error) => {
+            assert_eq!(error.status(), 400, "{error:?}");
+            let message = error_body(&error.to_string());
+            assert!(message.len() < LONGEST_MESSAGE, "{error:?}");
+            return;
+        }
+    };
+    let inputs = match request.inputs {
+        Inputs::Raw(raw) => return assert_eq!((raw, header_length), (body, Some(0))),
+        Inputs::Named(inputs) => inputs,
+    };
+    for (index, (name, _)) in inputs.iter().enumerate() {
+        assert!(!inputs.iter().skip(index + 1).any(|(other, _)| other == name), "{name:?} twice");
+    }
+    assert_eq!(back(&inputs, &ReplyFormat::BINARY).as_ref(), Ok(&inputs));
+    for format in [ReplyFormat::JSON, reply] {
+        match back(&inputs, &format) {
+            Ok(again) => assert_eq!(again, inputs),
+            Err(error) => {
+                let cannot_be_json = matches!(error, ProtocolError::NotFinite { .. } | ProtocolError::NotUtf8 { .. });
+                assert!(cannot_be_json && header_length.is_some(), "{error:?}");
+            }
+        }
+    }
+    let encoded = encode_response(&response(Vec::new()), id.as_deref(), &ReplyFormat::JSON);
+    assert!(encoded.is_ok(), "{encoded:?}");
+}
+
+fn decode(body: Bytes, header_length: Option<usize>) -> Result<DecodedRequest, ProtocolError> {
+    let model = "m".parse().unwrap_or_else(|_| unreachable!("a valid name"));
+    decode_request(Target { model, version: None }, body, header_length, Instant::now())
+}
+
+pub(super) fn response(outputs: Tensors) -> InferResponse {
+    InferResponse {
+        model: "m".parse().unwrap_or_else(|_| unreachable!("a valid name")),
+        version: ModelVersion::try_from(1).unwrap_or_else(|_| unreachable!("a valid version")),
+        runtime: Runtime::OnnxRuntime,
+        outputs,
+        timings: Timings::default(),
+    }
+}
+
+/// Writes tensors as the outputs of an answer and reads them as the inputs of a request, which differ by one word.
+pub(super) fn back(tensors: &Tensors, format: &ReplyFormat) -> Result<Tensors, ProtocolError> {
+    let encoded = encode_response(&response(tensors.clone()), None, format)?;
+    let header_length = encoded.header_length;
+    let length = encoded.content_length();
+    let mut body = encoded.into_bytes().to_vec();
+    assert_eq!(body.len(), length);
+    // Quotes in a model's name cannot be, so the first one is the key.
+    let (from, to) = (&br#""outputs":"#[..], &br#""inputs":"#[..]);
+    let at = body.windows(from.len()).position(|window| window == from).unwrap_or_else(|| unreachable!("a key"));
+    body.splice(at..at + from.len(), to.iter().copied());
+    match decode(body.into(), header_length.map(|length| length - 1))?.request.inputs {
+        Inputs::Named(inputs) => Ok(inputs),
+        Inputs::Raw(_) => unreachable!("the JSON is not empty"),
+    }
+}

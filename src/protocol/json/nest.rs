@@ -1,0 +1,155 @@
+//! How the elements of a tensor are nested in JSON: not at all, or exactly as the shape.
+
+use std::fmt;
+
+use serde::de::value::UnitDeserializer;
+use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer, SeqAccess, Visitor};
+
+use super::Sink;
+
+/// One element out of an array that is known to hold elements.
+struct Leaf<'s, S>(&'s mut S);
+
+impl<'de, S: Sink> DeserializeSeed<'de> for Leaf<'_, S> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        self.0.push(deserializer)
+    }
+}
+
+/// One array of the nest; an array that does not fit the shape leaves (expected, got) entries in `problem`.
+pub(super) struct Level<'s, S> {
+    /// Where the elements go.
+    pub sink: &'s mut S,
+    /// The dimensions from this array on.
+    pub dims: &'s [usize],
+    /// The outermost array may hold all elements, whatever the shape.
+    pub outermost: bool,
+    /// Where a misfit goes.
+    pub problem: &'s mut Option<(usize, usize)>,
+}
+
+impl<S: Sink> Level<'_, S> {
+    fn inner<'i>(&'i mut self, dims: &'i [usize]) -> Level<'i, S> {
+        Level { sink: &mut *self.sink, dims, outermost: false, problem: &mut *self.problem }
+    }
+
+    fn leaves<'de, A: SeqAccess<'de>>(&mut self, mut seq: A) -> Result<(), A::Error> {
+        while seq.next_element_seed(Leaf(&mut *self.sink))?.is_some() {}
+        Ok(())
+    }
+
+    fn check<E: serde::de::Error>(&mut self, expected: usize, got: usize) -> Result<(), E> {
+        if expected == got {
+            return Ok(());
+        }
+        self.problem.get_or_insert((expected, got));
+        Err(E::custom("nesting"))
+    }
+}
+
+impl<'de, S: Sink> DeserializeSeed<'de> for Level<'_, S> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de, S: Sink> Visitor<'de> for Level<'_, S> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("an array")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<(), A::Error> {
+        let (dim, inner) = match self.dims {
+            [] => return self.leaves(seq),
+            [_] if self.outermost => return self.leaves(seq),
+            [dim] => {
+                let before = self.sink.len();
+                self.leaves(seq)?;
+                let got = self.sink.len() - before;
+                return self.check(*dim, got);
+            }
+            [dim, inner @ ..] => (*dim, inner),
+        };
+        let mut entries = 0;
+        if self.outermost {
+            match seq.next_element_seed(First(self.inner(inner)))? {
+                Some(Nest::Flat) => return self.leaves(seq),
+                Some(Nest::Nested) => entries = 1,
+                // Right if the shape has no elements; the count tells.
+                None => return Ok(()),
+            }
+        }
+        while seq.next_element_seed(self.inner(inner))?.is_some() {
+            entries += 1;
+        }
+        self.check(dim, entries)
+    }
+}
+
+/// How the outermost array holds its elements.
+enum Nest {
+    Flat,
+    Nested,
+}
+
+/// The first entry of the outermost array of several dimensions: an element, or the first of the inner arrays.
+///
+/// This one element goes through `f64`, so an `FP32` here is rounded twice. It matters only for decimals closer than
+/// 2^-54 to the middle of two floats.
+struct First<'s, S>(Level<'s, S>);
+
+impl<'de, S: Sink> DeserializeSeed<'de> for First<'_, S> {
+    type Value = Nest;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Nest, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<S: Sink> First<'_, S> {
+    fn element<'de, D: Deserializer<'de>>(self, deserializer: D) -> Result<Nest, D::Error> {
+        self.0.sink.push(deserializer).map(|()| Nest::Flat)
+    }
+}
+
+impl<'de, S: Sink> Visitor<'de> for First<'_, S> {
+    type Value = Nest;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("an element or an array")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Nest, A::Error> {
+        self.0.visit_seq(seq).map(|()| Nest::Nested)
+    }
+
+    fn visit_bool<E: serde::de::Error>(self, value: bool) -> Result<Nest, E> {
+        self.element(value.into_deserializer())
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Nest, E> {
+        self.element(value.into_deserializer())
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Nest, E> {
+        self.element(value.into_deserializer())
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Nest, E> {
+        self.element(value.into_deserializer())
+    }
+
+    fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Nest, E> {
+        self.element(value.into_deserializer())
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<Nest, E> {
+        self.element(UnitDeserializer::new())
+    }
+}

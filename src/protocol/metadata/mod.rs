@@ -1,0 +1,104 @@
+//! The protocol's documents about servers and models, as plain data; constructors take plain values.
+//!
+//! Key order and texts are those of Triton, which its clients and `perf_analyzer` were written against.
+
+mod model_config;
+mod repository;
+mod statistics;
+
+pub use model_config::{
+    DynamicBatching, InputConfig, InstanceGroup, ModelConfig, ModelParameter, OutputConfig, QueuePolicy, ResponseCache,
+    TimeoutAction, VersionPolicy, config_datatype,
+};
+pub use repository::{IndexRequest, IndexRow, LoadRequest, ModelState, UnloadRequest};
+pub use statistics::{
+    BatchStatistics, Duration, InferenceStatistics, MemoryUsage, ModelStatistics, ResponseStatistics, StatisticsReply,
+};
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::inference::backend::Port;
+use crate::names::{ModelName, ModelVersion};
+
+/// `GET /v2`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ServerMetadata {
+    /// The name of the server.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// The extensions it speaks (oip.md section 1).
+    pub extensions: Vec<String>,
+}
+
+impl ServerMetadata {
+    /// The metadata of a server.
+    pub fn new(name: &str, version: &str, extensions: &[&str]) -> Self {
+        let extensions = extensions.iter().map(|&extension| extension.to_owned()).collect();
+        Self { name: name.into(), version: version.into(), extensions }
+    }
+}
+
+/// `GET /v2/models/{model}[/versions/{version}]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ModelMetadata {
+    /// The model.
+    pub name: ModelName,
+    /// Its versions that can be asked, as strings.
+    pub versions: Vec<String>,
+    /// What runs it, such as `onnxruntime_onnx`.
+    pub platform: String,
+    /// The inputs; -1 is a variable dimension, the batch is included.
+    pub inputs: Vec<Port>,
+    /// The outputs.
+    pub outputs: Vec<Port>,
+    /// Anything else worth telling.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub properties: BTreeMap<String, String>,
+}
+
+impl ModelMetadata {
+    /// The metadata of a model, without properties.
+    pub fn new(
+        name: ModelName,
+        versions: &[ModelVersion],
+        platform: &str,
+        inputs: Vec<Port>,
+        outputs: Vec<Port>,
+    ) -> Self {
+        let versions = versions.iter().map(ModelVersion::to_string).collect();
+        Self { name, versions, platform: platform.into(), inputs, outputs, properties: BTreeMap::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::tensor::DataType;
+
+    #[test]
+    fn metadata_has_the_protocols_keys() {
+        let server = ServerMetadata::new("ledge", "0.1.0", &["statistics"]);
+        assert_eq!(
+            serde_json::to_string(&server).unwrap(),
+            r#"{"name":"ledge","version":"0.1.0","extensions":["statistics"]}"#
+        );
+        let port = |name: &str| Port { name: name.into(), datatype: DataType::Fp32, shape: vec![-1, 16] };
+        let version = ModelVersion::try_from(3).unwrap();
+        let name = "mlp".parse().unwrap();
+        let mut model = ModelMetadata::new(name, &[version], "onnxruntime_onnx", vec![port("IN")], vec![port("OUT")]);
+        let tensor = |name: &str| json!({"name": name, "datatype": "FP32", "shape": [-1, 16]});
+        let mut expected = json!({
+            "name": "mlp", "versions": ["3"], "platform": "onnxruntime_onnx",
+            "inputs": [tensor("IN")], "outputs": [tensor("OUT")],
+        });
+        assert_eq!(serde_json::to_value(&model).unwrap(), expected);
+        model.properties.insert("license".into(), "MIT".into());
+        expected["properties"] = json!({"license": "MIT"});
+        assert_eq!(serde_json::to_value(&model).unwrap(), expected);
+    }
+}

@@ -1,0 +1,209 @@
+//! The model repository extension: index, load and unload (oip.md section 8).
+
+use serde::Serialize;
+use serde::de::{Error, IgnoredAny, MapAccess};
+
+use super::super::error::{ProtocolError, excerpt};
+use super::super::object::{self, Fields, Nullable, Object};
+use super::super::parameters::Value;
+use crate::names::{ModelName, ModelVersion};
+
+/// The state of a model version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum ModelState {
+    /// Nothing is known about it.
+    Unknown,
+    /// It answers.
+    Ready,
+    /// It was unloaded or did not load.
+    Unavailable,
+    /// It will be ready soon.
+    Loading,
+    /// It answers what it has and then goes.
+    Unloading,
+}
+
+/// One row of the index: a version, or a model that was never loaded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct IndexRow {
+    /// The model.
+    pub name: ModelName,
+    /// The version, as a string.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Its state.
+    pub state: ModelState,
+    /// Why it is not ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl IndexRow {
+    /// A row.
+    pub fn new(name: ModelName, version: Option<ModelVersion>, state: ModelState, reason: Option<String>) -> Self {
+        Self { name, version: version.map(|version| version.to_string()), state, reason }
+    }
+}
+
+/// What the index is asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct IndexRequest {
+    /// Only versions that are ready.
+    pub ready: bool,
+}
+
+/// What is asked of a load.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LoadRequest {
+    /// A model config in JSON, in place of the repository's.
+    pub config: Option<String>,
+    /// Names of the files sent along (`file:<version>/<file>`, without `file:`); their contents are not kept.
+    pub files: Vec<String>,
+}
+
+/// What is asked of an unload.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct UnloadRequest {
+    /// Models that this one feeds are to be unloaded too.
+    pub unload_dependents: bool,
+}
+
+impl IndexRequest {
+    /// Reads `{}`, `{"ready": bool}` or, as tritonclient sends it, an empty body.
+    pub fn decode(body: &[u8]) -> Result<Self, ProtocolError> {
+        read(body)
+    }
+}
+
+impl LoadRequest {
+    /// Reads `{"parameters": {...}}` or an empty body.
+    pub fn decode(body: &[u8]) -> Result<Self, ProtocolError> {
+        read(body).map(|InParameters(request)| request)
+    }
+}
+
+impl UnloadRequest {
+    /// Reads `{"parameters": {"unload_dependents": bool}}` or an empty body.
+    pub fn decode(body: &[u8]) -> Result<Self, ProtocolError> {
+        read(body).map(|InParameters(request)| request)
+    }
+}
+
+fn read<'de, T: Fields<'de> + Default>(body: &'de [u8]) -> Result<T, ProtocolError> {
+    let mut request = T::default();
+    if !body.trim_ascii().is_empty() {
+        object::read(body, &mut request)?;
+    }
+    Ok(request)
+}
+
+/// A request whose fields are all in "parameters".
+#[derive(Default)]
+struct InParameters<T>(T);
+
+impl<'de, T: Fields<'de>> Fields<'de> for InParameters<T> {
+    const EXPECTED: &'static str = "an object with 'parameters'";
+
+    fn field<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "parameters" => named(key, map.next_value_seed(Nullable(Object(&mut self.0)))).map(|_| ()),
+            _ => map.next_value::<IgnoredAny>().map(|_| ()),
+        }
+    }
+}
+
+impl<'de> Fields<'de> for IndexRequest {
+    const EXPECTED: &'static str = "an index request object";
+
+    fn field<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "ready" => self.ready = named(key, map.next_value())?,
+            _ => drop(map.next_value::<IgnoredAny>()?),
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Fields<'de> for LoadRequest {
+    const EXPECTED: &'static str = "an object of parameters";
+
+    fn field<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        if key == "config" {
+            self.config = Some(named(key, map.next_value())?);
+        } else if let Some(file) = key.strip_prefix("file:") {
+            self.files.push(file.to_owned());
+            map.next_value::<IgnoredAny>()?;
+        } else {
+            named(key, map.next_value::<Value>())?;
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Fields<'de> for UnloadRequest {
+    const EXPECTED: &'static str = "an object of parameters";
+
+    fn field<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "unload_dependents" => self.unload_dependents = named(key, map.next_value())?,
+            _ => drop(named(key, map.next_value::<Value>())?),
+        }
+        Ok(())
+    }
+}
+
+/// Puts the key in front of the reason why its value is refused.
+fn named<T, E: Error>(key: &str, result: Result<T, E>) -> Result<T, E> {
+    result.map_err(|error| E::custom(format_args!("'{}': {error}", excerpt(key))))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_request_may_have_no_body() {
+        for body in [&b""[..], b"{}", b" \r\n", br#"{"unknown": [1]}"#] {
+            assert_eq!(IndexRequest::decode(body), Ok(IndexRequest::default()));
+            assert_eq!(LoadRequest::decode(body), Ok(LoadRequest::default()));
+            assert_eq!(UnloadRequest::decode(body), Ok(UnloadRequest::default()));
+        }
+    }
+
+    #[test]
+    fn what_is_asked_is_read() {
+        assert_eq!(IndexRequest::decode(br#"{"ready": true}"#), Ok(IndexRequest { ready: true }));
+        let body = br#"{"parameters": {"config": "{}", "file:1/model.onnx": "AAAA", "x": 1}}"#;
+        let expected = LoadRequest { config: Some("{}".into()), files: vec!["1/model.onnx".into()] };
+        assert_eq!(LoadRequest::decode(body), Ok(expected));
+        let body = br#"{"parameters": {"unload_dependents": true}}"#;
+        assert_eq!(UnloadRequest::decode(body), Ok(UnloadRequest { unload_dependents: true }));
+        assert_eq!(UnloadRequest::decode(br#"{"parameters": null}"#), Ok(UnloadRequest::default()));
+    }
+
+    #[test]
+    fn a_wrong_value_is_named() {
+        let error = IndexRequest::decode(br#"{"ready": 1}"#).unwrap_err();
+        assert_eq!(error.status(), 400);
+        assert!(error.to_string().contains("'ready': invalid type: integer `1`, expected a boolean"), "{error}");
+        for body in
+            [&b"["[..], b"[]", b"[true]", br#"{"parameters": [1]}"#, br#"{"parameters": {"config": 1}}"#, b"\xff"]
+        {
+            assert!(LoadRequest::decode(body).is_err(), "{}", String::from_utf8_lossy(body));
+        }
+    }
+
+    #[test]
+    fn an_index_row_leaves_out_what_it_does_not_know() {
+        let name: ModelName = "mlp".parse().unwrap();
+        let row = IndexRow::new(name.clone(), None, ModelState::Unknown, None);
+        assert_eq!(serde_json::to_value(row).unwrap(), json!({"name": "mlp", "state": "UNKNOWN"}));
+        let version = ModelVersion::try_from(2).unwrap();
+        let row = IndexRow::new(name, Some(version), ModelState::Unavailable, Some("unloaded".into()));
+        let expected = json!({"name": "mlp", "version": "2", "state": "UNAVAILABLE", "reason": "unloaded"});
+        assert_eq!(serde_json::to_value(row).unwrap(), expected);
+    }
+}

@@ -1,0 +1,154 @@
+//! `GET /v2/models/[{model}[/versions/{version}]/]stats` (oip.md section 7).
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::names::{ModelName, ModelVersion};
+
+/// The answer: one entry for each model version.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct StatisticsReply {
+    /// The model versions.
+    pub model_stats: Vec<ModelStatistics>,
+}
+
+/// How often something happened and how long it took altogether, since the version was loaded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Duration {
+    /// Occurrences.
+    pub count: u64,
+    /// Nanoseconds altogether.
+    pub ns: u64,
+}
+
+/// One version of a model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ModelStatistics {
+    /// The model.
+    pub name: ModelName,
+    /// The version, as a string.
+    pub version: String,
+    /// When it last answered, in milliseconds since 1970; 0 is never.
+    pub last_inference: u64,
+    /// Batch elements inferred on, cache hits left out.
+    pub inference_count: u64,
+    /// Batches run, cache hits left out. `inference_count / execution_count` is the average batch.
+    pub execution_count: u64,
+    /// Requests, by what happened to them.
+    pub inference_stats: InferenceStatistics,
+    /// For models that answer more than once; there are none here.
+    pub response_stats: BTreeMap<String, ResponseStatistics>,
+    /// Executions, by batch size.
+    pub batch_stats: Vec<BatchStatistics>,
+    /// Memory by device, where it is known.
+    pub memory_usage: Vec<MemoryUsage>,
+}
+
+impl ModelStatistics {
+    /// The statistics of a version that has not been asked yet.
+    pub fn new(name: ModelName, version: ModelVersion) -> Self {
+        Self {
+            name,
+            version: version.to_string(),
+            last_inference: 0,
+            inference_count: 0,
+            execution_count: 0,
+            inference_stats: InferenceStatistics::default(),
+            response_stats: BTreeMap::new(),
+            batch_stats: Vec::new(),
+            memory_usage: Vec::new(),
+        }
+    }
+}
+
+/// Requests, by what happened to them. `success` and `queue` include cache hits, the computing times do not.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct InferenceStatistics {
+    /// Answered, end to end.
+    pub success: Duration,
+    /// Failed, end to end.
+    pub fail: Duration,
+    /// Waited.
+    pub queue: Duration,
+    /// Inputs prepared.
+    pub compute_input: Duration,
+    /// Model run.
+    pub compute_infer: Duration,
+    /// Outputs taken out.
+    pub compute_output: Duration,
+    /// Answered from the cache.
+    pub cache_hit: Duration,
+    /// Looked up in the cache in vain, and inserted.
+    pub cache_miss: Duration,
+}
+
+/// Responses of a model that answers more than once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct ResponseStatistics {
+    /// Model run.
+    pub compute_infer: Duration,
+    /// Outputs taken out.
+    pub compute_output: Duration,
+    /// Responses sent.
+    pub success: Duration,
+    /// Responses that failed.
+    pub fail: Duration,
+    /// Responses without outputs.
+    pub empty_response: Duration,
+    /// Responses that nobody waited for.
+    pub cancel: Duration,
+}
+
+/// Executions of one batch size.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct BatchStatistics {
+    /// Elements in the batch.
+    pub batch_size: u64,
+    /// Inputs prepared.
+    pub compute_input: Duration,
+    /// Model run.
+    pub compute_infer: Duration,
+    /// Outputs taken out.
+    pub compute_output: Duration,
+}
+
+/// Memory of a model on one device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MemoryUsage {
+    /// Always `CPU` here.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// The device's number.
+    pub id: u64,
+    /// Bytes.
+    pub byte_size: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn statistics_have_tritons_shape() {
+        let mut model = ModelStatistics::new("mlp".parse().unwrap(), ModelVersion::try_from(1).unwrap());
+        model.inference_stats.success = Duration { count: 2, ns: 3000 };
+        model.batch_stats.push(BatchStatistics { batch_size: 1, ..BatchStatistics::default() });
+        let none = json!({"count": 0, "ns": 0});
+        let expected = json!({"model_stats": [{
+            "name": "mlp", "version": "1", "last_inference": 0, "inference_count": 0, "execution_count": 0,
+            "inference_stats": {
+                "success": {"count": 2, "ns": 3000}, "fail": none, "queue": none, "compute_input": none,
+                "compute_infer": none, "compute_output": none, "cache_hit": none, "cache_miss": none,
+            },
+            "response_stats": {},
+            "batch_stats": [
+                {"batch_size": 1, "compute_input": none, "compute_infer": none, "compute_output": none},
+            ],
+            "memory_usage": [],
+        }]});
+        assert_eq!(serde_json::to_value(StatisticsReply { model_stats: vec![model] }).unwrap(), expected);
+    }
+}

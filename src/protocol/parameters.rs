@@ -1,0 +1,186 @@
+//! Parameters: JSON objects of strings, numbers and booleans, on the request, its inputs and its outputs.
+//!
+//! Those with a meaning here are read; all others are accepted and ignored, as the protocol wants.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+
+use super::error::{ProtocolError, excerpt};
+use super::object::{Failure, Fields};
+
+/// The value of a parameter.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Value {
+    Bool(bool),
+    Unsigned(u64),
+    /// Negative or not an integer.
+    OtherNumber,
+    Text(String),
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ValueVisitor;
+
+        impl Visitor<'_> for ValueVisitor {
+            type Value = Value;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a string, a number or a boolean")
+            }
+
+            fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+                Ok(Value::Bool(value))
+            }
+
+            fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+                Ok(Value::Unsigned(value))
+            }
+
+            fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+                Ok(u64::try_from(value).map_or(Value::OtherNumber, Value::Unsigned))
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<Value, E> {
+                Ok(Value::OtherNumber)
+            }
+
+            fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+                Ok(Value::Text(value.to_owned()))
+            }
+        }
+
+        deserializer.deserialize_any(ValueVisitor)
+    }
+}
+
+/// Reads one "parameters" object into `known`; a refusal is left in `failure`.
+pub(super) struct Parameters<'s, K> {
+    pub place: &'s str,
+    pub known: &'s mut K,
+    pub failure: &'s mut Failure,
+}
+
+/// The parameters that have a meaning in one place.
+pub(super) trait Known {
+    /// Takes a parameter that it knows. `Err` is a reason to refuse the value.
+    fn take(&mut self, name: &str, value: &Value) -> Result<(), Refusal>;
+}
+
+/// Why a parameter is refused.
+pub(super) enum Refusal {
+    Expected(&'static str),
+    Twice(&'static str),
+    SharedMemory,
+    Sequence,
+}
+
+impl<'de, K: Known> Fields<'de> for Parameters<'_, K> {
+    const EXPECTED: &'static str = "an object of parameters";
+
+    fn field<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        let value: Value = self.failure.field(self.place, key, map.next_value())?;
+        self.known.take(key, &value).map_err(|refusal| {
+            let (place, name) = (self.place.to_owned(), excerpt(key));
+            self.failure.refuse(match refusal {
+                Refusal::Expected(reason) => ProtocolError::Field { place, key: name, reason: reason.into() },
+                Refusal::Twice(key) => ProtocolError::DuplicateKey { place, key },
+                Refusal::SharedMemory => ProtocolError::SharedMemory { place, parameter: name },
+                Refusal::Sequence => ProtocolError::Sequence,
+            })
+        })
+    }
+}
+
+/// Parameters of a whole request (oip.md section 6).
+#[derive(Debug, Default)]
+pub(super) struct RequestParameters {
+    /// Whether outputs are binary unless they say otherwise.
+    pub binary_data_output: Option<bool>,
+    /// How long the caller waits; zero is for ever.
+    pub timeout: Option<Duration>,
+    /// 0 is the default, 1 the highest.
+    pub priority: Option<u64>,
+}
+
+impl Known for RequestParameters {
+    fn take(&mut self, name: &str, value: &Value) -> Result<(), Refusal> {
+        match name {
+            "binary_data_output" => set(&mut self.binary_data_output, "binary_data_output", boolean(value)?),
+            "timeout" => set(&mut self.timeout, "timeout", Duration::from_micros(unsigned(value)?)),
+            "priority" => set(&mut self.priority, "priority", unsigned(value)?),
+            "sequence_id" => match value {
+                Value::Unsigned(0) => Ok(()),
+                Value::Text(text) if text.is_empty() => Ok(()),
+                Value::Unsigned(_) | Value::Text(_) => Err(Refusal::Sequence),
+                Value::Bool(_) | Value::OtherNumber => {
+                    Err(Refusal::Expected("expected a non-negative integer or a string"))
+                }
+            },
+            "sequence_start" | "sequence_end" => boolean(value).map(|_| ()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Parameters of an input.
+#[derive(Debug, Default)]
+pub(super) struct InputParameters {
+    /// Bytes of this input in the binary part of the body.
+    pub binary_data_size: Option<usize>,
+}
+
+impl Known for InputParameters {
+    fn take(&mut self, name: &str, value: &Value) -> Result<(), Refusal> {
+        match name {
+            "binary_data_size" => {
+                // More than the machine can address is more than any body holds.
+                let size = usize::try_from(unsigned(value)?).unwrap_or(usize::MAX);
+                set(&mut self.binary_data_size, "binary_data_size", size)
+            }
+            _ if name.starts_with("shared_memory_") => Err(Refusal::SharedMemory),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Parameters of a requested output.
+#[derive(Debug, Default)]
+pub(super) struct OutputParameters {
+    /// Whether the output is binary.
+    pub binary_data: Option<bool>,
+    /// The number of classes wanted instead of the tensor; 0 is the tensor, as in Triton.
+    pub classification: Option<usize>,
+}
+
+impl Known for OutputParameters {
+    fn take(&mut self, name: &str, value: &Value) -> Result<(), Refusal> {
+        match name {
+            "binary_data" => set(&mut self.binary_data, "binary_data", boolean(value)?),
+            "classification" => {
+                let classes = usize::try_from(unsigned(value)?).unwrap_or(usize::MAX);
+                set(&mut self.classification, "classification", classes)
+            }
+            _ if name.starts_with("shared_memory_") => Err(Refusal::SharedMemory),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn set<T>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(), Refusal> {
+    if slot.replace(value).is_some() { Err(Refusal::Twice(name)) } else { Ok(()) }
+}
+
+fn boolean(value: &Value) -> Result<bool, Refusal> {
+    if let Value::Bool(value) = value { Ok(*value) } else { Err(Refusal::Expected("expected true or false")) }
+}
+
+fn unsigned(value: &Value) -> Result<u64, Refusal> {
+    if let Value::Unsigned(value) = value {
+        Ok(*value)
+    } else {
+        Err(Refusal::Expected("expected a non-negative integer"))
+    }
+}

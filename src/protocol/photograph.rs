@@ -1,0 +1,45 @@
+//! The answer to a photograph, in the domain's words. The same over HTTP and on the command line.
+
+use serde::Serialize;
+
+use crate::pipeline::classification::Label;
+use crate::serving::Classified;
+use crate::serving::request::Timings;
+
+/// `{"model_name", "model_version", "runtime", "labels": [...], "time_ms": {...}}`.
+#[derive(Debug, Serialize)]
+pub struct PhotographAnswer<'a> {
+    model_name: &'a str,
+    model_version: String,
+    runtime: &'static str,
+    labels: &'a [Label],
+    time_ms: TimeMs,
+}
+
+/// Where the time went, in milliseconds.
+#[derive(Debug, Serialize)]
+struct TimeMs {
+    decode: f64,
+    queue: f64,
+    compute: f64,
+}
+
+impl From<Timings> for TimeMs {
+    fn from(timings: Timings) -> Self {
+        let ms = |time: std::time::Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
+        Self { decode: ms(timings.decode), queue: ms(timings.queue), compute: ms(timings.compute) }
+    }
+}
+
+impl<'a> PhotographAnswer<'a> {
+    /// The answer in its written form.
+    pub fn new(answer: &'a Classified) -> Self {
+        Self {
+            model_name: answer.response.model.as_str(),
+            model_version: answer.response.version.to_string(),
+            runtime: answer.response.runtime.as_str(),
+            labels: &answer.labels,
+            time_ms: answer.response.timings.into(),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! One input: its fields in any order, then its data out of the JSON or out of the binary part of the body.
+
+use std::mem::replace;
+
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess};
+use serde_json::value::RawValue;
+
+use super::super::error::{ProtocolError, excerpt};
+use super::super::json::TensorSeed;
+use super::super::object::{Failure, Fields};
+use super::super::parameters::InputParameters;
+use super::Source;
+use crate::tensor::{DataType, Tensor, TensorError, element_count};
+
+/// The most dimensions of a tensor, as in NumPy.
+const MAX_RANK: usize = 64;
+
+/// Collects the fields of one input.
+pub(super) struct InputReader<'r, 's, 'de> {
+    source: &'r mut Source<'s>,
+    /// Which input, for messages: by number until its name is read.
+    place: String,
+    name: Option<String>,
+    shape: Option<Vec<usize>>,
+    datatype: Option<String>,
+    parameters: InputParameters,
+    has_parameters: bool,
+    data: Option<Data<'de>>,
+}
+
+/// The value of "data".
+enum Data<'de> {
+    /// It came after name, datatype and shape, and was read on the way.
+    Read(Tensor),
+    /// It came before one of them.
+    Unread(&'de RawValue),
+}
+
+impl<'r, 's> InputReader<'r, 's, '_> {
+    /// A reader of input number `index`.
+    pub(super) fn new(source: &'r mut Source<'s>, index: usize) -> Self {
+        Self {
+            source,
+            place: format!("input #{index}"),
+            name: None,
+            shape: None,
+            datatype: None,
+            parameters: InputParameters::default(),
+            has_parameters: false,
+            data: None,
+        }
+    }
+
+    /// How to read "data" where it stands, if all that it takes is known.
+    fn seed(&mut self) -> Option<TensorSeed<'_>> {
+        Some(TensorSeed {
+            input: self.name.as_deref()?,
+            datatype: DataType::from_name(self.datatype.as_deref()?)?,
+            shape: self.shape.as_deref()?,
+            body_length: self.source.json_length,
+            failure: &mut *self.source.failure,
+        })
+    }
+
+    /// The input, once its object has ended.
+    pub(super) fn finish(self) -> Result<(String, Tensor), ProtocolError> {
+        let missing = |key| ProtocolError::Missing { place: self.place.clone(), key };
+        let name = self.name.ok_or_else(|| missing("name"))?;
+        let shape = self.shape.ok_or_else(|| missing("shape"))?;
+        let datatype = self.datatype.ok_or_else(|| missing("datatype"))?;
+        let input = || excerpt(&name);
+        let datatype = DataType::from_name(&datatype)
+            .ok_or_else(|| ProtocolError::InvalidDatatype { input: input(), datatype: excerpt(&datatype) })?;
+        let tensor = match (self.data, self.parameters.binary_data_size) {
+            (None, None) => return Err(ProtocolError::NoData { input: input() }),
+            (Some(_), Some(_)) => return Err(ProtocolError::TwoData { input: input() }),
+            (Some(Data::Read(tensor)), None) => tensor,
+            (Some(Data::Unread(json)), None) => {
+                let mut failure = Failure::default();
+                let body_length = json.get().len();
+                let seed = TensorSeed { input: &name, datatype, shape: &shape, body_length, failure: &mut failure };
+                seed.deserialize(&mut serde_json::Deserializer::from_str(json.get()))
+                    .map_err(|error| failure.or(ProtocolError::Json { reason: error.to_string() }))?
+            }
+            (None, Some(size)) => binary_tensor(self.source, &name, datatype, shape, size)?,
+        };
+        Ok((name, tensor))
+    }
+}
+
+impl<'de> Fields<'de> for InputReader<'_, '_, 'de> {
+    const EXPECTED: &'static str = "an input object";
+
+    fn field<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "name" => {
+                self.source.failure.once(&self.place, "name", self.name.is_some())?;
+                let name: String = self.source.failure.field(&self.place, "name", map.next_value())?;
+                self.place = format!("input '{}'", excerpt(&name));
+                self.name = Some(name);
+            }
+            "shape" => {
+                self.source.failure.once(&self.place, "shape", self.shape.is_some())?;
+                let shape: Vec<usize> = self.source.failure.field(&self.place, "shape", map.next_value())?;
+                let reason = if shape.len() > MAX_RANK {
+                    Some("has more than 64 dimensions")
+                } else if element_count(&shape).is_none() {
+                    Some("has too many elements")
+                } else {
+                    None
+                };
+                if let Some(reason) = reason {
+                    let error = ProtocolError::Shape { place: self.place.clone(), reason };
+                    return Err(self.source.failure.refuse(error));
+                }
+                self.shape = Some(shape);
+            }
+            "datatype" => {
+                self.source.failure.once(&self.place, "datatype", self.datatype.is_some())?;
+                self.datatype = Some(self.source.failure.field(&self.place, "datatype", map.next_value())?);
+            }
+            "parameters" => {
+                self.source.failure.once(&self.place, "parameters", replace(&mut self.has_parameters, true))?;
+                self.source.parameters(&self.place, &mut self.parameters, map)?;
+            }
+            "data" => {
+                self.source.failure.once(&self.place, "data", self.data.is_some())?;
+                self.data = Some(match self.seed() {
+                    Some(seed) => Data::Read(map.next_value_seed(seed)?),
+                    None => Data::Unread(self.source.failure.field(&self.place, "data", map.next_value())?),
+                });
+            }
+            _ => drop(map.next_value::<IgnoredAny>()?),
+        }
+        Ok(())
+    }
+}
+
+/// The next `size` bytes of the binary part of the body (oip.md section 5); the bytes are shared, not copied.
+fn binary_tensor(
+    source: &mut Source<'_>,
+    name: &str,
+    datatype: DataType,
+    shape: Vec<usize>,
+    size: usize,
+) -> Result<Tensor, ProtocolError> {
+    let (input, model) = (excerpt(name), source.model.clone());
+    if let Some(missing) = size.checked_sub(source.binary.len()).filter(|missing| *missing > 0) {
+        return Err(ProtocolError::ShortBinary { input, missing, model });
+    }
+    Tensor::new(datatype, shape, source.binary.split_to(size)).map_err(|error| match error {
+        TensorError::TooLarge { .. } => {
+            ProtocolError::Shape { place: format!("input '{input}'"), reason: "has too many elements" }
+        }
+        TensorError::ByteSize { expected, got } => ProtocolError::ByteSize { input, model, expected, got },
+        TensorError::IncompleteString { length, left } => ProtocolError::IncompleteString { input, length, left },
+        TensorError::StringCount { expected, got } => ProtocolError::StringCount { input, model, expected, got },
+        TensorError::NotABool { index, byte } => ProtocolError::NotABool { input, index, byte },
+    })
+}

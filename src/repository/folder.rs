@@ -1,0 +1,245 @@
+//! A model's folder on disk: `<model>/<version>/model.{onnx,xml,tflite}`, `<model>/model.toml`.
+//!
+//! Reads, checks, and says what is wrong; loads nothing.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::model_config::ModelConfig;
+use super::onnx;
+use crate::inference::backend::{Format, ModelFiles};
+use crate::names::{ModelName, ModelVersion};
+use crate::toml_check::Mistake;
+
+/// Why a model's folder cannot be used. One line for people.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// A file or folder cannot be read.
+    #[error("{} cannot be read: {error}", path.display())]
+    Read {
+        /// The path.
+        path: PathBuf,
+        /// The system's words.
+        error: io::Error,
+    },
+    /// `model.toml` has mistakes.
+    #[error("{}", mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Config {
+        /// All of them.
+        mistakes: Vec<Mistake>,
+    },
+    /// The version's folder holds no model, or more than one.
+    #[error("{} {reason}", path.display())]
+    NoModel {
+        /// The version's folder.
+        path: PathBuf,
+        /// What was found.
+        reason: String,
+    },
+    /// A model file is not what its name says.
+    #[error("{} {reason}", path.display())]
+    BadFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+fn read_error(path: &Path) -> impl FnOnce(io::Error) -> FolderError + '_ {
+    move |error| FolderError::Read { path: path.to_owned(), error }
+}
+
+/// The models of a repository: its folders with a valid name. Others are returned apart, to be warned about.
+pub fn models(repository: &Path) -> Result<(Vec<ModelName>, Vec<String>), FolderError> {
+    let (mut models, mut strange) = (Vec::new(), Vec::new());
+    for name in folders(repository)? {
+        match name.parse() {
+            Ok(model) => models.push(model),
+            // Such as `.git` or `lost+found`.
+            Err(_) => strange.push(name),
+        }
+    }
+    models.sort_unstable();
+    Ok((models, strange))
+}
+
+/// The versions in a model's folder, ascending. Folders that are not versions are returned apart.
+pub fn versions(model: &Path) -> Result<(Vec<ModelVersion>, Vec<String>), FolderError> {
+    let (mut versions, mut strange) = (Vec::new(), Vec::new());
+    for name in folders(model)? {
+        match name.parse() {
+            Ok(version) => versions.push(version),
+            Err(_) => strange.push(name),
+        }
+    }
+    versions.sort_unstable();
+    Ok((versions, strange))
+}
+
+fn folders(path: &Path) -> Result<Vec<String>, FolderError> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(read_error(path))? {
+        let entry = entry.map_err(read_error(path))?;
+        // Follows symbolic links: a signed model is a link into the update store.
+        if entry.path().is_dir() {
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// The model config in a model's folder, and its text; the default without a file.
+pub fn model_config(model: &Path) -> Result<(ModelConfig, String), FolderError> {
+    let path = model.join("model.toml");
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((ModelConfig::default(), String::new())),
+        Err(error) => return Err(FolderError::Read { path, error }),
+    };
+    let source = path.display().to_string();
+    let config = ModelConfig::parse(&source, &text).map_err(|mistakes| FolderError::Config { mistakes })?;
+    Ok((config, text))
+}
+
+/// One version, read and checked.
+#[derive(Debug)]
+pub struct VersionFolder {
+    /// What a runtime is to load.
+    pub files: ModelFiles,
+    /// BLAKE3 of every file's name and content, in hexadecimal: other weights, another digest.
+    pub digest: String,
+}
+
+/// Reads and checks the files of one version.
+pub fn version(folder: &Path) -> Result<VersionFolder, FolderError> {
+    let model = find_model(folder)?;
+    let bytes = std::fs::read(&model).map_err(read_error(&model))?;
+    let bad = |reason: String| FolderError::BadFile { path: model.clone(), reason };
+    if bytes.is_empty() {
+        return Err(bad("is empty".to_owned()));
+    }
+    let mut hasher = blake3::Hasher::new();
+    hash_file(&mut hasher, "model", &bytes);
+    let mut files = ModelFiles { format: Format::Onnx, model: model.clone(), weights: None, port_names: None };
+    match model.extension().and_then(|extension| extension.to_str()) {
+        Some("xml") => {
+            files.format = Format::OpenVinoIr;
+            if !bytes.trim_ascii_start().starts_with(b"<") {
+                return Err(bad("is not an OpenVINO IR: it is not XML".to_owned()));
+            }
+            let weights = model.with_extension("bin");
+            hash_file(&mut hasher, "weights", &std::fs::read(&weights).map_err(read_error(&weights))?);
+            files.weights = Some(weights);
+        }
+        Some("tflite") => {
+            files.format = Format::TfLite;
+            if bytes.get(4..8) != Some(b"TFL3") {
+                return Err(bad("is not a TFLite model: its identifier TFL3 is missing".to_owned()));
+            }
+        }
+        _ => {
+            let summary = onnx::summarize(&bytes, folder).map_err(|error| bad(error.to_string()))?;
+            for path in &summary.external_data {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                hash_file(&mut hasher, &name, &std::fs::read(path).map_err(read_error(path))?);
+            }
+            files.port_names = Some(summary.port_names);
+        }
+    }
+    Ok(VersionFolder { files, digest: hasher.finalize().to_hex().to_string() })
+}
+
+fn hash_file(hasher: &mut blake3::Hasher, name: &str, content: &[u8]) {
+    // Lengths first, so that no two lists of files give the same bytes.
+    for part in [name.as_bytes(), content] {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+}
+
+/// The model file of a version: `model.*`, or the only file with a known ending, as OVMS has it.
+fn find_model(folder: &Path) -> Result<PathBuf, FolderError> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(read_error(folder))? {
+        let path = entry.map_err(read_error(folder))?.path();
+        let known = matches!(path.extension().and_then(|e| e.to_str()), Some("onnx" | "xml" | "tflite"));
+        if known && path.is_file() {
+            found.push(path);
+        }
+    }
+    found.sort_unstable();
+    let named: Vec<_> = found.iter().filter(|path| path.file_stem().is_some_and(|stem| stem == "model")).collect();
+    match (named.as_slice(), found.as_slice()) {
+        ([only], _) => Ok((*only).clone()),
+        ([], [only]) => Ok(only.clone()),
+        ([], []) => Err(FolderError::NoModel {
+            path: folder.to_owned(),
+            reason: "holds no model.onnx, model.xml or model.tflite".to_owned(),
+        }),
+        _ => {
+            let listed = found.iter().filter_map(|path| path.file_name()?.to_str()).collect::<Vec<_>>().join(", ");
+            Err(FolderError::NoModel { path: folder.to_owned(), reason: format!("holds several models: {listed}") })
+        }
+    }
+}
+
+/// Reads a label file: one label a line.
+pub fn labels(path: &Path) -> Result<Vec<String>, FolderError> {
+    let text = std::fs::read_to_string(path).map_err(read_error(path))?;
+    Ok(crate::pipeline::classification::parse_labels(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::durable;
+
+    fn file(root: &Path, path: &str, content: &[u8]) {
+        let path = root.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        durable::replace(&path, content).unwrap();
+    }
+
+    #[test]
+    fn only_positive_numbers_are_versions() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["2", "10", "01", "abc", "0", "-1"] {
+            std::fs::create_dir(root.path().join(name)).unwrap();
+        }
+        file(root.path(), "3", b"a file, not a folder");
+        let (found, mut strange) = versions(root.path()).unwrap();
+        strange.sort();
+        assert_eq!(found.iter().map(|version| version.get()).collect::<Vec<_>>(), [2, 10]);
+        assert_eq!(strange, ["-1", "0", "01", "abc"]);
+    }
+
+    #[test]
+    fn a_folder_without_exactly_one_model_says_what_it_holds() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("1")).unwrap();
+        let reason = |version_folder: &str| version(&root.path().join(version_folder)).unwrap_err().to_string();
+        assert!(reason("1").contains("holds no model.onnx"), "{}", reason("1"));
+        file(root.path(), "2/a.onnx", b"x");
+        file(root.path(), "2/b.onnx", b"x");
+        assert!(reason("2").contains("several models: a.onnx, b.onnx"), "{}", reason("2"));
+        file(root.path(), "3/model.onnx", b"");
+        assert!(reason("3").ends_with("model.onnx is empty"), "{}", reason("3"));
+        file(root.path(), "4/model.tflite", b"\x89PNG\r\n\x1a\n");
+        assert!(reason("4").contains("is not a TFLite model"), "{}", reason("4"));
+        file(root.path(), "5/model.xml", b"<net/>");
+        assert!(reason("5").contains("model.bin cannot be read"), "{}", reason("5"));
+        assert!(reason("6").contains("cannot be read"), "{}", reason("6"));
+    }
+
+    #[test]
+    fn other_weights_give_another_digest() {
+        let root = tempfile::tempdir().unwrap();
+        file(root.path(), "1/model.xml", b"<net/>");
+        file(root.path(), "1/model.bin", b"weights");
+        let first = version(&root.path().join("1")).unwrap().digest;
+        assert_eq!(version(&root.path().join("1")).unwrap().digest, first);
+        file(root.path(), "1/model.bin", b"Weights");
+        assert_ne!(version(&root.path().join("1")).unwrap().digest, first);
+    }
+}

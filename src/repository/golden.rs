@@ -1,0 +1,141 @@
+//! Warm-up with inputs whose answers are known: before a version is ready it has run, and run right.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::loaded_model::LoadedModel;
+use super::model_config::Golden;
+use crate::inference::backend::Port;
+use crate::pipeline::image::{self, DecodeLimits};
+use crate::tensor::Tensor;
+
+/// A model that needs longer than this for one warm-up run is refused.
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// Runs every golden input of `model`, or, without any, one input of zeros.
+pub async fn check(model: &LoadedModel, folder: &Path) -> Result<(), String> {
+    if model.config.golden.is_empty() {
+        return warm_up(model).await;
+    }
+    for golden in &model.config.golden {
+        let path = folder.join(&golden.file);
+        let content = std::fs::read(&path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+        let checked = if model.config.pipeline.image_classification.is_some() && !content.starts_with(b"{") {
+            photograph(model, golden, &content).await
+        } else {
+            request(model, golden, &content).await
+        };
+        checked.map_err(|reason| format!("golden input {}: {reason}", golden.file))?;
+    }
+    Ok(())
+}
+
+/// One run on zeros, so that the first request does not pay for lazy allocation. A model that refuses zeros (an index
+/// that must not be 0, say) is not at fault.
+async fn warm_up(model: &LoadedModel) -> Result<(), String> {
+    let inputs: Option<Vec<Tensor>> = model.signature.inputs.iter().map(zeros).collect();
+    let Some(inputs) = inputs else { return Ok(()) };
+    let outputs = (0..model.signature.outputs.len()).collect();
+    if let Err(error) = model.run(inputs, outputs, Instant::now() + LIMIT).await {
+        tracing::info!(model = %model.name, version = %model.version, %error, "warm-up with zeros failed; serving all the same");
+    }
+    Ok(())
+}
+
+/// Zeros for `port`, every variable dimension 1. `None` above 64 MiB: a warm-up is not worth that.
+fn zeros(port: &Port) -> Option<Tensor> {
+    let shape: Vec<usize> = port.shape.iter().map(|&dim| usize::try_from(dim).unwrap_or(1)).collect();
+    let count = crate::tensor::element_count(&shape)?;
+    let bytes = count.checked_mul(port.datatype.size().unwrap_or(4))?;
+    // An empty string is four bytes of zeros, so this holds for BYTES too.
+    (bytes <= 64 << 20).then(|| Tensor::new(port.datatype, shape, vec![0; bytes].into()).ok()).flatten()
+}
+
+async fn photograph(model: &LoadedModel, golden: &Golden, content: &[u8]) -> Result<(), String> {
+    let pipeline = model.config.pipeline.image_classification.as_ref().ok_or("the model has no image pipeline")?;
+    let (input, output) = model.image_ports()?;
+    let datatype = model.signature.inputs.get(input).map(|port| port.datatype).ok_or("the model has no input")?;
+    let (preparation, content) = (pipeline.preparation(), content.to_vec());
+    let decoded = tokio::task::spawn_blocking(move || {
+        let image = image::decode(&content, DecodeLimits::default()).map_err(|error| error.to_string())?;
+        preparation.prepare(&image, datatype).map_err(|error| error.to_string())
+    });
+    let tensor = decoded.await.map_err(|error| error.to_string())??;
+    let answer =
+        model.run(vec![tensor], vec![output], Instant::now() + LIMIT).await.map_err(|error| error.to_string())?;
+    let scores = answer.run.outputs.first().ok_or("no output came")?;
+    let labels = model.signature.outputs.get(output).and_then(|port| model.labels.get(&port.name));
+    let found = pipeline.labels(scores, labels.map_or(&[], Vec::as_slice)).map_err(|error| error.to_string())?;
+    let first = found.first().ok_or("no class came")?;
+    let label = first.label.clone().unwrap_or_else(|| first.index.to_string());
+    if let Some(expected) = &golden.label
+        && *expected != label
+    {
+        return Err(format!("expected {expected:?} first, got {label:?} ({:.3})", first.score));
+    }
+    match golden.min_score {
+        Some(least) if first.score < least => {
+            Err(format!("{label:?} scores {:.3}, expected {least} at least", first.score))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A request as it travels over HTTP, its answer beside it.
+#[derive(serde::Deserialize)]
+struct GoldenRequest {
+    inputs: Vec<GoldenTensor>,
+    outputs: Vec<GoldenTensor>,
+}
+
+#[derive(serde::Deserialize)]
+struct GoldenTensor {
+    name: String,
+    shape: Vec<usize>,
+    data: Vec<f64>,
+}
+
+async fn request(model: &LoadedModel, golden: &Golden, content: &[u8]) -> Result<(), String> {
+    let request: GoldenRequest = serde_json::from_slice(content).map_err(|error| error.to_string())?;
+    let find = |name: &str| request.inputs.iter().find(|tensor| tensor.name == name);
+    let inputs = model
+        .signature
+        .inputs
+        .iter()
+        .map(|port| {
+            let tensor = find(&port.name).ok_or_else(|| format!("input {:?} is missing", port.name))?;
+            tensor.to_tensor(port)
+        })
+        .collect::<Result<Vec<_>, String>>()?;
+    let outputs = request
+        .outputs
+        .iter()
+        .map(|expected| {
+            let position = model.signature.outputs.iter().position(|port| port.name == expected.name);
+            position.ok_or_else(|| format!("output {:?} is not in the model", expected.name))
+        })
+        .collect::<Result<Vec<_>, String>>()?;
+    let answer = model.run(inputs, outputs, Instant::now() + LIMIT).await.map_err(|error| error.to_string())?;
+    let tolerance = golden.tolerance.unwrap_or(1e-3);
+    for (expected, got) in request.outputs.iter().zip(&answer.run.outputs) {
+        expected.compare(got, tolerance).map_err(|reason| format!("output {:?} {reason}", expected.name))?;
+    }
+    Ok(())
+}
+
+impl GoldenTensor {
+    fn to_tensor(&self, port: &Port) -> Result<Tensor, String> {
+        let tensor = crate::tensor::from_f64(port.datatype, self.shape.clone(), &self.data);
+        tensor.map_err(|error| format!("input {:?}: {error}", self.name))
+    }
+
+    fn compare(&self, got: &Tensor, tolerance: f64) -> Result<(), String> {
+        if got.shape() != self.shape {
+            return Err(format!("has shape {:?}, expected {:?}", got.shape(), self.shape));
+        }
+        let values = crate::tensor::to_f64(got).ok_or_else(|| format!("is {}, expected numbers", got.datatype()))?;
+        let worst = values.iter().zip(&self.data).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        let unequal = worst > tolerance || values.iter().any(|value| value.is_nan());
+        if unequal { Err(format!("differs by {worst:.6}, more than {tolerance}")) } else { Ok(()) }
+    }
+}

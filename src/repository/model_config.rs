@@ -1,0 +1,344 @@
+//! The model config: what `<model>/model.toml` may say about a model. Every key is optional, and so is the file.
+
+use serde::{Deserialize, Serialize};
+
+use crate::inference::backend::{Format, Port, Runtime, Signature};
+use crate::names::ModelVersion;
+use crate::pipeline::Pipeline;
+use crate::tensor::DataType;
+use crate::toml_check::{self, Mistake};
+
+/// The largest batch of a model that has a variable first dimension and does not say otherwise.
+pub const DEFAULT_MAX_BATCH_SIZE: usize = 64;
+
+/// The content of a `model.toml`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ModelConfig {
+    /// What the model does, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// The licence of the weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub license: Option<String>,
+    /// The model's own semantic version. Metadata: the number of the folder decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub release: Option<String>,
+    /// The runtime to use.
+    pub runtime: RuntimeChoice,
+    /// The most batch elements in one request; 0 says that the first dimension is not a batch. Without it, 64 when the
+    /// first dimension of every input and output is variable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_batch_size: Option<usize>,
+    /// Which versions are served.
+    pub version_policy: VersionPolicy,
+    /// The threads that run it.
+    pub instance_group: InstanceGroup,
+    /// The queue before it.
+    pub queue: QueueConfig,
+    /// What is known of its inputs beyond the model file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub input: Vec<PortConfig>,
+    /// What is known of its outputs beyond the model file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub output: Vec<PortConfig>,
+    /// How people's photographs, texts and rows become tensors.
+    pub pipeline: Pipeline,
+    /// Inputs with known answers, checked at each load before the model is ready.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub golden: Vec<Golden>,
+}
+
+/// `runtime = "auto" | "onnxruntime" | "openvino"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RuntimeChoice {
+    /// The first runtime that accepts the model.
+    #[default]
+    Auto,
+    /// Only ONNX Runtime.
+    OnnxRuntime,
+    /// Only OpenVINO.
+    OpenVino,
+}
+
+impl RuntimeChoice {
+    /// The runtimes to try for files of `format`, in this order. A pinned runtime is tried even when it cannot read
+    /// the format, so that its refusal is the model's reason.
+    pub fn candidates(self, format: Format) -> Vec<Runtime> {
+        match self {
+            Self::Auto => Runtime::ALL.into_iter().filter(|&runtime| format.is_read_by(runtime)).collect(),
+            Self::OnnxRuntime => vec![Runtime::OnnxRuntime],
+            Self::OpenVino => vec![Runtime::OpenVino],
+        }
+    }
+}
+
+/// `version_policy = { latest = 1 } | "all" | { specific = [1, 3] }`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VersionPolicy {
+    /// The highest `n` versions.
+    Latest(usize),
+    /// Every version.
+    All,
+    /// These versions.
+    Specific(Vec<ModelVersion>),
+}
+
+impl Default for VersionPolicy {
+    fn default() -> Self {
+        Self::Latest(1)
+    }
+}
+
+impl VersionPolicy {
+    /// The versions to serve among those on disk, ascending. A specific version that is not on disk is served by
+    /// nobody, and is in the list so that it is reported.
+    pub fn select(&self, on_disk: &[ModelVersion]) -> Vec<ModelVersion> {
+        let mut versions = match self {
+            Self::Specific(versions) => versions.clone(),
+            Self::All | Self::Latest(_) => on_disk.to_vec(),
+        };
+        versions.sort_unstable();
+        versions.dedup();
+        if let Self::Latest(count) = self {
+            versions.drain(..versions.len().saturating_sub(*count));
+        }
+        versions
+    }
+}
+
+/// The threads of a model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct InstanceGroup {
+    /// Copies of the model that run side by side.
+    pub count: usize,
+    /// Threads of one run; 0 is `runtimes.threads` of the daemon.
+    pub threads: usize,
+}
+
+impl Default for InstanceGroup {
+    fn default() -> Self {
+        Self { count: 1, threads: 0 }
+    }
+}
+
+/// The queue of a model.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct QueueConfig {
+    /// Requests that may wait; `serving.max_queue_size` of the daemon without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_size: Option<usize>,
+    /// Milliseconds after which a caller gets 504; `serving.default_timeout_ms` of the daemon without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_timeout_ms: Option<u64>,
+}
+
+/// What is known of one input or output beyond the model file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortConfig {
+    /// Its name in the model.
+    pub name: String,
+    /// Its datatype; must be the model's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datatype: Option<DataType>,
+    /// Its shape, the batch included; may fix dimensions that are variable in the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Vec<i64>>,
+    /// Outputs: the file beside `model.toml` with the name of each class, one a line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<String>,
+}
+
+/// An input with a known answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Golden {
+    /// A file beside `model.toml`: a photograph for an image model, else an inference request in JSON whose `outputs`
+    /// carry the expected data.
+    pub file: String,
+    /// Photographs: the label that must come first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// Photographs: the least score of that label, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_score: Option<f32>,
+    /// Requests: the largest absolute difference of any element.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tolerance: Option<f64>,
+}
+
+impl ModelConfig {
+    /// Reads the text of a `model.toml`; every mistake at once.
+    pub fn parse(source: &str, text: &str) -> Result<Self, Vec<Mistake>> {
+        let config: Self = toml_check::parse(source, text)?;
+        let mistakes = config.mistakes();
+        if mistakes.is_empty() {
+            return Ok(config);
+        }
+        Err(mistakes.into_iter().map(|(key, message)| Mistake::new(source, key, message)).collect())
+    }
+
+    /// What no type can say.
+    fn mistakes(&self) -> Vec<(&'static str, String)> {
+        let mut mistakes = Vec::new();
+        let mut check = |holds: bool, key: &'static str, message: &str| {
+            if !holds {
+                mistakes.push((key, message.to_owned()));
+            }
+        };
+        check((1..=64).contains(&self.instance_group.count), "instance_group.count", "expected 1 to 64");
+        check(self.instance_group.threads <= 1024, "instance_group.threads", "expected 0 to 1024");
+        check(self.queue.max_size != Some(0), "queue.max_size", "expected at least 1");
+        check(self.queue.default_timeout_ms != Some(0), "queue.default_timeout_ms", "expected at least 1");
+        check(self.version_policy != VersionPolicy::Latest(0), "version_policy.latest", "expected at least 1");
+        check(self.version_policy != VersionPolicy::Specific(vec![]), "version_policy.specific", "names no version");
+        for port in self.input.iter().chain(&self.output) {
+            let shape = port.shape.iter().flatten();
+            check(shape.clone().all(|&dim| dim >= -1), "shape", "expected dimensions of -1 (variable) or more");
+            check(port.labels.as_deref().is_none_or(is_beside), "labels", "expected a file beside model.toml");
+        }
+        check(self.input.iter().all(|port| port.labels.is_none()), "input.labels", "labels belong to an output");
+        for golden in &self.golden {
+            check(is_beside(&golden.file), "golden.file", "expected a file beside model.toml");
+            check(
+                golden.min_score.is_none_or(|score| (0.0..=1.0).contains(&score)),
+                "golden.min_score",
+                "expected 0 to 1",
+            );
+            check(golden.tolerance.is_none_or(|value| value >= 0.0), "golden.tolerance", "expected 0 or more");
+        }
+        mistakes.extend(self.pipeline.validate().into_iter().map(|message| ("pipeline", message)));
+        mistakes
+    }
+
+    /// The model's signature with the dimensions that this config fixes, or what of it the model contradicts.
+    pub fn complete(&self, model: &Signature) -> Result<Signature, Vec<String>> {
+        let mut signature = model.clone();
+        let mut mistakes = Vec::new();
+        for (kind, configs, ports) in
+            [("input", &self.input, &mut signature.inputs), ("output", &self.output, &mut signature.outputs)]
+        {
+            for config in configs {
+                let names = ports.iter().map(|port| port.name.clone()).collect::<Vec<_>>().join(", ");
+                match ports.iter_mut().find(|port| port.name == config.name) {
+                    Some(port) => mistakes.extend(narrow(kind, port, config)),
+                    None => mistakes.push(format!("{kind} {:?} is not in the model, which has {names}", config.name)),
+                }
+            }
+        }
+        if mistakes.is_empty() { Ok(signature) } else { Err(mistakes) }
+    }
+
+    /// The most batch elements of one request; `None` when the first dimension is not a batch.
+    pub fn batch_limit(&self, signature: &Signature) -> Result<Option<usize>, String> {
+        let mut ports = signature.inputs.iter().chain(&signature.outputs);
+        let batchable = ports.all(|port| port.shape.first() == Some(&-1)) && !signature.inputs.is_empty();
+        match self.max_batch_size {
+            None => Ok(batchable.then_some(DEFAULT_MAX_BATCH_SIZE)),
+            Some(0) => Ok(None),
+            Some(limit) if batchable => Ok(Some(limit)),
+            Some(limit) => {
+                Err(format!("max_batch_size is {limit}, but not every input and output has a variable first dimension"))
+            }
+        }
+    }
+}
+
+/// Whether a file name stays in the model's folder.
+fn is_beside(file: &str) -> bool {
+    let mut parts = std::path::Path::new(file).components().peekable();
+    parts.peek().is_some() && parts.all(|part| matches!(part, std::path::Component::Normal(_)))
+}
+
+/// Fixes the variable dimensions of `port` as `config` says.
+fn narrow(kind: &str, port: &mut Port, config: &PortConfig) -> Option<String> {
+    if let Some(datatype) = config.datatype
+        && datatype != port.datatype
+    {
+        return Some(format!("{kind} {:?} has datatype {}, not {datatype}", port.name, port.datatype));
+    }
+    let shape = config.shape.as_ref()?;
+    let fits = shape.len() == port.shape.len()
+        && shape.iter().zip(&port.shape).all(|(&wanted, &dim)| dim == -1 || wanted == dim);
+    if !fits {
+        return Some(format!("{kind} {:?} has shape {:?}, which {shape:?} does not fit", port.name, port.shape));
+    }
+    port.shape.clone_from(shape);
+    None
+}
+
+/// For the fuzz driver: whatever the text, reading it ends, and what is accepted survives being written and read again.
+///
+/// # Panics
+///
+/// When that does not hold, which is a bug.
+pub fn fuzz(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(config) = ModelConfig::parse("model.toml", text) {
+        let written = toml::to_string(&config).unwrap_or_default();
+        assert_eq!(ModelConfig::parse("model.toml", &written).as_ref(), Ok(&config), "{written}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(number: u64) -> ModelVersion {
+        number.try_into().unwrap()
+    }
+
+    #[test]
+    fn a_policy_selects_the_versions_to_serve() {
+        let disk = [1, 2, 10].map(version);
+        let select = |text: &str| {
+            let config = ModelConfig::parse("t", text).unwrap();
+            config.version_policy.select(&disk).iter().map(|version| version.get()).collect::<Vec<_>>()
+        };
+        assert_eq!(select(""), [10]);
+        assert_eq!(select("version_policy = { latest = 2 }"), [2, 10]);
+        assert_eq!(select("version_policy = { latest = 9 }"), [1, 2, 10]);
+        assert_eq!(select("version_policy = \"all\""), [1, 2, 10]);
+        assert_eq!(select("version_policy = { specific = [7, 1] }"), [1, 7]);
+    }
+
+    #[test]
+    fn every_mistake_is_reported_at_once() {
+        let text = "runtime = \"tensorrt\"\nmax_batch = 3\n[instance_group]\ncount = \"two\"\n";
+        let mistakes = ModelConfig::parse("model.toml", text).unwrap_err();
+        let lines: Vec<_> = mistakes.iter().filter_map(|mistake| mistake.line).collect();
+        assert_eq!(lines, [1, 2, 4], "{mistakes:?}");
+        let text =
+            "[instance_group]\ncount = 0\n[[golden]]\nfile = \"../secret\"\n[[input]]\nname = \"x\"\nshape = [-2]\n";
+        assert_eq!(ModelConfig::parse("model.toml", text).unwrap_err().len(), 3);
+    }
+
+    #[test]
+    fn a_config_may_fix_variable_dimensions_and_contradict_nothing() {
+        let port =
+            |name: &str, shape: &[i64]| Port { name: name.into(), datatype: DataType::Fp32, shape: shape.into() };
+        let model = Signature { inputs: vec![port("x", &[-1, -1])], outputs: vec![port("y", &[-1, 3])] };
+        let config = ModelConfig::parse("t", "[[input]]\nname = \"x\"\nshape = [-1, 16]").unwrap();
+        assert_eq!(config.complete(&model).unwrap().inputs[0].shape, [-1, 16]);
+        let text = "[[input]]\nname = \"z\"\n[[output]]\nname = \"y\"\nshape = [-1, 4]\n";
+        assert_eq!(ModelConfig::parse("t", text).unwrap().complete(&model).unwrap_err().len(), 2);
+    }
+
+    #[test]
+    fn a_batch_needs_a_variable_first_dimension_everywhere() {
+        let port = |shape: &[i64]| Port { name: "p".into(), datatype: DataType::Fp32, shape: shape.into() };
+        let batched = Signature { inputs: vec![port(&[-1, 4])], outputs: vec![port(&[-1])] };
+        let fixed = Signature { inputs: vec![port(&[3, 4])], outputs: vec![port(&[])] };
+        let config = |text| ModelConfig::parse("t", text).unwrap();
+        assert_eq!(config("").batch_limit(&batched), Ok(Some(64)));
+        assert_eq!(config("").batch_limit(&fixed), Ok(None));
+        assert_eq!(config("max_batch_size = 8").batch_limit(&batched), Ok(Some(8)));
+        assert_eq!(config("max_batch_size = 0").batch_limit(&batched), Ok(None));
+        assert!(config("max_batch_size = 8").batch_limit(&fixed).is_err());
+    }
+}

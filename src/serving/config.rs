@@ -1,0 +1,32 @@
+//! The section `[serving]` of the configuration.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::toml_check::in_range;
+
+/// What holds for a model unless its `model.toml` says otherwise.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServingConfig {
+    /// How many calls may wait for one model; the next one is refused.
+    #[serde(deserialize_with = "in_range::<1, 1_000_000, _, _>")]
+    pub max_queue_size: usize,
+    /// How long a call that names no timeout may take, waiting included, in milliseconds.
+    #[serde(deserialize_with = "in_range::<1, 3_600_000, _, _>")]
+    pub default_timeout_ms: u64,
+}
+
+impl Default for ServingConfig {
+    fn default() -> Self {
+        Self { max_queue_size: 1024, default_timeout_ms: 30_000 }
+    }
+}
+
+impl ServingConfig {
+    /// [`Self::default_timeout_ms`].
+    pub fn default_timeout(&self) -> Duration {
+        Duration::from_millis(self.default_timeout_ms)
+    }
+}

@@ -1,0 +1,185 @@
+//! The log: to the journal when systemd started us, else to standard error.
+
+use std::fmt;
+use std::io::IsTerminal;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use systemd_journal_logger::{JournalLog, connected_to_journal};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::Registry;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, fmt as format};
+
+use super::journal::JournalLayer;
+use crate::toml_check::from_text;
+
+/// The section `[log]` of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogConfig {
+    /// Where the log goes and how it looks.
+    pub format: LogFormat,
+    /// What is worth a line.
+    pub level: LogLevel,
+}
+
+/// Where the log goes and how it looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// The journal when standard error is connected to it, else text.
+    #[default]
+    Auto,
+    /// The systemd journal, with a field for each field.
+    Journal,
+    /// Lines for people, on standard error.
+    Text,
+    /// One JSON object a line, on standard error.
+    Json,
+}
+
+/// Which events are logged: a level, or levels a target, as in `info,ledge::http=debug`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLevel(String);
+
+impl LogLevel {
+    fn filter(&self) -> Result<EnvFilter, LoggingError> {
+        EnvFilter::builder().parse(&self.0).map_err(|source| LoggingError::Level { level: self.clone(), source })
+    }
+}
+
+impl Default for LogLevel {
+    fn default() -> Self {
+        Self("info".into())
+    }
+}
+
+/// Why a text is no log level.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected off, error, warn, info, debug or trace, or TARGET=LEVEL, separated by commas, got {text:?}")]
+pub struct InvalidLevel {
+    text: String,
+}
+
+impl FromStr for LogLevel {
+    type Err = InvalidLevel;
+
+    fn from_str(text: &str) -> Result<Self, InvalidLevel> {
+        // A filter takes a lone word for a target and logs everything of it: a misspelt level would turn the rest off.
+        let is_level = |word: &str| word.parse::<tracing::level_filters::LevelFilter>().is_ok();
+        let plain = !text.contains('[');
+        let words_known = text.split(',').all(|part| part.contains('=') || (!part.is_empty() && is_level(part)));
+        if (plain && !words_known) || EnvFilter::builder().parse(text).is_err() {
+            return Err(InvalidLevel { text: text.chars().take(80).collect() });
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for LogLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for LogLevel {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
+
+impl Serialize for LogLevel {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Why the log could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LoggingError {
+    /// The filter refused a level.
+    #[error("log level {level} cannot be used")]
+    Level {
+        /// The level.
+        level: LogLevel,
+        /// Why.
+        source: tracing_subscriber::filter::ParseError,
+    },
+    /// Something in this process logs already.
+    #[error("the log is already set up")]
+    AlreadySet(#[source] tracing_subscriber::util::TryInitError),
+}
+
+/// Sets up the log of this process, once. Records of the crate `log` are taken as well.
+///
+/// A journal that cannot be reached is said in the first line of a text log instead: a box without a log helps nobody.
+pub fn init(config: &LogConfig) -> Result<(), LoggingError> {
+    let filter = config.level.filter()?;
+    let (output, no_journal) = output(config.format);
+    tracing_subscriber::registry().with(output.with_filter(filter)).try_init().map_err(LoggingError::AlreadySet)?;
+    if let Some(error) = no_journal {
+        tracing::warn!(%error, "the journal cannot be reached: logging to standard error instead");
+    }
+    Ok(())
+}
+
+type Output = Box<dyn Layer<Registry> + Send + Sync>;
+
+/// The layer that writes, and why it is not the journal if that was wanted.
+fn output(format: LogFormat) -> (Output, Option<std::io::Error>) {
+    match format {
+        LogFormat::Auto if connected_to_journal() => output(LogFormat::Journal),
+        LogFormat::Auto | LogFormat::Text => (text(), None),
+        LogFormat::Json => {
+            let json = format::layer().json().flatten_event(true).with_current_span(true).with_span_list(false);
+            (json.with_writer(std::io::stderr).boxed(), None)
+        }
+        LogFormat::Journal => match JournalLog::empty() {
+            Ok(journal) => (JournalLayer(journal.with_syslog_identifier("ledge".into())).boxed(), None),
+            Err(error) => (text(), Some(error)),
+        },
+    }
+}
+
+fn text() -> Output {
+    // See https://no-color.org.
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    format::layer().with_ansi(colours).with_writer(std::io::stderr).boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::journal::tests::Captured;
+
+    #[test]
+    fn a_level_is_a_level_or_levels_by_target() {
+        for good in ["info", "off", "WARN", "info,ledge::http=debug", "warn,ort=error", "ledge[span{model=x}]=trace"] {
+            assert!(good.parse::<LogLevel>().is_ok(), "{good}");
+        }
+        for bad in ["", "inof", "ledge", "info,", "info,verbose", "warn, info", "ledge=loud", "=,="] {
+            assert!(bad.parse::<LogLevel>().is_err(), "{bad}");
+        }
+    }
+
+    /// One test, because a process has one log.
+    #[test]
+    fn records_of_the_crate_log_keep_their_origin_and_a_second_log_is_refused() {
+        let captured = Captured::default();
+        let layer = JournalLayer(captured.clone()).with_filter(EnvFilter::new("off,sled=warn"));
+        tracing_subscriber::registry().with(layer).try_init().unwrap();
+        log::warn!(target: "sled", "slow");
+        log::info!(target: "sled", "not worth a line");
+        log::error!(target: "other", "not asked for");
+        assert_eq!(*captured.0.lock().unwrap(), ["WARN sled src/telemetry/logging.rs a line : slow"]);
+        assert!(matches!(init(&LogConfig::default()), Err(LoggingError::AlreadySet(_))));
+    }
+
+    #[test]
+    fn without_a_journal_the_log_is_text_and_says_why() {
+        let there = std::path::Path::new("/run/systemd/journal/socket").exists();
+        assert!(there || output(LogFormat::Journal).1.is_some());
+        assert!(output(LogFormat::Text).1.is_none());
+    }
+}

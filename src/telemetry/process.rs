@@ -1,0 +1,46 @@
+//! What this process uses, and how many cores it may.
+
+use std::num::NonZero;
+
+use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
+
+/// What this process uses.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ProcessUsage {
+    /// Resident memory in bytes, shared pages included.
+    pub resident_bytes: u64,
+    /// CPU time since the start, in seconds.
+    pub cpu_seconds: f64,
+    /// Threads.
+    pub threads: usize,
+}
+
+/// What this process uses now; `None` where the system does not tell.
+pub fn usage() -> Option<ProcessUsage> {
+    let pid = sysinfo::get_current_pid().ok()?;
+    let mut system = System::new().ok()?;
+    let kind = ProcessRefreshKind::nothing().with_memory().with_cpu().with_tasks();
+    system.refresh_processes_specifics(ProcessesToUpdate::Some(&[pid]), false, kind);
+    let process = system.process(pid)?;
+    #[expect(clippy::cast_precision_loss, reason = "exact for 285,000 years of milliseconds")]
+    let cpu_seconds = process.accumulated_cpu_time() as f64 / 1e3;
+    let threads = process.tasks().map_or(1, std::collections::HashSet::len);
+    Some(ProcessUsage { resident_bytes: process.memory(), cpu_seconds, threads })
+}
+
+/// Cores that this process may use: the affinity mask and the cgroup's quota are honoured.
+pub fn usable_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_uses_memory_and_a_thread() {
+        let usage = usage().unwrap();
+        assert!(usage.resident_bytes > 1 << 20 && usage.threads >= 1, "{usage:?}");
+        assert!(usable_cores() >= 1);
+    }
+}

@@ -1,0 +1,165 @@
+//! The facts of the machine: its CPU, the limits set on this process, memory and disk.
+
+mod cgroup;
+
+use std::io;
+use std::path::Path;
+
+use serde::Serialize;
+use sysinfo::{CpuRefreshKind, MemoryRefreshKind, System};
+
+pub use cgroup::CgroupLimits;
+
+/// The CPU, and how much of it this process may use.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Cpu {
+    /// What its maker calls it; empty when the system does not say.
+    pub model: String,
+    /// The instruction set extensions that matter to a model, whether they are there or not.
+    pub features: Vec<Feature>,
+    /// Cores with their own arithmetic units; `None` when the system does not say.
+    pub physical_cores: Option<usize>,
+    /// Cores that the system schedules on, two of a physical one with hyper-threading.
+    pub logical_cores: usize,
+    /// The cores that this process may run on, as in `0-3,8`; `None` when the system does not say.
+    pub affinity: Option<String>,
+    /// How many cores' worth of time this process may use: affinity and quota together.
+    pub usable_cores: usize,
+}
+
+/// An instruction set extension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Feature {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether CPU and system offer it.
+    pub present: bool,
+}
+
+impl Cpu {
+    /// Asks the CPU and the system. `root` is the folder that `proc` is in: `/`, save in tests.
+    pub fn detect(root: &Path) -> Self {
+        let mut system = System::new().ok();
+        let cpus = system.as_mut().map_or(&[][..], |system| {
+            system.refresh_cpu_list(CpuRefreshKind::nothing());
+            system.cpus()
+        });
+        let usable_cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            model: cpus.first().map(|cpu| cpu.brand().trim().to_owned()).unwrap_or_default(),
+            features: features(root),
+            physical_cores: System::physical_core_count().ok().filter(|count| *count > 0),
+            logical_cores: cpus.len().max(1),
+            affinity: affinity(root),
+            usable_cores,
+        }
+    }
+
+    /// Whether the extension is there.
+    pub fn has(&self, name: &str) -> bool {
+        self.features.iter().any(|feature| feature.name == name && feature.present)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn features(root: &Path) -> Vec<Feature> {
+    // The standard library does not offer AMX yet; the kernel lists it once it has enabled its registers.
+    let info = std::fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags")).unwrap_or_default();
+    let listed = |flag| flags.split_whitespace().any(|word| word == flag);
+    [
+        ("AVX2", is_x86_feature_detected!("avx2")),
+        ("AVX-512", is_x86_feature_detected!("avx512f")),
+        ("AVX512-VNNI", is_x86_feature_detected!("avx512vnni")),
+        ("AVX-VNNI", is_x86_feature_detected!("avxvnni")),
+        ("AMX-INT8", listed("amx_int8")),
+        ("AMX-BF16", listed("amx_bf16")),
+    ]
+    .map(|(name, present)| Feature { name, present })
+    .into()
+}
+
+#[cfg(target_arch = "aarch64")]
+fn features(_: &Path) -> Vec<Feature> {
+    use std::arch::is_aarch64_feature_detected;
+    [
+        ("NEON", is_aarch64_feature_detected!("neon")),
+        ("DOTPROD", is_aarch64_feature_detected!("dotprod")),
+        ("I8MM", is_aarch64_feature_detected!("i8mm")),
+        ("FP16", is_aarch64_feature_detected!("fp16")),
+        ("BF16", is_aarch64_feature_detected!("bf16")),
+        ("SVE", is_aarch64_feature_detected!("sve")),
+    ]
+    .map(|(name, present)| Feature { name, present })
+    .into()
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn features(_: &Path) -> Vec<Feature> {
+    Vec::new()
+}
+
+fn affinity(root: &Path) -> Option<String> {
+    let status = std::fs::read_to_string(root.join("proc/self/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(|list| list.trim().to_owned())
+}
+
+/// The memory of the machine, in bytes. A limit on this process may be lower: [`CgroupLimits`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// All of it.
+    pub total_bytes: u64,
+    /// What can be had without swapping.
+    pub available_bytes: u64,
+}
+
+impl Memory {
+    /// Asks the system; `None` when it does not say.
+    pub fn read() -> Option<Self> {
+        let mut system = System::new().ok()?;
+        system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());
+        let memory = Self { total_bytes: system.total_memory(), available_bytes: system.available_memory() };
+        (memory.total_bytes > 0).then_some(memory)
+    }
+}
+
+/// The file system that a folder is on, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Disk {
+    /// All of it.
+    pub total_bytes: u64,
+    /// What a user other than root may still fill.
+    pub available_bytes: u64,
+}
+
+impl Disk {
+    /// Asks the system about the file system that `folder` is on.
+    pub fn of(folder: &Path) -> io::Result<Self> {
+        let facts = rustix::fs::statvfs(folder)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(facts.f_frsize);
+        Ok(Self { total_bytes: bytes(facts.f_blocks), available_bytes: bytes(facts.f_bavail) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_cores_memory_and_disk() {
+        let cpu = Cpu::detect(Path::new("/"));
+        assert!(cpu.usable_cores >= 1 && cpu.logical_cores >= cpu.usable_cores);
+        assert!(!cpu.has("no such extension"));
+        let memory = Memory::read().unwrap();
+        assert!(memory.total_bytes >= memory.available_bytes);
+        let disk = Disk::of(&std::env::temp_dir()).unwrap();
+        assert!(disk.total_bytes >= disk.available_bytes);
+        assert!(Disk::of(Path::new("/no/such/folder")).is_err());
+    }
+
+    #[test]
+    fn a_system_that_says_nothing_is_no_error() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(Cpu::detect(folder.path()).affinity, None);
+    }
+}

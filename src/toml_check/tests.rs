@@ -1,0 +1,183 @@
+use proptest::prelude::*;
+use serde::Deserialize;
+
+use super::*;
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Settings {
+    http: Http,
+    name: String,
+    rows: Vec<Row>,
+    pairs: Vec<(u8, u8, u8)>,
+}
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Http {
+    listen: Vec<std::net::SocketAddr>,
+    #[serde(deserialize_with = "in_range::<1, 16, _, _>")]
+    threads: usize,
+    limits: Limits,
+}
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Limits {
+    body: u32,
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    name: String,
+    shape: Vec<i64>,
+    kind: Option<Kind>,
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Input,
+    Output,
+}
+
+#[track_caller]
+fn mistakes(text: &str, expected: &[&str]) {
+    let found = parse::<Settings>("f", text).unwrap_err();
+    let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(found, expected, "in {text}");
+}
+
+#[test]
+fn a_text_without_mistakes_is_the_value() {
+    let text =
+        "name = 'x'\n[http]\nthreads = 3\nlimits.body = 7\n[[rows]]\nname = 'r'\nshape = [1, -1]\nkind = 'output'";
+    let settings: Settings = parse("f", text).unwrap();
+    assert_eq!((settings.http.threads, settings.http.limits.body), (3, 7));
+    assert_eq!(settings.rows, [Row { name: "r".into(), shape: vec![1, -1], kind: Some(Kind::Output) }]);
+}
+
+#[test]
+fn every_mistake_comes_with_its_line_and_key() {
+    mistakes(
+        "nam = 'x'\nname = 3\n\n[http]\nlisten = ['127.0.0.1:1', 'x', '[::1]:2', 7]\nthreads = 17\n[http.limits]\nbody = -1\n[other]\n",
+        &[
+            "f:1: nam: unknown field `nam`, expected one of `http`, `name`, `rows`, `pairs`",
+            "f:2: name: invalid type: integer `3`, expected a string",
+            "f:5: http.listen[1]: invalid socket address syntax",
+            "f:5: http.listen[3]: invalid type: integer `7`, expected socket address",
+            "f:6: http.threads: invalid value: integer `17`, expected a whole number from 1 to 16",
+            "f:8: http.limits.body: invalid value: integer `-1`, expected u32",
+            "f:9: other: unknown field `other`, expected one of `http`, `name`, `rows`, `pairs`",
+        ],
+    );
+}
+
+#[test]
+fn tables_of_an_array_are_told_apart() {
+    mistakes(
+        "[[rows]]\nname = 1\nshape = [2]\n[[rows]]\nname = 'b'\n[[rows]]\nname = 'c'\nshape = [1]\nkind = 'none'\n",
+        &[
+            "f:2: rows[0].name: invalid type: integer `1`, expected a string",
+            "f:4: rows[1]: missing field `shape`",
+            "f:9: rows[2].kind: unknown variant `none`, expected `input` or `output`",
+        ],
+    );
+}
+
+#[test]
+fn what_follows_from_a_mistake_is_not_a_mistake() {
+    mistakes(
+        "pairs = [[1, 2, 'x'], [1, 2, 3]]\nrows = [{ name = 1, shape = 2 }]",
+        &[
+            "f:1: pairs[0][2]: invalid type: string \"x\", expected u8",
+            "f:2: rows[0].name: invalid type: integer `1`, expected a string",
+            "f:2: rows[0].shape: invalid type: integer `2`, expected a sequence",
+        ],
+    );
+    mistakes(
+        "rows = [{ shap = [], name = 'x' }]",
+        &[
+            "f:1: rows[0]: missing field `shape`",
+            "f:1: rows[0].shap: unknown field `shap`, expected one of `name`, `shape`, `kind`",
+        ],
+    );
+}
+
+#[test]
+fn a_missing_field_of_the_document_itself_has_no_line() {
+    let found = parse::<Row>("f", "name = 'x'\nkind = 1").unwrap_err();
+    let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(found, ["f:2: kind: wanted string or table", "f: missing field `shape`"]);
+}
+
+#[test]
+fn a_syntax_error_is_one_mistake_with_line_and_column() {
+    mistakes("name = 'x'\nhttp = [", &["f:2:9: unclosed array, expected `]`"]);
+    mistakes("name = 'ä' 'b'\n", &["f:1:12: unexpected key or value, expected newline, `#`"]);
+    mistakes("name = 'a'\nname = 'b'\n", &["f:2:1: duplicate key"]);
+}
+
+#[test]
+fn a_text_from_outside_cannot_reach_the_terminal() {
+    let text = format!("\"\\u001b[2J{}\" = 1", "x".repeat(1000));
+    let found = parse::<Settings>("f", &text).unwrap_err();
+    assert!(found.iter().all(|mistake| {
+        let shown = mistake.to_string();
+        shown.chars().count() < 700 && !shown.contains('\u{1b}')
+    }));
+}
+
+#[test]
+fn accepted_entries_keep_their_lines() {
+    let checked = check::<Settings>("f", "name = 1\n[http]\nthreads = 4\nlimits.body = 'x'\n");
+    assert_eq!(checked.lines, BTreeMap::from([("http.threads".to_owned(), 3)]));
+    assert_eq!(checked.accepted.to_string(), "[http]\nthreads = 4\n\n[http.limits]\n");
+    assert_eq!(checked.value.map(|settings| settings.http.threads), Some(4));
+    assert_eq!(checked.mistakes.len(), 2);
+}
+
+#[test]
+fn a_file_of_mistakes_ends_early() {
+    for (entries, reported) in [(100_000, 5), (1000, MAX_MISTAKES)] {
+        let lines: Vec<String> = (0..entries).map(|n| format!("a{n}=1")).collect();
+        assert_eq!(parse::<Settings>("f", &lines.join("\n")).unwrap_err().len(), reported);
+    }
+}
+
+#[test]
+fn keys_nested_into_brackets_cannot_exhaust_the_stack() {
+    let key = vec!["a"; 79].join(".");
+    for tail in ["", "]"] {
+        let text = format!("[{key}]\n{key}={}1{}{tail}", format!("{{{key}=").repeat(78), "}".repeat(78));
+        let found = parse::<Settings>("f", &text).unwrap_err();
+        assert_eq!(found.len(), 1, "{found:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_a_value_or_has_mistakes(text in "\\PC*") {
+        prop_assert!(parse::<Settings>("f", &text).err().is_none_or(|found| !found.is_empty()));
+    }
+
+    #[test]
+    fn any_mix_of_toml_is_a_value_or_has_mistakes(
+        parts in proptest::collection::vec(
+            prop_oneof![
+                Just("[http]\n"), Just("[[rows]]\n"), Just("[rows.x]\n"), Just("name = "), Just("listen = "), Just("1\n"),
+                Just("'x'\n"), Just("\n"), Just("["), Just("]"), Just("{"), Just("}"), Just(","), Just("a.b.c = 1\n"),
+                Just("http.threads = 1.5\n"), Just("shape = [1, 'x', []]\n"), Just("kind = { input = 1 }\n"),
+                Just("pairs = [[1, 2, 3], [1, 2]]\n"), Just("limits = [[{}]]\n"), Just("'' = ''\n"), Just("1979-05-27\n"),
+                Just("99999999999999999999\n"), Just("rows = [{ name = 'x', shape = [] }, {}, 1]\n"), Just("é = 1e999\n"),
+            ],
+            0..12,
+        )
+    ) {
+        let text = parts.concat();
+        let checked = check::<Settings>("f", &text);
+        prop_assert!(checked.value.is_some() || !checked.mistakes.is_empty(), "{text}");
+        prop_assert!(checked.mistakes.len() <= MAX_MISTAKES);
+    }
+}

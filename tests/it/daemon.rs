@@ -1,0 +1,275 @@
+//! `TestDaemon`: the real binary on port 0 over a temporary folder.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::client::Client;
+
+/// Starting, loading and stopping stay far below this, even on a busy machine.
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// What `make setup` fills; `LEDGE_TEST_ROOT` puts it elsewhere.
+pub fn setup_root() -> PathBuf {
+    let root = std::env::var_os("LEDGE_TEST_ROOT")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(".ledge"), PathBuf::from);
+    for needed in ["runtimes", "models", "test-models"] {
+        assert!(
+            root.join(needed).is_dir(),
+            "{} is missing: `make test` prepares it (or `make setup-test` alone)",
+            root.join(needed).display()
+        );
+    }
+    root
+}
+
+/// The folder of a model that ships or that only tests use.
+pub fn model_folder(name: &str) -> PathBuf {
+    let root = setup_root();
+    ["test-models", "models"]
+        .iter()
+        .map(|folder| root.join(folder).join(name))
+        .find(|path| path.is_dir())
+        .unwrap_or_else(|| panic!("no model {name} in {}: run `make test`", root.display()))
+}
+
+/// A file of `tests/data`.
+pub fn data(path: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A root folder with a model repository, before a daemon runs on it.
+pub struct TestRoot {
+    pub folder: TempDir,
+    settings: Vec<String>,
+}
+
+impl TestRoot {
+    /// A root without models.
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("models")).unwrap();
+        symlink(setup_root().join("runtimes"), folder.path().join("runtimes")).unwrap();
+        Self { folder, settings: vec!["http.listen=[\"127.0.0.1:0\", \"unix:ledge.sock\"]".to_owned()] }
+    }
+
+    /// Adds models of the set-up, under their own names.
+    pub fn models(self, names: &[&str]) -> Self {
+        for name in names {
+            copy(&model_folder(name), &self.model(name));
+        }
+        self
+    }
+
+    /// Adds a model under another name.
+    pub fn model_as(self, source: &str, name: &str) -> Self {
+        copy(&model_folder(source), &self.model(name));
+        self
+    }
+
+    /// Writes a file of the model repository, such as `add_sub/model.toml`.
+    pub fn file(self, path: &str, content: impl AsRef<[u8]>) -> Self {
+        write(&self.folder.path().join("models").join(path), content.as_ref());
+        self
+    }
+
+    /// A setting, as for `--set`.
+    pub fn set(mut self, setting: &str) -> Self {
+        self.settings.push(setting.to_owned());
+        self
+    }
+
+    /// The folder of a model.
+    pub fn model(&self, name: &str) -> PathBuf {
+        self.folder.path().join("models").join(name)
+    }
+
+    /// A command of the binary on this root.
+    pub fn command(&self, verb: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ledge"));
+        command.args(verb).arg("--root").arg(self.folder.path());
+        for setting in &self.settings {
+            command.arg("--set").arg(setting);
+        }
+        // The tests' own environment must not configure the daemon.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LEDGE_")) {
+            command.env_remove(name);
+        }
+        command.env_remove("JOURNAL_STREAM").env_remove("NOTIFY_SOCKET");
+        command
+    }
+
+    /// Starts the daemon and waits until it is ready.
+    pub fn start(self) -> TestDaemon {
+        let daemon = self.start_unready();
+        daemon.wait_for_log("ready");
+        daemon
+    }
+
+    /// Starts the daemon and waits until it listens.
+    pub fn start_unready(self) -> TestDaemon {
+        let mut command = self.command(&["serve"]);
+        command.args(["--set", "log.format=\"json\"", "--set", "log.level=\"debug\""]);
+        let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).stdin(Stdio::null()).spawn().unwrap();
+        let log = Arc::new(Log::default());
+        let (stderr, writer) = (child.stderr.take().unwrap(), log.clone());
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                writer.push(line);
+            }
+            writer.end();
+        });
+        let mut daemon = TestDaemon { root: self, child, log, address: ([127, 0, 0, 1], 0).into() };
+        let line = daemon.wait_for_log("listening");
+        daemon.address = line["address"].as_str().unwrap().parse().unwrap();
+        daemon
+    }
+}
+
+/// Copies a folder: a test may change it.
+pub fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// Writes a file and the folders above it.
+pub fn write(path: &Path, content: &[u8]) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::File::create(path).unwrap().write_all(content).unwrap();
+}
+
+/// A running daemon; killed when dropped.
+pub struct TestDaemon {
+    pub root: TestRoot,
+    pub address: SocketAddr,
+    child: Child,
+    log: Arc<Log>,
+}
+
+impl TestDaemon {
+    /// A new connection over TCP.
+    pub fn client(&self) -> Client {
+        Client::tcp(self.address)
+    }
+
+    /// A new connection over the Unix socket.
+    pub fn unix_client(&self) -> Client {
+        Client::unix(&self.root.folder.path().join("ledge.sock"))
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for a log line whose message is `message`; fails with the whole log when the daemon ends first.
+    #[track_caller]
+    pub fn wait_for_log(&self, message: &str) -> Value {
+        self.log.wait_for(message)
+    }
+
+    /// The log so far.
+    pub fn log(&self) -> String {
+        self.log.state.lock().unwrap().lines.join("\n")
+    }
+
+    /// Sends a signal by its name, such as `HUP`.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    /// Kills the daemon as a power cut would, and gives back what it leaves.
+    pub fn kill(mut self) -> TestRoot {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        std::mem::replace(&mut self.root, TestRoot::new())
+    }
+
+    /// Waits for the daemon's end.
+    pub fn wait(&mut self) -> ExitStatus {
+        self.log.wait_for_end();
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for TestDaemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- the daemon's log ---\n{}", self.log());
+        }
+    }
+}
+
+#[derive(Default)]
+struct Log {
+    state: Mutex<LogState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct LogState {
+    lines: Vec<String>,
+    ended: bool,
+    /// Lines that a wait has passed: the next wait looks behind them.
+    seen: usize,
+}
+
+impl Log {
+    fn push(&self, line: String) {
+        self.state.lock().unwrap().lines.push(line);
+        self.changed.notify_all();
+    }
+
+    fn end(&self) {
+        self.state.lock().unwrap().ended = true;
+        self.changed.notify_all();
+    }
+
+    #[track_caller]
+    fn wait_for(&self, message: &str) -> Value {
+        let deadline = Instant::now() + LIMIT;
+        let mut state = self.state.lock().unwrap();
+        loop {
+            while state.seen < state.lines.len() {
+                let line: Value = serde_json::from_str(&state.lines[state.seen]).unwrap_or_default();
+                state.seen += 1;
+                if line["message"] == message {
+                    return line;
+                }
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if state.ended || left.is_zero() {
+                // Released first: the panic's own clean-up reads the log again.
+                let lines = state.lines.join("\n");
+                drop(state);
+                panic!("no log line {message:?} in:\n{lines}");
+            }
+            state = self.changed.wait_timeout(state, left).unwrap().0;
+        }
+    }
+
+    fn wait_for_end(&self) {
+        let state = self.state.lock().unwrap();
+        let (state, timeout) = self.changed.wait_timeout_while(state, LIMIT, |state| !state.ended).unwrap();
+        assert!(!timeout.timed_out(), "the daemon did not end:\n{}", state.lines.join("\n"));
+    }
+}

@@ -1,0 +1,170 @@
+//! Bounded, repeatable fuzzing on the stable compiler. `fuzz/` has the same targets for cargo-fuzz, which runs for longer.
+
+use ledge::pipeline::image::fuzz_image;
+use ledge::protocol::fuzz::{fuzz_binary, fuzz_json};
+use ledge::repository::model_config;
+
+/// Requests of the kinds that the protocol knows.
+const JSON: &[&[u8]] = &[
+    br#"{"id":"1","inputs":[{"name":"IN","shape":[2,2],"datatype":"FP32","data":[[1,2.5],[-3e-1,4]]}],"outputs":[{"name":"OUT"}]}"#,
+    br#"{"inputs":[{"data":[true,false],"name":"a","datatype":"BOOL","shape":[2]},{"name":"b","shape":[0,3],"datatype":"INT8","data":[]}]}"#,
+    br#"{"parameters":{"binary_data_output":true,"timeout":10,"priority":1},"inputs":[{"name":"\u00e9","shape":[1,1,3],"datatype":"BYTES","data":["a","\n","\ud83d\ude00"]}]}"#,
+    br#"{"inputs":[{"name":"u","shape":[2],"datatype":"UINT64","data":[18446744073709551615,0]},{"name":"h","shape":[2],"datatype":"FP16","data":[0.1,65504]},{"name":"w","shape":[1],"datatype":"BF16","data":[1e38]},{"name":"d","shape":[1],"datatype":"FP64","data":[1e308]}]}"#,
+    br#"{"inputs":[{"name":"x","shape":[2],"datatype":"FP32","parameters":{"binary_data_size":8}}],"outputs":[{"name":"y","parameters":{"binary_data":true,"classification":2}}]}"#,
+    br#"{"inputs":[{"name":"s","shape":[1],"datatype":"BYTES","parameters":{"binary_data_size":7}},{"name":"j","shape":[1],"datatype":"INT16","data":[-7]}]}"#,
+];
+
+/// Pieces that turn one kind of request into another.
+const PIECES: &[&[u8]] = &[
+    b"null",
+    b"true",
+    b"[",
+    b"]",
+    b"{",
+    b"}",
+    b",",
+    b":",
+    b"\"",
+    b"\\",
+    b"\\u0000",
+    b"-",
+    b"1e39",
+    b"0",
+    b"-0",
+    b"256",
+    b"1.0",
+    b"18446744073709551616",
+    b"[[1,2],[3,4]]",
+    b"\"data\":[1],",
+    b"\"shape\":[2,2],",
+    b"\"datatype\":\"FP32\",",
+    b"\"inputs\":[],",
+    b"\"name\":\"a\",",
+    b"\"parameters\":{\"binary_data_size\":4},",
+    b"FP64",
+    b"BYTES",
+    b"INT8",
+    b"\xff",
+    b"\0\0\xc0\x7f",
+    b" ",
+];
+
+/// Model configs of every kind of key.
+const MODEL_TOML: &[&[u8]] = &[
+    b"runtime = \"auto\"\nmax_batch_size = 8\nversion_policy = { latest = 2 }\n[instance_group]\ncount = 2\nthreads = 1\n",
+    b"version_policy = \"all\"\n[queue]\nmax_size = 3\ndefault_timeout_ms = 4\n[[golden]]\nfile = \"a.json\"\ntolerance = 0.1\n",
+    b"[[output]]\nname = \"y\"\nlabels = \"l.txt\"\n[pipeline.image_classification]\ncrop = [2, 2]\nmean = [1.0, 2.0, 3.0]\n",
+    b"version_policy = { specific = [1, 3] }\n[[input]]\nname = \"x\"\ndatatype = \"FP32\"\nshape = [-1, 4]\n",
+];
+
+#[test]
+fn a_foreign_model_toml_never_breaks_the_repository() {
+    for seed in MODEL_TOML {
+        model_config::fuzz(seed);
+    }
+    for seed in 0..5_000 {
+        model_config::fuzz(&mutate(seed, MODEL_TOML));
+    }
+}
+
+/// Photographs of every format.
+#[test]
+fn a_foreign_photograph_never_breaks_the_decoder() {
+    let photographs =
+        ["coffee.png", "chelsea.jpg", "camera.webp"].map(|name| crate::daemon::data(&format!("photos/{name}")));
+    let photographs = photographs.each_ref().map(Vec::as_slice);
+    for seed in 0..60 {
+        fuzz_image(&mutate(seed, &photographs));
+    }
+}
+
+#[test]
+fn foreign_json_never_breaks_the_protocol() {
+    for seed in JSON {
+        fuzz_json(seed);
+    }
+    for seed in 0..20_000 {
+        fuzz_json(&mutate(seed, JSON));
+    }
+}
+
+#[test]
+fn foreign_binary_requests_never_break_the_protocol() {
+    let corpus: Vec<Vec<u8>> = JSON.iter().map(|json| binary(json)).collect();
+    let corpus: Vec<&[u8]> = corpus.iter().map(Vec::as_slice).collect();
+    for seed in &corpus {
+        fuzz_binary(seed);
+    }
+    for seed in 0..20_000 {
+        fuzz_binary(&mutate(seed, &corpus));
+    }
+}
+
+#[test]
+fn a_mutation_is_the_same_for_the_same_seed() {
+    assert_eq!(mutate(7, JSON), mutate(7, JSON));
+    assert!((0..100).filter(|seed| mutate(*seed, JSON) != mutate(seed + 1, JSON)).count() > 90);
+}
+
+/// What `fuzz_binary` reads: the header's length, the JSON, and the data that it announces (a NaN and a one, or `abc`).
+fn binary(json: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(json.len()).unwrap().to_le_bytes();
+    let has = |text: &[u8]| json.windows(text.len()).any(|window| window == text);
+    let data: &[u8] = match (has(b"binary_data_size"), has(b"BYTES")) {
+        (false, _) => b"",
+        (true, true) => b"\x03\0\0\0abc",
+        (true, false) => b"\0\0\xc0\x7f\0\0\x80\x3f",
+    };
+    [&length, json, data].concat()
+}
+
+/// One member of `corpus` with a few random changes, the same for the same seed.
+pub fn mutate(seed: u64, corpus: &[&[u8]]) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    let mut data = corpus[random.below(corpus.len())].to_vec();
+    for _ in 0..=random.below(3) {
+        let at = random.below(data.len() + 1);
+        let end = (at + random.below(16)).min(data.len());
+        match random.below(8) {
+            0 if at < data.len() => data[at] ^= 1 << random.below(8),
+            1 => drop(data.drain(at..end)),
+            2 => drop(data.splice(at..end, PIECES[random.below(PIECES.len())].iter().copied())),
+            3 => {
+                let copy = data[at..end].to_vec();
+                let to = random.below(data.len() + 1);
+                data.splice(to..to, copy);
+            }
+            4 => {
+                let other = corpus[random.below(corpus.len())];
+                data.truncate(at);
+                data.extend_from_slice(&other[random.below(other.len() + 1)..]);
+            }
+            // A number that is still a number gets past the JSON parser.
+            5 | 6 => {
+                if let Some(digit) = data.iter_mut().skip(at).find(|byte| byte.is_ascii_digit()) {
+                    *digit = b"0123456789-.e"[random.below(13)];
+                }
+            }
+            _ => drop(data.splice(at..at, PIECES[random.below(PIECES.len())].iter().copied())),
+        }
+    }
+    data
+}
+
+/// Marsaglia's xorshift64.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        // Neighbouring seeds start far apart, and none starts at zero.
+        Self(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// A number below `bound`; 0 for a bound of 0.
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 33).unwrap().checked_rem(bound).unwrap_or(0)
+    }
+}

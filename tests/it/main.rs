@@ -1,0 +1,12 @@
+//! Whole-daemon tests: the real binary, real runtimes, real models, a real socket.
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics says where")]
+
+mod client;
+mod clients;
+mod daemon;
+mod fuzz;
+mod http;
+mod lifecycle;
+mod oip;
+mod runtimes;
+mod tidy;
