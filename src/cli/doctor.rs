@@ -1,6 +1,7 @@
 //! `ledge doctor`
 
 mod machine;
+mod models;
 mod runtimes;
 
 use std::fmt::Write as _;
@@ -102,6 +103,7 @@ fn checks(globals: &Globals) -> Vec<Check> {
     };
     checks.extend(machine::checks(&config, Path::new("/")));
     checks.extend(runtimes::checks(&config.runtimes));
+    checks.extend(models::checks(&config));
     checks
 }
 

@@ -92,7 +92,8 @@ pub enum Command {
     Config(config::ConfigArgs),
     /// Say what this machine offers, what is missing and what to do about it.
     ///
-    /// Looks at the configuration, the CPU and the limits on it, memory, disk and the runtimes. Nothing is changed. The exit
+    /// Looks at the configuration, the CPU and the limits on it, memory, disk, the runtimes, and tries every model in each
+    /// runtime. Nothing is changed. The exit
     /// code is 1 when something must be done before Ledge can work.
     Doctor(doctor::DoctorArgs),
 }
