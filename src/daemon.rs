@@ -78,7 +78,10 @@ impl App {
                 Err(reason) => tracing::warn!(%runtime, reason, "runtime not available; its models will say so"),
             }
         }
-        let serving = serving(&config, runtimes, audit.clone())?;
+        let cache = &config.runtimes.cache;
+        std::fs::create_dir_all(cache)
+            .with_context(|| format!("the cache folder {} cannot be made", cache.display()))?;
+        let serving = serving(&config, runtimes, audit.clone());
         Ok(Self { config, audit, events, serving, readiness: Arc::default(), listeners })
     }
 
@@ -112,11 +115,10 @@ impl App {
 }
 
 /// The serving core over the configured repository; the command line builds the same one.
-pub fn serving(config: &Config, runtimes: Runtimes, audit: AuditSink) -> anyhow::Result<Serving> {
+pub fn serving(config: &Config, runtimes: Runtimes, audit: AuditSink) -> Serving {
     let cores = process::usable_cores();
-    let cache_dir = config.runtimes.cache.clone();
-    std::fs::create_dir_all(&cache_dir)
-        .with_context(|| format!("the cache folder {} cannot be made", cache_dir.display()))?;
+    // Made by the daemon alone: a command line that only looks leaves nothing behind.
+    let cache_dir = config.runtimes.cache.is_dir().then(|| config.runtimes.cache.clone());
     let defaults = ModelDefaults {
         threads: if config.runtimes.threads == 0 { cores } else { config.runtimes.threads },
         max_queue_size: config.serving.max_queue_size,
@@ -125,7 +127,7 @@ pub fn serving(config: &Config, runtimes: Runtimes, audit: AuditSink) -> anyhow:
     };
     let path = config.repository.path.clone();
     let repository = Repository::new(path, runtimes, defaults, config.repository.parallel_loads, audit.clone());
-    Ok(Serving::new(repository, audit, cores, config.http.max_pixels))
+    Serving::new(repository, audit, cores, config.http.max_pixels)
 }
 
 /// Loads every model, then again what has changed at each SIGHUP.

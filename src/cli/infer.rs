@@ -148,7 +148,7 @@ fn progress(files: usize) -> ProgressBar {
 async fn standalone(config: &Config, args: &InferArgs) -> anyhow::Result<Serving> {
     // Nobody reads the events of a command line.
     let (audit, _) = AuditSink::channel();
-    let serving = daemon::serving(config, Runtimes::new(config.runtimes.dir.clone()), audit)?;
+    let serving = daemon::serving(config, Runtimes::new(config.runtimes.dir.clone()), audit);
     serving.repository().load(&args.model, &Principal::Local).await?;
     Ok(serving)
 }

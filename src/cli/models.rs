@@ -67,13 +67,13 @@ Examples:
 pub fn run(globals: &Globals, args: &ModelsArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let mut config = globals.load_config()?;
     match &args.command {
-        ModelsCommand::List { json } => list(&repository(&config)?, *json, out),
-        ModelsCommand::Show { model, json } => block_on(show(&repository(&config)?, model, *json, out))?,
+        ModelsCommand::List { json } => list(&repository(&config), *json, out),
+        ModelsCommand::Show { model, json } => block_on(show(&repository(&config), model, *json, out))?,
         ModelsCommand::Check { models, repository: path, json } => {
             if let Some(path) = path {
                 config.repository.path.clone_from(path);
             }
-            let repository = repository(&config)?;
+            let repository = repository(&config);
             let models = if models.is_empty() { repository.names_on_disk()? } else { models.clone() };
             block_on(check(&repository, &models, *json, out))?
         }
@@ -81,11 +81,11 @@ pub fn run(globals: &Globals, args: &ModelsArgs, out: &mut Output) -> anyhow::Re
 }
 
 /// The configured repository; nothing is loaded.
-pub fn repository(config: &Config) -> anyhow::Result<Repository> {
+pub fn repository(config: &Config) -> Repository {
     // Nobody reads the events of a command line.
     let (audit, _) = AuditSink::channel();
-    let serving = daemon::serving(config, Runtimes::new(config.runtimes.dir.clone()), audit)?;
-    Ok(serving.repository().clone())
+    let serving = daemon::serving(config, Runtimes::new(config.runtimes.dir.clone()), audit);
+    serving.repository().clone()
 }
 
 fn list(repository: &Repository, as_json: bool, out: &mut Output) -> anyhow::Result<Exit> {

@@ -24,8 +24,8 @@ pub struct ModelDefaults {
     pub max_queue_size: usize,
     /// After this a caller gets 504.
     pub timeout: Duration,
-    /// Where compiled models are kept between starts.
-    pub cache_dir: PathBuf,
+    /// Where compiled models are kept between starts, if anywhere.
+    pub cache_dir: Option<PathBuf>,
 }
 
 /// Why a version could not be loaded. One line for people.
@@ -116,7 +116,7 @@ impl LoadedModel {
     ) -> Result<Self, String> {
         let config = source.config;
         let threads = if config.instance_group.threads == 0 { defaults.threads } else { config.instance_group.threads };
-        let options = LoadOptions { threads, cache_dir: Some(defaults.cache_dir.clone()) };
+        let options = LoadOptions { threads, cache_dir: defaults.cache_dir.clone() };
         let queue_limit = config.queue.max_size.unwrap_or(defaults.max_queue_size);
         let (name, count) = (source.name.as_str(), config.instance_group.count);
         let instances = Instances::start(name, count, queue_limit, runtimes, runtime, &folder.files, &options)

@@ -11,10 +11,7 @@ use crate::repository::Repository;
 pub fn checks(config: &Config) -> Vec<Check> {
     let name = "models";
     let advice = "put models there, or set repository.path";
-    let repository = match repository(config) {
-        Ok(repository) => repository,
-        Err(error) => return vec![Check::fail(name, format!("{error:#}"), "make the folder writable")],
-    };
+    let repository = repository(config);
     match repository.names_on_disk() {
         Err(error) => vec![Check::fail(name, error.to_string(), advice)],
         Ok(models) if models.is_empty() => {
