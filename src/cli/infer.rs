@@ -160,7 +160,8 @@ async fn ask(serving: &Serving, target: &Target, file: &Path) -> Answer {
     let content = Bytes::from(std::fs::read(file)?);
     if ImageFormat::sniff(&content).is_some() {
         let answer = serving.classify(&target.model, target.version, content, &Principal::Local).await?;
-        return Ok(serde_json::to_value(PhotographAnswer::new(&answer))?);
+        // Through its text, as over HTTP: a score stays the shortest number that is the same f32.
+        return Ok(serde_json::from_slice(&serde_json::to_vec(&PhotographAnswer::new(&answer))?)?);
     }
     let decoded = decode::decode_request(target.clone(), content, None, Instant::now())?;
     let answer = serving.infer(decoded.request, &Principal::Local).await?;

@@ -1,0 +1,124 @@
+//! The command line as people and scripts use it.
+
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::daemon::{TestRoot, data, write};
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn run(root: &TestRoot, arguments: &[&str]) -> Output {
+    root.command(arguments).output().unwrap()
+}
+
+/// The lines of `--format jsonl`, without the times, which differ.
+fn answers(output: &Output) -> Vec<Value> {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let parse = |line: &str| {
+        let mut line: Value = serde_json::from_str(line).unwrap();
+        line.as_object_mut().unwrap().remove("time_ms");
+        line
+    };
+    text(&output.stdout).lines().map(parse).collect()
+}
+
+#[test]
+fn infer_answers_alike_alone_over_tcp_and_over_the_unix_socket() {
+    let root = TestRoot::new().models(&["efficientnet_lite0"]);
+    let photos = root.folder.path().join("photos");
+    for name in ["coffee.png", "camera.webp"] {
+        write(&photos.join(name), &data(&format!("photos/{name}")));
+    }
+    write(&photos.join("below/notes.txt"), b"not a photograph, and not looked at");
+    let photos = photos.display().to_string();
+    let infer = ["infer", "efficientnet_lite0", &photos, "--format", "jsonl", "--top", "1"];
+    let alone = answers(&run(&root, &infer));
+    let labels: Vec<_> = alone.iter().map(|answer| answer["labels"][0]["label"].as_str().unwrap()).collect();
+    assert_eq!(labels, ["tripod", "espresso"], "in the order of their names");
+
+    let daemon = root.start();
+    for url in
+        [format!("http://{}", daemon.address), format!("unix:{}/ledge.sock", daemon.root.folder.path().display())]
+    {
+        let asked = answers(&run(&daemon.root, &[&infer[..], &["--url", &url]].concat()));
+        assert_eq!(asked, alone, "{url}");
+    }
+}
+
+#[test]
+fn infer_says_which_file_failed_and_goes_on() {
+    let root = TestRoot::new().models(&["efficientnet_lite0", "add_sub"]);
+    let bad = root.folder.path().join("bad.png");
+    write(&bad, b"\x89PNG\r\n\x1a\nnothing more");
+    let good = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/photos/coffee.png");
+    let output = run(&root, &["infer", "efficientnet_lite0", &bad.display().to_string(), good]);
+    assert_eq!(output.status.code(), Some(1));
+    let table = text(&output.stdout);
+    assert!(table.contains("bad.png") && table.contains("error:") && table.contains("espresso"), "{table}");
+
+    let request = root.folder.path().join("request.json");
+    let row = |name: &str| serde_json::json!({"name": name, "datatype": "FP32", "shape": [1, 16], "data": vec![2; 16]});
+    write(&request, serde_json::json!({"inputs": [row("INPUT0"), row("INPUT1")]}).to_string().as_bytes());
+    let output = run(&root, &["infer", "add_sub", &request.display().to_string(), "--format", "jsonl"]);
+    assert_eq!(answers(&output)[0]["outputs"][0]["data"][0], 4.0);
+
+    let output = run(&root, &["infer", "nope", good]);
+    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("no such folder"), "{output:?}");
+}
+
+#[test]
+fn models_are_listed_shown_and_checked() {
+    let root = TestRoot::new().models(&["add_sub", "ir_add", "broken_png"]);
+    let list: Value = serde_json::from_slice(&run(&root, &["models", "list", "--json"]).stdout).unwrap();
+    let names: Vec<_> = list.as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["add_sub", "broken_png", "ir_add"]);
+    let shown = text(&run(&root, &["models", "show", "add_sub"]).stdout);
+    assert!(shown.contains("INPUT1 FP32 [-1, 16]") && shown.contains("onnxruntime"), "{shown}");
+    let output = run(&root, &["models", "check", "--json"]);
+    assert_eq!(output.status.code(), Some(1), "one model is broken");
+    let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let row = |model: &str, runtime: Option<&str>| {
+        let rows = rows.as_array().unwrap();
+        rows.iter().find(|row| row["model"] == model && row["runtime"].as_str() == runtime).unwrap().clone()
+    };
+    assert_eq!(row("add_sub", Some("onnxruntime"))["ok"], true);
+    assert_eq!(row("add_sub", Some("openvino"))["ok"], true);
+    assert_eq!(row("ir_add", Some("openvino"))["ok"], true);
+    assert!(row("broken_png", None)["reason"].as_str().unwrap().contains("not an ONNX model"));
+    assert!(run(&root, &["models", "check", "add_sub"]).status.success());
+    assert!(!root.folder.path().join("cache").exists(), "looking leaves nothing behind");
+}
+
+#[test]
+fn a_wrong_configuration_ends_with_78_and_every_mistake() {
+    let root = TestRoot::new();
+    let file = "[http]\nlisten = [\"0.0.0.0:8000\"]\nmax_body = 3\n[log]\nformat = \"xml\"\n";
+    write(&root.folder.path().join("ledge.toml"), file.as_bytes());
+    for verb in [&["serve"][..], &["config", "check"], &["models", "list"]] {
+        let output = run(&root, verb);
+        assert_eq!(output.status.code(), Some(78), "{verb:?}");
+        let mistakes = text(&output.stderr);
+        assert!(mistakes.contains("ledge.toml:3") && mistakes.contains("max_body"), "{mistakes}");
+        assert!(mistakes.contains("ledge.toml:5") && mistakes.contains("xml"), "{mistakes}");
+    }
+}
+
+#[test]
+fn doctor_tells_of_the_machine_the_runtimes_and_the_models() {
+    let root = TestRoot::new().models(&["add_sub"]);
+    let output = run(&root, &["doctor", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let check = |name: &str| {
+        let checks = report["checks"].as_array().unwrap();
+        checks.iter().find(|check| check["name"] == name).unwrap_or_else(|| panic!("no {name} in {report}")).clone()
+    };
+    assert!(check("onnxruntime")["detail"].as_str().unwrap().starts_with("1.31.1"));
+    assert!(check("openvino")["detail"].as_str().unwrap().starts_with("2026.4.1"));
+    let model = check("model add_sub");
+    let detail = model["detail"].as_str().unwrap();
+    assert!(detail.contains("runs in onnxruntime") && detail.contains("runs in openvino"), "{detail}");
+}
