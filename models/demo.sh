@@ -27,12 +27,10 @@ if listening; then
 (\`ss -ltnp 'sport = :8000'\` names it.)"
 fi
 
-# With job control the daemon gets a process group of its own: Ctrl-C reaches this script alone, which ends the daemon
-# with exactly one signal, whether it came from the terminal or from make.
-set -m
+# In this script's own process group: an interrupt reaches the daemon even where the shell was started with it ignored.
+# The daemon takes a second signal for the first.
 target/release/ledge serve --root .ledge </dev/null >"$log" 2>&1 &
 daemon=$!
-set +m
 trap 'kill -TERM "$daemon" 2>/dev/null; wait "$daemon" 2>/dev/null' EXIT
 trap 'echo; echo "Stopping."; exit 0' INT TERM HUP
 
@@ -57,5 +55,8 @@ Ledge is serving on http://$address. From another terminal:
 Its log is $log. Ctrl-C stops it.
 END
 
-wait "$daemon"
+if wait "$daemon"; then
+    echo "Stopped."
+    exit 0
+fi
 fail "Ledge ended by itself."

@@ -10,7 +10,6 @@ use tokio::sync::mpsc;
 
 use crate::names::{ModelName, ModelVersion};
 use crate::principal::Principal;
-use crate::shutdown::Shutdown;
 
 /// How many events may wait for the sink. One is under 200 bytes.
 const QUEUE: usize = 8192;
@@ -107,19 +106,9 @@ impl AuditSink {
     }
 }
 
-/// Writes events to the log until the stop is asked for, and then those that are still queued.
-pub async fn write_to_log(mut events: mpsc::Receiver<AuditEvent>, shutdown: Shutdown) {
-    loop {
-        tokio::select! {
-            event = events.recv() => match event {
-                Some(event) => write(&event),
-                None => return,
-            },
-            () = shutdown.requested() => break,
-        }
-    }
-    events.close();
-    while let Ok(event) = events.try_recv() {
+/// Writes events to the log until every sink is gone.
+pub async fn write_to_log(mut events: mpsc::Receiver<AuditEvent>) {
+    while let Some(event) = events.recv().await {
         write(&event);
     }
 }

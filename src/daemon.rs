@@ -31,7 +31,11 @@ pub fn run(config: Config) -> anyhow::Result<()> {
         // Blocking work is file reading and image decoding; its threads end after ten idle seconds.
         .max_blocking_threads(process::usable_cores() + 4)
         .thread_name("control");
-    builder.build().context("the async runtime does not start")?.block_on(serve(config))
+    let runtime = builder.build().context("the async runtime does not start")?;
+    let ended = runtime.block_on(serve(config));
+    // A photograph that is still being decoded, or a file system that hangs, must not hold up the end.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    ended
 }
 
 async fn serve(config: Config) -> anyhow::Result<()> {
@@ -40,12 +44,18 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     // Signals first: one that comes while models load is a stop, not a kill.
     stop_on_signals(&shutdown)?;
     let app = App::build(config).await?;
-    let audit = app.audit.clone();
-    app.spawn(&shutdown)?;
+    let (audit, repository) = (app.audit.clone(), app.serving.repository().clone());
+    // Apart from the other tasks: it writes what they record to their very end.
+    let audit_writer = Shutdown::default();
+    app.spawn(&shutdown, &audit_writer)?;
     shutdown.requested().await;
     notify(&[sd_notify::NotifyState::Stopping]);
     audit.record(AuditEvent::Stopped);
-    if !shutdown.drain(grace).await {
+    let drained = shutdown.drain(grace).await;
+    let _ = tokio::time::timeout(LAST_STEPS, repository.unload_all(&Principal::Local)).await;
+    drop((audit, repository));
+    audit_writer.drain(LAST_STEPS).await;
+    if !drained {
         tracing::warn!(grace_ms = grace.as_millis(), "some requests were still running at the end of the grace period");
     }
     match shutdown.failure() {
@@ -53,6 +63,9 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         None => Ok(()),
     }
 }
+
+/// How long unloading models, and then writing the last audit events, may take at the end.
+const LAST_STEPS: Duration = Duration::from_secs(2);
 
 /// The daemon's parts, built and bound, not yet serving.
 struct App {
@@ -85,20 +98,20 @@ impl App {
         Ok(Self { config, audit, events, serving, readiness: Arc::default(), listeners })
     }
 
-    fn spawn(self, shutdown: &Shutdown) -> anyhow::Result<()> {
+    fn spawn(self, shutdown: &Shutdown, audit_writer: &Shutdown) -> anyhow::Result<()> {
         let Self { config, audit, events, serving, readiness, listeners } = self;
         for address in listeners.tcp_addresses() {
             tracing::info!(%address, "listening");
         }
         let latch = readiness.latch();
-        let app = http::App::new(serving.clone(), readiness.clone(), config.http.clone());
+        let app = http::App::new(serving.clone(), readiness.clone(), config.http.clone(), shutdown.clone());
         listeners.serve(&http::router(app), &config.http, shutdown);
         let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
         shutdown.spawn_essential("model repository", {
             let shutdown = shutdown.clone();
             async move { keep_repository(serving.repository(), latch, hangup, &shutdown).await }
         });
-        shutdown.spawn(audit_event::write_to_log(events, shutdown.clone()));
+        audit_writer.spawn(audit_event::write_to_log(events));
         let waiting = shutdown.clone();
         shutdown.spawn(async move {
             tokio::select! {
@@ -127,7 +140,7 @@ pub fn serving(config: &Config, runtimes: Runtimes, audit: AuditSink) -> Serving
     };
     let path = config.repository.path.clone();
     let repository = Repository::new(path, runtimes, defaults, config.repository.parallel_loads, audit.clone());
-    Serving::new(repository, audit, cores, config.http.max_pixels)
+    Serving::new(repository, audit, cores, config.serving.max_queue_size, config.http.max_pixels)
 }
 
 /// Loads every model, then again what has changed at each SIGHUP.

@@ -49,6 +49,7 @@ enum Target {
 pub struct DaemonConnection {
     sender: http1::SendRequest<Full<Bytes>>,
     host: String,
+    url: String,
 }
 
 /// A daemon's answer.
@@ -80,17 +81,17 @@ impl DaemonConnection {
             Target::Tcp { authority } => {
                 let connecting = tokio::time::timeout(CONNECT, TcpStream::connect(&authority));
                 let stream = connecting.await.map_err(late)?.map_err(failed)?;
-                Self::over(TokioIo::new(stream), authority).await
+                Self::over(TokioIo::new(stream), authority, url).await
             }
             Target::Unix { path } => {
                 let connecting = tokio::time::timeout(CONNECT, UnixStream::connect(&path));
                 let stream = connecting.await.map_err(late)?.map_err(failed)?;
-                Self::over(TokioIo::new(stream), "localhost".to_owned()).await
+                Self::over(TokioIo::new(stream), "localhost".to_owned(), url).await
             }
         }
     }
 
-    async fn over<S>(stream: S, host: String) -> Result<Self, EgressError>
+    async fn over<S>(stream: S, host: String, url: &str) -> Result<Self, EgressError>
     where
         S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
     {
@@ -100,7 +101,7 @@ impl DaemonConnection {
             // Its error is also the error of the request that is under way.
             let _ = connection.await;
         });
-        Ok(Self { sender, host })
+        Ok(Self { sender, host, url: url.to_owned() })
     }
 
     /// Posts `body` and waits for the whole answer.
@@ -110,7 +111,11 @@ impl DaemonConnection {
             .header(http::header::CONTENT_TYPE, content_type)
             .body(Full::new(body))
             .map_err(|_| EgressError::Address { url: path.to_owned() })?;
-        self.sender.ready().await?;
+        // The daemon closes a connection whose body it refused to read.
+        if self.sender.ready().await.is_err() {
+            *self = Self::open(&self.url).await?;
+            self.sender.ready().await?;
+        }
         let response = self.sender.send_request(request).await?;
         let status = response.status().as_u16();
         let body = response.into_body().collect().await?.to_bytes();

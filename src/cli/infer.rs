@@ -25,7 +25,6 @@ use crate::protocol::decode::{self, ReplyFormat, Target};
 use crate::protocol::encode;
 use crate::protocol::photograph::PhotographAnswer;
 use crate::serving::Serving;
-use crate::telemetry::process;
 
 /// The arguments of `ledge infer`.
 #[derive(Debug, Args)]
@@ -87,13 +86,19 @@ pub fn run(globals: &Globals, args: &InferArgs, out: &mut Output) -> anyhow::Res
         } else {
             let serving = &standalone(&config, args).await?;
             let target = &target;
-            // A file is decoded while the one before it is inferred on; the order stays.
+            // One is decoded while the one before it is inferred on: more would only wait, against the model's deadline.
             let answers = stream::iter(&files).map(|file| async move { (file, ask(serving, target, file).await) });
-            let mut answers = std::pin::pin!(answers.buffered(2 * process::usable_cores()));
+            let mut answers = std::pin::pin!(answers.buffered(2));
+            let mut written = Ok(());
             while let Some((file, answer)) = answers.next().await {
-                progress.suspend(|| report.write(file, answer))?;
+                written = progress.suspend(|| report.write(file, answer));
+                if written.is_err() {
+                    break;
+                }
                 progress.inc(1);
             }
+            serving.repository().unload_all(&Principal::Local).await;
+            written?;
         }
         progress.finish_and_clear();
         Ok(if report.failed == 0 { Exit::Success } else { Exit::Failure })

@@ -167,6 +167,7 @@ async fn show(repository: &Repository, name: &ModelName, as_json: bool, out: &mu
         let image = model.config.pipeline.image_classification.is_some();
         writeln!(out, "  photographs  {}", if image { "yes: JPEG, PNG and WebP" } else { "no" })?;
     }
+    repository.unload_all(&Principal::Local).await;
     Ok(Exit::Success)
 }
 

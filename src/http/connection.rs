@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
@@ -137,10 +137,15 @@ impl Listeners {
 async fn remove_stale(path: &Path) -> Result<(), BindError> {
     match tokio::net::UnixStream::connect(path).await {
         Ok(_) => Err(BindError::InUse { path: path.to_owned() }),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)
+        // A plain file refuses a connection too, and is somebody's.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && is_socket(path) => std::fs::remove_file(path)
             .map_err(|error| BindError::Refused { address: path.display().to_string(), error }),
         Err(_) => Ok(()),
     }
+}
+
+fn is_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
 }
 
 #[derive(Clone)]

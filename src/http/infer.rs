@@ -1,29 +1,32 @@
 //! `POST /v2/models/{model}[/versions/{version}]/infer`.
 
-use std::collections::HashMap;
 use std::time::Instant;
 
 use axum::Extension;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
+use bytes::Bytes;
 
-use super::models::target;
+use super::models::{PathParts, target};
 use super::reply::{Failure, json, json_bytes};
 use super::{App, body};
 use crate::pipeline::image::ImageFormat;
 use crate::principal::Principal;
-use crate::protocol::decode::{self, DecodedRequest};
-use crate::protocol::encode;
+use crate::protocol::decode::{self, DecodedRequest, Target};
 use crate::protocol::photograph::PhotographAnswer;
+use crate::protocol::{ProtocolError, encode};
 
 /// Says how much of a body is JSON; what follows is binary tensor data.
 const HEADER_LENGTH: &str = "inference-header-content-length";
 
+/// JSON above this is not decoded on an async thread, which would keep other callers waiting.
+const LARGE_JSON: usize = 256 << 10;
+
 /// Answers an inference call: tensors in the protocol's framing, or a photograph.
 pub async fn infer(
     State(app): State<App>,
-    Path(path): Path<HashMap<String, String>>,
+    PathParts(path): PathParts,
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, Failure> {
@@ -39,17 +42,17 @@ pub async fn infer(
         json(&PhotographAnswer::new(&answer))
     } else {
         let looks_like = ImageFormat::sniff(&bytes);
-        let DecodedRequest { id, request, reply, .. } = decode::decode_request(target, bytes, header_length, arrived)
-            .map_err(|error| match looks_like {
-            Some(format) if header_length.is_none() => {
-                let kind = format.content_type();
-                Failure::new(
-                    StatusCode::BAD_REQUEST,
-                    format!("the body is a photograph: send it with 'Content-Type: {kind}'"),
-                )
-            }
-            _ => error.into(),
-        })?;
+        let DecodedRequest { id, request, reply, .. } =
+            decode(target, bytes, header_length, arrived).await.map_err(|error| match looks_like {
+                Some(format) if header_length.is_none() => {
+                    let kind = format.content_type();
+                    Failure::new(
+                        StatusCode::BAD_REQUEST,
+                        format!("the body is a photograph: send it with 'Content-Type: {kind}'"),
+                    )
+                }
+                _ => error.into(),
+            })?;
         let answer = app.serving().infer(request, &principal).await?;
         let encoded = encode::encode_response(&answer, id.as_deref(), &reply)?;
         let header_length = encoded.header_length;
@@ -62,6 +65,20 @@ pub async fn infer(
         response
     };
     Ok(body::pack(&parts.headers, response).await)
+}
+
+/// Decodes a request, a large one off the async thread: 1 MB of JSON takes some milliseconds.
+async fn decode(
+    target: Target,
+    bytes: Bytes,
+    header_length: Option<usize>,
+    arrived: Instant,
+) -> Result<DecodedRequest, ProtocolError> {
+    if header_length.unwrap_or(bytes.len()) <= LARGE_JSON {
+        return decode::decode_request(target, bytes, header_length, arrived);
+    }
+    let decoding = tokio::task::spawn_blocking(move || decode::decode_request(target, bytes, header_length, arrived));
+    decoding.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
 fn content_type(headers: &HeaderMap) -> Option<String> {

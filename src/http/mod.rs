@@ -22,9 +22,10 @@ use axum::routing::{get, post};
 
 use crate::readiness::Readiness;
 use crate::serving::Serving;
+use crate::shutdown::Shutdown;
 use config::HttpConfig;
 pub use connection::{BindError, Listeners};
-use reply::error;
+use reply::{Failure, error};
 
 /// What every handler may use.
 #[derive(Debug, Clone)]
@@ -37,12 +38,13 @@ struct Shared {
     serving: Serving,
     readiness: Arc<Readiness>,
     config: HttpConfig,
+    shutdown: Shutdown,
 }
 
 impl App {
     /// The parts that the handlers call.
-    pub fn new(serving: Serving, readiness: Arc<Readiness>, config: HttpConfig) -> Self {
-        Self { shared: Arc::new(Shared { serving, readiness, config }) }
+    pub fn new(serving: Serving, readiness: Arc<Readiness>, config: HttpConfig, shutdown: Shutdown) -> Self {
+        Self { shared: Arc::new(Shared { serving, readiness, config, shutdown }) }
     }
 
     fn serving(&self) -> &Serving {
@@ -55,6 +57,19 @@ impl App {
 
     fn config(&self) -> &HttpConfig {
         &self.shared.config
+    }
+
+    /// Runs `work` to its end even when the caller hangs up meanwhile: a load that is cut off half-way would leave its
+    /// state behind.
+    async fn to_the_end<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        self.shared.shutdown.spawn(async move {
+            let _ = sender.send(work.await);
+        });
+        receiver.await.map_err(|_| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "the work ended without a result"))
     }
 }
 

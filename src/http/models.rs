@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{FromRequestParts, Path, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
@@ -24,7 +25,18 @@ use crate::repository::model_config;
 use crate::repository::statistics::{BatchTotals, Counters, Total};
 use crate::repository::{LoadedModel, State as Loaded};
 
-type PathParts = Path<HashMap<String, String>>;
+/// The named parts of a path, percent-decoded; what is not UTF-8 is a 400 like any other.
+#[derive(Debug)]
+pub struct PathParts(pub HashMap<String, String>);
+
+impl<S: Send + Sync> FromRequestParts<S> for PathParts {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let path = Path::from_request_parts(parts, state).await;
+        path.map(|Path(parts)| Self(parts)).map_err(|error| Failure::new(StatusCode::BAD_REQUEST, error.body_text()))
+    }
+}
 
 /// The model and version that a path names.
 pub fn target(path: &HashMap<String, String>) -> Result<Target, Failure> {
@@ -40,7 +52,7 @@ fn pin(app: &App, path: &HashMap<String, String>) -> Result<Arc<LoadedModel>, Fa
 }
 
 /// `GET .../ready`: 404 when unknown, 503 when known and not ready.
-pub async fn ready(State(app): State<App>, Path(path): PathParts) -> Result<StatusCode, Failure> {
+pub async fn ready(State(app): State<App>, PathParts(path): PathParts) -> Result<StatusCode, Failure> {
     let Target { model, version } = target(&path)?;
     match app.serving().repository().pin(&model, version) {
         Ok(_) => Ok(StatusCode::OK),
@@ -50,7 +62,7 @@ pub async fn ready(State(app): State<App>, Path(path): PathParts) -> Result<Stat
 }
 
 /// `GET /v2/models/{model}[/versions/{version}]`.
-pub async fn metadata(State(app): State<App>, Path(path): PathParts) -> Result<Response, Failure> {
+pub async fn metadata(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, Failure> {
     let model = pin(&app, &path)?;
     let versions: Vec<_> = app.serving().repository().live(&model.name)?.iter().map(|live| live.version).collect();
     let (inputs, outputs) = (model.signature.inputs.clone(), model.signature.outputs.clone());
@@ -66,7 +78,7 @@ fn platform(runtime: Runtime) -> &'static str {
 }
 
 /// `GET .../config`: the model config in Triton's form.
-pub async fn config(State(app): State<App>, Path(path): PathParts) -> Result<Response, Failure> {
+pub async fn config(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, Failure> {
     let model = pin(&app, &path)?;
     let (name, runtime) = (model.name.clone(), model.runtime());
     let mut config = documents::ModelConfig::new(name.clone(), platform(runtime), runtime.as_str());
@@ -98,7 +110,7 @@ pub async fn config(State(app): State<App>, Path(path): PathParts) -> Result<Res
 }
 
 /// `GET .../stats` of one model: of one version, or of all that are live.
-pub async fn statistics(State(app): State<App>, Path(path): PathParts) -> Result<Response, Failure> {
+pub async fn statistics(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, Failure> {
     let pinned = pin(&app, &path)?;
     let models = match path.get("version") {
         Some(_) => vec![pinned],
@@ -170,7 +182,7 @@ pub async fn index(State(app): State<App>, request: Request) -> Result<Response,
 /// `POST /v2/repository/models/{model}/load`.
 pub async fn load(
     State(app): State<App>,
-    Path(path): PathParts,
+    PathParts(path): PathParts,
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<StatusCode, Failure> {
@@ -187,14 +199,15 @@ pub async fn load(
         );
         return Err(Failure::new(StatusCode::BAD_REQUEST, message));
     }
-    app.serving().repository().load(&name, &principal).await?;
+    let repository = app.serving().repository().clone();
+    app.to_the_end(async move { repository.load(&name, &principal).await }).await??;
     Ok(StatusCode::OK)
 }
 
 /// `POST /v2/repository/models/{model}/unload`.
 pub async fn unload(
     State(app): State<App>,
-    Path(path): PathParts,
+    PathParts(path): PathParts,
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<StatusCode, Failure> {
@@ -202,6 +215,7 @@ pub async fn unload(
     let name = target(&path)?.model;
     // There are no ensembles, so there are no dependents to unload.
     UnloadRequest::decode(&management_body(&app, &parts.headers, body).await?)?;
-    app.serving().repository().unload(&name, &principal).await?;
+    let repository = app.serving().repository().clone();
+    app.to_the_end(async move { repository.unload(&name, &principal).await }).await??;
     Ok(StatusCode::OK)
 }

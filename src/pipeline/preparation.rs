@@ -79,6 +79,15 @@ pub enum PreparationError {
 }
 
 impl ImagePreparation {
+    /// The shape of every tensor that [`Self::prepare`] makes.
+    pub fn shape(&self) -> [usize; 4] {
+        let [height, width] = self.crop.map(|side| side as usize);
+        match self.layout {
+            Layout::Nchw => [1, 3, height, width],
+            Layout::Nhwc => [1, height, width, 3],
+        }
+    }
+
     /// The tensor of a picture: `[1, 3, height, width]` or `[1, height, width, 3]`, each element
     /// `(pixel - mean) / std`; for UINT8 rounded and kept within 0 to 255.
     ///

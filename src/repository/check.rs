@@ -51,7 +51,14 @@ impl Repository {
                     VersionSource { name, version, folder: &path, config: &pinned, config_text: "", statistics };
                 let started = Instant::now();
                 let outcome = LoadedModel::load(source, self.runtimes(), &self.shared.defaults).await;
-                let outcome = outcome.map(|_| started.elapsed()).map_err(|error| error.to_string());
+                let outcome = match outcome {
+                    Ok(model) => {
+                        let elapsed = started.elapsed();
+                        model.end().await;
+                        Ok(elapsed)
+                    }
+                    Err(error) => Err(error.to_string()),
+                };
                 trials.push(Trial { version, runtime, outcome });
             }
         }

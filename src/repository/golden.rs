@@ -134,6 +134,9 @@ impl GoldenTensor {
             return Err(format!("has shape {:?}, expected {:?}", got.shape(), self.shape));
         }
         let values = crate::tensor::to_f64(got).ok_or_else(|| format!("is {}, expected numbers", got.datatype()))?;
+        if values.len() != self.data.len() {
+            return Err(format!("has {} elements, the expected data {}", values.len(), self.data.len()));
+        }
         let worst = values.iter().zip(&self.data).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         let unequal = worst > tolerance || values.iter().any(|value| value.is_nan());
         if unequal { Err(format!("differs by {worst:.6}, more than {tolerance}")) } else { Ok(()) }

@@ -122,29 +122,72 @@ impl LoadedModel {
         let instances = Instances::start(name, count, queue_limit, runtimes, runtime, &folder.files, &options)
             .await
             .map_err(|error: LoadError| error.to_string())?;
-        let signature = config.complete(instances.signature()).map_err(|mistakes| mistakes.join("; "))?;
+        let completed = config.complete(instances.signature()).map_err(|mistakes| mistakes.join("; "));
+        let completed = completed.and_then(|signature| Ok((config.batch_limit(&signature)?, signature)));
+        let (batch_limit, signature) = match completed {
+            Ok(completed) => completed,
+            Err(reason) => {
+                let ended = instances.ended();
+                drop(instances);
+                ended.await;
+                return Err(reason);
+            }
+        };
         let model = Self {
             name: source.name.clone(),
             version: source.version,
             digest: folder.digest.clone(),
             config_text: source.config_text.to_owned(),
             config: config.clone(),
-            batch_limit: config.batch_limit(&signature)?,
+            batch_limit,
             signature,
             labels,
             timeout: config.queue.default_timeout_ms.map_or(defaults.timeout, Duration::from_millis),
             statistics: source.statistics.clone(),
             instances,
         };
-        model.check_config()?;
-        golden::check(&model, source.folder).await.map_err(|reason| format!("{runtime}: {reason}"))?;
-        Ok(model)
+        let checked = match model.check_config() {
+            Ok(()) => golden::check(&model, source.folder).await.map_err(|reason| format!("{runtime}: {reason}")),
+            Err(reason) => Err(reason),
+        };
+        match checked {
+            Ok(()) => Ok(model),
+            Err(reason) => {
+                model.end().await;
+                Err(reason)
+            }
+        }
+    }
+
+    /// Ends the model and waits until its memory is given back. A process that ends while a runtime still tears a
+    /// model down crashes.
+    pub(super) async fn end(self) {
+        let ended = self.ended();
+        drop(self);
+        ended.await;
     }
 
     /// What the model config promises that the signature does not hold.
     fn check_config(&self) -> Result<(), String> {
         if self.config.pipeline.image_classification.is_some() {
-            self.image_ports()?;
+            let (input, _) = self.image_ports()?;
+            if let (Some(pipeline), Some(port)) =
+                (&self.config.pipeline.image_classification, self.signature.inputs.get(input))
+            {
+                let prepared = pipeline.preparation().shape();
+                let fits = port.shape.len() == prepared.len()
+                    && port
+                        .shape
+                        .iter()
+                        .zip(prepared)
+                        .all(|(&dim, made)| dim == -1 || usize::try_from(dim) == Ok(made));
+                if !fits {
+                    return Err(format!(
+                        "pipeline.image_classification makes tensors of shape {prepared:?}, input {:?} takes {:?}",
+                        port.name, port.shape
+                    ));
+                }
+            }
         }
         Ok(())
     }
@@ -203,7 +246,7 @@ fn no_runtime(reason: String) -> VersionError {
     VersionError::NoRuntime { reasons: vec![reason] }
 }
 
-fn labels(config: &ModelConfig, folder: &Path) -> Result<HashMap<String, Vec<String>>, FolderError> {
+pub(super) fn labels(config: &ModelConfig, folder: &Path) -> Result<HashMap<String, Vec<String>>, FolderError> {
     let named = config.output.iter().filter_map(|output| Some((&output.name, output.labels.as_ref()?)));
     named.map(|(name, file)| Ok((name.clone(), folder::labels(&folder.join(file))?))).collect()
 }

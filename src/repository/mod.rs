@@ -108,6 +108,9 @@ pub struct IndexRow {
     pub state: State,
 }
 
+/// Why a version that was unloaded on request does not answer, in Triton's word.
+const UNLOADED: &str = "unloaded";
+
 /// A handle to the model repository. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Repository {
@@ -198,7 +201,8 @@ impl Repository {
         }
         for model in self.models() {
             if !names.contains(&model.name) {
-                self.unload_model(&model, principal).await;
+                let _alone = model.busy.lock().await;
+                self.unload_versions(&model, principal).await;
                 self.forget(&model.name);
             }
         }
@@ -227,6 +231,12 @@ impl Repository {
         let model = self.model(name).ok_or_else(|| PinError::UnknownModel { model: name.clone() })?;
         self.unload_model(&model, principal).await;
         Ok(())
+    }
+
+    /// Takes every model out of service, as the daemon does before it ends: a runtime that is still running while its
+    /// library is torn down crashes.
+    pub async fn unload_all(&self, principal: &Principal) {
+        join_all(self.models().iter().map(|model| self.unload_model(model, principal))).await;
     }
 
     /// Pins a version for one request.
@@ -310,8 +320,22 @@ impl Repository {
 
     async fn load_model(&self, model: &Model, principal: &Principal, effort: Effort) -> Result<(), LoadModelError> {
         let _alone = model.busy.lock().await;
+        if !self.model(&model.name).is_some_and(|current| std::ptr::eq(&raw const *current, model)) {
+            let reason = "it was removed from the repository meanwhile".to_owned();
+            return Err(LoadModelError::Failed { model: model.name.clone(), reason });
+        }
         let result = self.load_versions(model, principal, effort).await;
-        model.states().fault = result.as_ref().err().cloned();
+        {
+            let mut states = model.states();
+            states.fault = result.as_ref().err().cloned();
+            if let Err(reason) = &result {
+                // A mistake in model.toml is now the reason, not that it was unloaded once.
+                let unloaded = State::Unavailable(UNLOADED.to_owned());
+                for state in states.versions.values_mut().filter(|state| **state == unloaded) {
+                    *state = State::Unavailable(reason.clone());
+                }
+            }
+        }
         result.map_err(|reason| LoadModelError::Failed { model: model.name.clone(), reason })
     }
 
@@ -328,6 +352,9 @@ impl Repository {
         }
         let before = model.slot.live();
         let (mut live, mut failures) = (Vec::new(), Vec::new());
+        for &version in selected.iter().filter(|&&version| !before.iter().any(|old| old.version == version)) {
+            model.set(version, State::Loading);
+        }
         for &version in &selected {
             let old = before.iter().find(|old| old.version == version);
             let statistics = model.states().statistics.entry(version).or_default().clone();
@@ -341,13 +368,10 @@ impl Repository {
             };
             if let Some(old) = old
                 && effort == Effort::Changed
-                && is_unchanged(old, &path, &config_text).await
+                && self.is_unchanged(old, &path, &config_text).await
             {
                 live.push(old.clone());
                 continue;
-            }
-            if old.is_none() {
-                model.set(version, State::Loading);
             }
             match self.load_version(source, principal).await {
                 Ok(loaded) => live.push(Arc::new(loaded)),
@@ -360,11 +384,16 @@ impl Repository {
                 }
             }
         }
+        if !failures.is_empty() {
+            // What was live goes only when its replacement is: version 1 goes on while version 2 does not load.
+            let kept: Vec<_> = before.iter().filter(|old| !live.iter().any(|new| new.version == old.version)).collect();
+            live.extend(kept.into_iter().cloned());
+        }
         let versions: Vec<_> = live.iter().map(|loaded| loaded.version).collect();
         model.slot.swap(live);
         {
             let mut states = model.states();
-            states.versions.retain(|version, _| selected.contains(version));
+            states.versions.retain(|version, _| selected.contains(version) || versions.contains(version));
             states.versions.extend(versions.iter().map(|&version| (version, State::Ready)));
         }
         for old in before.iter().filter(|old| !versions.contains(&old.version)) {
@@ -402,8 +431,22 @@ impl Repository {
         }
     }
 
+    async fn is_unchanged(&self, old: &LoadedModel, folder: &Path, config_text: &str) -> bool {
+        // A turn, as for a load: it reads the model as a whole.
+        let _turn = self.shared.loads.acquire().await;
+        let path = folder.join(old.version.to_string());
+        let digest = tokio::task::spawn_blocking(move || Some(folder::version(&path).ok()?.digest)).await;
+        let same_labels = loaded_model::labels(&old.config, folder).is_ok_and(|labels| labels == old.labels);
+        old.config_text == config_text && same_labels && matches!(digest, Ok(Some(digest)) if digest == old.digest)
+    }
+
     async fn unload_model(&self, model: &Model, principal: &Principal) {
         let _alone = model.busy.lock().await;
+        self.unload_versions(model, principal).await;
+    }
+
+    /// With the model's lock held.
+    async fn unload_versions(&self, model: &Model, principal: &Principal) {
         let before = model.slot.live();
         for old in &before {
             model.set(old.version, State::Unloading);
@@ -415,7 +458,7 @@ impl Repository {
         drop(before);
         join_all(ended).await;
         for version in versions {
-            model.set(version, State::Unavailable("unloaded".to_owned()));
+            model.set(version, State::Unavailable(UNLOADED.to_owned()));
         }
     }
 
@@ -431,10 +474,4 @@ impl Repository {
 enum Effort {
     Always,
     Changed,
-}
-
-async fn is_unchanged(old: &LoadedModel, folder: &Path, config_text: &str) -> bool {
-    let path = folder.join(old.version.to_string());
-    let digest = tokio::task::spawn_blocking(move || Some(folder::version(&path).ok()?.digest)).await;
-    old.config_text == config_text && matches!(digest, Ok(Some(digest)) if digest == old.digest)
 }

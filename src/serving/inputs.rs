@@ -241,7 +241,8 @@ fn raw(model: &LoadedModel, bytes: bytes::Bytes) -> Result<Tensor, Misfit> {
     if variable > 1 {
         return Err(error(format!("input '{}' has {variable} variable dimensions, at most one is allowed", port.name)));
     }
-    let fixed: usize = shape.iter().flatten().product::<usize>().saturating_mul(size);
+    let known: Vec<usize> = shape.iter().flatten().copied().collect();
+    let fixed = crate::tensor::element_count(&known).and_then(|count| count.checked_mul(size)).unwrap_or(usize::MAX);
     if let Some(free) = shape.iter_mut().find(|dim| dim.is_none()) {
         *free = bytes.len().checked_div(fixed);
     }

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 
 use crate::audit_event::{AuditEvent, AuditSink};
 use crate::clock;
-use crate::inference::backend::RunError;
+use crate::inference::backend::{ComputeTime, RunError};
 use crate::inference::instance::{Answer, InferError};
 use crate::names::{ModelName, ModelVersion};
 use crate::pipeline::classification::{self, Label};
@@ -84,13 +84,32 @@ pub struct Serving {
     audit: AuditSink,
     /// One permit a core: decoding photographs may use all cores, but never more threads than that.
     decoders: Arc<Semaphore>,
+    /// One permit for each photograph that is decoded or waits for it.
+    photographs: Arc<Semaphore>,
+    max_queue_size: usize,
     max_pixels: u64,
 }
 
 impl Serving {
-    /// A serving core over a repository. Photographs above `max_pixels` are refused; `decoders` are decoded at a time.
-    pub fn new(repository: Repository, audit: AuditSink, decoders: usize, max_pixels: u64) -> Self {
-        Self { repository, audit, decoders: Arc::new(Semaphore::new(decoders.max(1))), max_pixels }
+    /// A serving core over a repository. Photographs above `max_pixels` are refused; `decoders` are decoded at a time
+    /// and `max_queue_size` more may wait for that.
+    pub fn new(
+        repository: Repository,
+        audit: AuditSink,
+        decoders: usize,
+        max_queue_size: usize,
+        max_pixels: u64,
+    ) -> Self {
+        let decoders = decoders.max(1);
+        let photographs = Arc::new(Semaphore::new(decoders.saturating_add(max_queue_size).min(Semaphore::MAX_PERMITS)));
+        Self {
+            repository,
+            audit,
+            photographs,
+            decoders: Arc::new(Semaphore::new(decoders)),
+            max_queue_size,
+            max_pixels,
+        }
     }
 
     /// The model repository.
@@ -105,12 +124,10 @@ impl Serving {
 
     /// Answers an inference call.
     pub async fn infer(&self, request: InferRequest, principal: &Principal) -> Result<InferResponse, ServingError> {
-        let started = Instant::now();
-        let pinned = self.repository.pin(&request.model, request.version);
-        let model = self.admit(pinned, &request.model, principal)?;
-        let result = self.infer_pinned(&model, request, started).await;
-        self.finish(&model, principal, started, result.is_ok());
-        result
+        let call = self.call(&request.model, request.version, principal)?;
+        let (response, counted) = infer_pinned(&call.model, request, call.started).await?;
+        call.succeed(counted);
+        Ok(response)
     }
 
     /// Answers a photograph (JPEG, PNG or WebP) with its best classes. `version` as in a request.
@@ -121,48 +138,28 @@ impl Serving {
         photograph: Bytes,
         principal: &Principal,
     ) -> Result<Classified, ServingError> {
-        let started = Instant::now();
-        let pinned = self.repository.pin(name, version);
-        let model = self.admit(pinned, name, principal)?;
-        let result = self.classify_pinned(&model, photograph, started).await;
-        self.finish(&model, principal, started, result.is_ok());
-        result
+        let call = self.call(name, version, principal)?;
+        let (classified, counted) = self.classify_pinned(&call.model, photograph, call.started).await?;
+        call.succeed(counted);
+        Ok(classified)
     }
 
-    fn admit(
-        &self,
-        pinned: Result<Arc<LoadedModel>, PinError>,
+    /// Pins the model for one call.
+    fn call<'a>(
+        &'a self,
         name: &ModelName,
-        principal: &Principal,
-    ) -> Result<Arc<LoadedModel>, ServingError> {
-        if pinned.is_err() {
-            let (model, principal) = (name.clone(), principal.clone());
-            self.audit.record(AuditEvent::Inference { model, version: None, principal, ok: false });
+        version: Option<ModelVersion>,
+        principal: &'a Principal,
+    ) -> Result<Call<'a>, ServingError> {
+        let started = Instant::now();
+        match self.repository.pin(name, version) {
+            Ok(model) => Ok(Call { audit: &self.audit, model, principal, started, counted: None }),
+            Err(error) => {
+                let (model, principal) = (name.clone(), principal.clone());
+                self.audit.record(AuditEvent::Inference { model, version: None, principal, ok: false });
+                Err(error.into())
+            }
         }
-        Ok(pinned?)
-    }
-
-    fn finish(&self, model: &LoadedModel, principal: &Principal, started: Instant, ok: bool) {
-        if !ok {
-            model.statistics.failed(started.elapsed());
-        }
-        let (name, principal) = (model.name.clone(), principal.clone());
-        self.audit.record(AuditEvent::Inference { model: name, version: Some(model.version), principal, ok });
-    }
-
-    async fn infer_pinned(
-        &self,
-        model: &LoadedModel,
-        request: InferRequest,
-        started: Instant,
-    ) -> Result<InferResponse, ServingError> {
-        let fitted = inputs::fit(model, request.inputs, request.outputs.as_deref())?;
-        let deadline = request.deadline.unwrap_or(started + model.timeout);
-        let mut response = run(model, fitted, deadline, started, Duration::ZERO).await?;
-        if let Some(wanted) = &request.outputs {
-            classify_outputs(model, wanted, &mut response)?;
-        }
-        Ok(response)
     }
 
     async fn classify_pinned(
@@ -170,7 +167,7 @@ impl Serving {
         model: &Arc<LoadedModel>,
         photograph: Bytes,
         started: Instant,
-    ) -> Result<Classified, ServingError> {
+    ) -> Result<(Classified, Counted), ServingError> {
         let misfit = |reason: String| ServingError::Misfit(Misfit::Photograph { reason });
         let Some(pipeline) = &model.config.pipeline.image_classification else {
             return Err(misfit(format!(
@@ -180,15 +177,16 @@ impl Serving {
         };
         let (input, output) = model.image_ports().map_err(misfit)?;
         let port = model.signature.inputs.get(input).ok_or_else(|| misfit("the model has no input".to_owned()))?;
-        let tensor = self.decode(model.clone(), port.datatype, photograph).await?;
+        let deadline = started + model.timeout;
+        let tensor = self.decode(model.clone(), port.datatype, photograph, started, deadline).await?;
         let decode = started.elapsed();
         let fitted = Fitted { inputs: vec![tensor], outputs: vec![output], batch: 1 };
-        let response = run(model, fitted, started + model.timeout, started, decode).await?;
+        let (response, counted) = run(model, fitted, deadline, started, decode).await?;
         let (name, scores) = response.outputs.first().ok_or_else(|| misfit("no output came".to_owned()))?;
         let labels = pipeline
             .labels(scores, model.labels.get(name).map_or(&[], Vec::as_slice))
             .map_err(|error| failed(model, error.to_string()))?;
-        Ok(Classified { response, labels })
+        Ok((Classified { response, labels }, counted))
     }
 
     /// Decodes and prepares a photograph off the async threads.
@@ -197,13 +195,23 @@ impl Serving {
         model: Arc<LoadedModel>,
         datatype: crate::tensor::DataType,
         photograph: Bytes,
+        started: Instant,
+        deadline: Instant,
     ) -> Result<Tensor, ServingError> {
         let limits = DecodeLimits { max_pixels: self.max_pixels };
-        // Never closed. Queued here, a photograph waits undecoded: that is a few hundred kB, not some MB.
-        let permit = self.decoders.clone().acquire_owned().await;
+        let place = self
+            .photographs
+            .clone()
+            .try_acquire_owned()
+            .map_err(|_| ServingError::Overloaded { model: model.name.clone(), depth: self.max_queue_size })?;
+        // Queued here, a photograph waits undecoded: that is a few hundred kB, not some MB.
+        let turn = tokio::time::timeout_at(deadline.into(), self.decoders.clone().acquire_owned());
+        let permit = turn
+            .await
+            .map_err(|_| ServingError::DeadlineExceeded { model: model.name.clone(), waited: started.elapsed() })?;
         let decoded =
             tokio::task::spawn_blocking(move || {
-                let _permit = permit;
+                let _held = (permit, place);
                 let pipeline = model.config.pipeline.image_classification.as_ref()?;
                 let image = image::decode(&photograph, limits).map_err(|error| error.to_string());
                 Some(image.and_then(|image| {
@@ -220,13 +228,70 @@ impl Serving {
     }
 }
 
+/// One call on its way. When it is dropped it is counted and audited, once: as a failure unless it succeeded, so a
+/// caller that hung up leaves its trace too.
+struct Call<'a> {
+    audit: &'a AuditSink,
+    model: Arc<LoadedModel>,
+    principal: &'a Principal,
+    started: Instant,
+    counted: Option<Counted>,
+}
+
+/// What an answered call adds to the statistics.
+struct Counted {
+    batch: usize,
+    queue: Duration,
+    compute: ComputeTime,
+}
+
+impl Call<'_> {
+    fn succeed(mut self, counted: Counted) {
+        self.counted = Some(counted);
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        let (statistics, total) = (&self.model.statistics, self.started.elapsed());
+        match &self.counted {
+            Some(Counted { batch, queue, compute }) => {
+                statistics.succeeded(clock::unix_millis(), *batch, total, *queue, *compute);
+            }
+            None => statistics.failed(total),
+        }
+        self.audit.record(AuditEvent::Inference {
+            model: self.model.name.clone(),
+            version: Some(self.model.version),
+            principal: self.principal.clone(),
+            ok: self.counted.is_some(),
+        });
+    }
+}
+
+async fn infer_pinned(
+    model: &LoadedModel,
+    request: InferRequest,
+    started: Instant,
+) -> Result<(InferResponse, Counted), ServingError> {
+    let fitted = inputs::fit(model, request.inputs, request.outputs.as_deref())?;
+    // A caller may only shorten the model's own deadline.
+    let longest = started + model.timeout;
+    let deadline = request.deadline.map_or(longest, |asked| asked.min(longest));
+    let (mut response, counted) = run(model, fitted, deadline, started, Duration::ZERO).await?;
+    if let Some(wanted) = &request.outputs {
+        classify_outputs(model, wanted, &mut response)?;
+    }
+    Ok((response, counted))
+}
+
 async fn run(
     model: &LoadedModel,
     fitted: Fitted,
     deadline: Instant,
     started: Instant,
     decode: Duration,
-) -> Result<InferResponse, ServingError> {
+) -> Result<(InferResponse, Counted), ServingError> {
     let Fitted { inputs, outputs, batch } = fitted;
     let names: Vec<String> =
         outputs.iter().filter_map(|&index| Some(model.signature.outputs.get(index)?.name.clone())).collect();
@@ -241,14 +306,14 @@ async fn run(
         InferError::Run(error) => failed(model, error.to_string()),
     })?;
     let compute = run.time;
-    model.statistics.succeeded(clock::unix_millis(), batch, started.elapsed(), queue, compute);
-    Ok(InferResponse {
+    let response = InferResponse {
         model: model.name.clone(),
         version: model.version,
         runtime: model.runtime(),
         outputs: names.into_iter().zip(run.outputs).collect(),
         timings: Timings { decode, queue, compute: compute.total() },
-    })
+    };
+    Ok((response, Counted { batch, queue, compute }))
 }
 
 fn failed(model: &LoadedModel, reason: String) -> ServingError {

@@ -77,9 +77,14 @@ impl Client {
             head.extend([name, ": ", value, "\r\n"]);
         }
         head += "\r\n";
-        self.send(head.as_bytes());
-        // A server may answer a body that it will not read before all of it is sent.
-        let _ = self.stream.get_mut().write_all(body);
+        if body.len() < 1 << 14 {
+            // In one piece: a server that answers without reading the body may close when it comes later.
+            self.send(&[head.as_bytes(), body].concat());
+        } else {
+            self.send(head.as_bytes());
+            // A server may answer a body that it will not read before all of it is sent.
+            let _ = self.stream.get_mut().write_all(body);
+        }
         self.receive_for(method)
     }
 

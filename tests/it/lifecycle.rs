@@ -89,6 +89,43 @@ fn a_failed_reload_keeps_what_was_live() {
 }
 
 #[test]
+fn a_new_version_that_does_not_load_leaves_the_live_one() {
+    let daemon = TestRoot::new().models(&["add_sub"]).start();
+    let client = &mut daemon.client();
+    write(&daemon.root.model("add_sub").join("2/model.onnx"), b"cut off");
+    let answer = client.post("/v2/repository/models/add_sub/load", &[], b"");
+    assert!(answer.status == 400 && answer.error().contains("version 2"), "{answer:?}");
+    let answer = client.post_json("/v2/models/add_sub/infer", &add_sub_request(3));
+    assert_eq!(answer.json()["model_version"], "1");
+    let states = state(client, "add_sub");
+    assert_eq!(states, [("1".to_owned(), "READY".to_owned()), ("2".to_owned(), "UNAVAILABLE".to_owned())]);
+    copy(&model_folder("add_sub").join("1"), &daemon.root.model("add_sub").join("2"));
+    daemon.signal("HUP");
+    daemon.wait_for_log("model repository read");
+    assert_eq!(state(client, "add_sub"), ready(&["2"]));
+}
+
+#[test]
+fn a_caller_who_hangs_up_does_not_leave_a_load_or_unload_half_done() {
+    let daemon = TestRoot::new().models(&["efficientnet_lite0"]).start();
+    let client = &mut daemon.client();
+    for verb in ["unload", "load"] {
+        let mut gone = daemon.client();
+        gone.send(
+            format!(
+                "POST /v2/repository/models/efficientnet_lite0/{verb} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+            )
+            .as_bytes(),
+        );
+        drop(gone);
+        daemon.wait_for_log(if verb == "load" { "model ready" } else { "model unloaded" });
+    }
+    // Behind the load that nobody waits for, as loads of one model happen one after the other.
+    assert_eq!(client.post("/v2/repository/models/efficientnet_lite0/load", &[], b"").status, 200);
+    assert_eq!(state(client, "efficientnet_lite0"), ready(&["1"]));
+}
+
+#[test]
 fn a_hangup_loads_what_is_new_drops_what_is_gone_and_leaves_the_rest() {
     let daemon = TestRoot::new().models(&["add_sub"]).model_as("add_sub", "going").start();
     let client = &mut daemon.client();
@@ -198,6 +235,8 @@ fn a_stop_answers_what_is_in_flight_and_ends_with_success() {
     let mut daemon = daemon;
     assert!(daemon.wait().success(), "{}", daemon.log());
     assert!(!socket.exists(), "the socket is removed");
+    let log = daemon.log();
+    assert!(log.contains("Stopped") && log.contains("ok: true"), "the last audit events are written: {log}");
 }
 
 #[test]
@@ -220,6 +259,17 @@ fn two_daemons_do_not_share_a_socket() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("another process is listening"), "{text}");
     assert_eq!(daemon.unix_client().get("/v2").status, 200, "the first one goes on");
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_never_removed() {
+    let root = TestRoot::new().set("http.listen=[\"unix:notes.txt\"]");
+    let file = root.folder.path().join("notes.txt");
+    write(&file, b"mine");
+    let output = root.command(&["serve"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot listen"), "{output:?}");
+    assert_eq!(std::fs::read(&file).unwrap(), b"mine");
 }
 
 #[test]

@@ -197,6 +197,7 @@ fn what_is_not_there_is_404_and_what_is_not_loaded_is_503() {
     for path in [
         "/v2/models/a%2Fb",
         "/v2/models/%2e%2e/ready",
+        "/v2/models/%ff",
         "/v2/models/add_sub/versions/abc",
         "/v2/models/add_sub/versions/01",
     ] {

@@ -111,6 +111,8 @@ fn broken_files_are_listed_with_their_reason_and_disturb_nothing() {
     let daemon = TestRoot::new()
         .models(&["add_sub", "broken_cut", "broken_empty", "broken_ir", "broken_no_bin", "broken_png", "broken_tflite"])
         .models(&["broken_versions", "external_absolute", "external_escape", "external_data"])
+        .model_as("efficientnet_lite0", "crop_of_another_size")
+        .file("crop_of_another_size/model.toml", "[pipeline.image_classification]\ncrop = [128, 128]\n")
         .file("broken_config/model.toml", "runtime = \"tensorrt\"\nbatch = 3\n")
         .file("broken_config/1/model.onnx", "x")
         .file("labels_gone/model.toml", "[[output]]\nname = \"OUTPUT0\"\nlabels = \"labels.txt\"\n")
@@ -133,6 +135,7 @@ fn broken_files_are_listed_with_their_reason_and_disturb_nothing() {
         ("broken_config", "tensorrt"),
         ("broken_config", "batch"),
         ("labels_gone", "labels.txt cannot be read"),
+        ("crop_of_another_size", "makes tensors of shape [1, 3, 128, 128]"),
     ] {
         let reason = reason(client, model);
         assert!(reason.contains(words) && !reason.contains('\n'), "{model}: {reason}");
