@@ -40,7 +40,7 @@ pub fn run(config: Config) -> anyhow::Result<()> {
 
 async fn serve(config: Config) -> anyhow::Result<()> {
     let shutdown = Shutdown::default();
-    let grace = Duration::from_millis(config.shutdown.grace_ms);
+    let grace = config.shutdown.grace();
     // Signals first: one that comes while models load is a stop, not a kill.
     stop_on_signals(&shutdown)?;
     let app = App::build(config).await?;
@@ -135,7 +135,7 @@ pub fn serving(config: &Config, runtimes: Runtimes, audit: AuditSink) -> Serving
     let defaults = ModelDefaults {
         threads: if config.runtimes.threads == 0 { cores } else { config.runtimes.threads },
         max_queue_size: config.serving.max_queue_size,
-        timeout: Duration::from_millis(config.serving.default_timeout_ms),
+        timeout: config.serving.default_timeout(),
         cache_dir,
     };
     let path = config.repository.path.clone();

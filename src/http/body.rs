@@ -30,11 +30,12 @@ pub async fn read(headers: &HeaderMap, body: Body, config: &HttpConfig) -> Resul
     if announced.is_some_and(|length| length > limit) {
         return Err(too_large());
     }
-    let deadline = std::time::Duration::from_millis(config.body_timeout_ms);
-    let collected = tokio::time::timeout(deadline, Limited::new(body, limit).collect()).await.map_err(|_| {
-        let message = format!("the body did not arrive within {} ms (http.body_timeout_ms)", config.body_timeout_ms);
-        Failure::new(StatusCode::REQUEST_TIMEOUT, message)
-    })?;
+    let collected =
+        tokio::time::timeout(config.body_timeout(), Limited::new(body, limit).collect()).await.map_err(|_| {
+            let message =
+                format!("the body did not arrive within {} ms (http.body_timeout_ms)", config.body_timeout_ms);
+            Failure::new(StatusCode::REQUEST_TIMEOUT, message)
+        })?;
     let bytes = match collected {
         Ok(collected) => collected.to_bytes(),
         Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),

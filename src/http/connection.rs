@@ -94,10 +94,7 @@ impl Listeners {
     /// Starts accepting on every socket. Connections end with `shutdown`, after the request they are answering.
     pub fn serve(self, router: &Router, config: &HttpConfig, shutdown: &Shutdown) {
         let mut builder = http1::Builder::new();
-        builder
-            .timer(TokioTimer::new())
-            .header_read_timeout(Duration::from_millis(config.header_timeout_ms))
-            .pipeline_flush(true);
+        builder.timer(TokioTimer::new()).header_read_timeout(config.header_timeout()).pipeline_flush(true);
         let server = Server {
             router: router.clone(),
             builder,

@@ -4,10 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, Request, State};
+use axum::http::StatusCode;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
 use super::reply::{Failure, json};
@@ -156,14 +155,10 @@ fn model_statistics(model: &LoadedModel, counters: &Counters) -> ModelStatistics
     }
 }
 
-async fn management_body(app: &App, headers: &HeaderMap, body: Body) -> Result<bytes::Bytes, Failure> {
-    body::read(headers, body, app.config()).await
-}
-
 /// `POST /v2/repository/index`.
 pub async fn index(State(app): State<App>, request: Request) -> Result<Response, Failure> {
     let (parts, body) = request.into_parts();
-    let wanted = IndexRequest::decode(&management_body(&app, &parts.headers, body).await?)?;
+    let wanted = IndexRequest::decode(&body::read(&parts.headers, body, app.config()).await?)?;
     let rows = app.serving().repository().index().into_iter().filter(|row| !wanted.ready || row.state == Loaded::Ready);
     let rows: Vec<IndexRow> = rows
         .map(|row| {
@@ -188,7 +183,7 @@ pub async fn load(
 ) -> Result<StatusCode, Failure> {
     let (parts, body) = request.into_parts();
     let name = target(&path)?.model;
-    let wanted = LoadRequest::decode(&management_body(&app, &parts.headers, body).await?)?;
+    let wanted = LoadRequest::decode(&body::read(&parts.headers, body, app.config()).await?)?;
     let sent: BTreeSet<&str> =
         wanted.files.iter().map(String::as_str).chain(wanted.config.as_ref().map(|_| "config")).collect();
     if !sent.is_empty() {
@@ -214,7 +209,7 @@ pub async fn unload(
     let (parts, body) = request.into_parts();
     let name = target(&path)?.model;
     // There are no ensembles, so there are no dependents to unload.
-    UnloadRequest::decode(&management_body(&app, &parts.headers, body).await?)?;
+    UnloadRequest::decode(&body::read(&parts.headers, body, app.config()).await?)?;
     let repository = app.serving().repository().clone();
     app.to_the_end(async move { repository.unload(&name, &principal).await }).await??;
     Ok(StatusCode::OK)

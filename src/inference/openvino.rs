@@ -124,42 +124,29 @@ fn port(kind: &'static str, index: usize, node: &Node, name: Option<&String>) ->
     Ok(Port { name, datatype, shape: dims })
 }
 
+/// The datatypes that OpenVINO and the protocol share; strings are refused when a model is loaded.
+const DATATYPES: [(ElementType, DataType); 13] = [
+    (ElementType::Boolean, DataType::Bool),
+    (ElementType::U8, DataType::Uint8),
+    (ElementType::U16, DataType::Uint16),
+    (ElementType::U32, DataType::Uint32),
+    (ElementType::U64, DataType::Uint64),
+    (ElementType::I8, DataType::Int8),
+    (ElementType::I16, DataType::Int16),
+    (ElementType::I32, DataType::Int32),
+    (ElementType::I64, DataType::Int64),
+    (ElementType::F16, DataType::Fp16),
+    (ElementType::Bf16, DataType::Bf16),
+    (ElementType::F32, DataType::Fp32),
+    (ElementType::F64, DataType::Fp64),
+];
+
 fn datatype(element: ElementType) -> Option<DataType> {
-    Some(match element {
-        ElementType::Boolean => DataType::Bool,
-        ElementType::U8 => DataType::Uint8,
-        ElementType::U16 => DataType::Uint16,
-        ElementType::U32 => DataType::Uint32,
-        ElementType::U64 => DataType::Uint64,
-        ElementType::I8 => DataType::Int8,
-        ElementType::I16 => DataType::Int16,
-        ElementType::I32 => DataType::Int32,
-        ElementType::I64 => DataType::Int64,
-        ElementType::F16 => DataType::Fp16,
-        ElementType::Bf16 => DataType::Bf16,
-        ElementType::F32 => DataType::Fp32,
-        ElementType::F64 => DataType::Fp64,
-        _ => return None,
-    })
+    DATATYPES.iter().find(|(theirs, _)| *theirs == element).map(|&(_, ours)| ours)
 }
 
 fn element(datatype: DataType) -> Option<ElementType> {
-    Some(match datatype {
-        DataType::Bool => ElementType::Boolean,
-        DataType::Uint8 => ElementType::U8,
-        DataType::Uint16 => ElementType::U16,
-        DataType::Uint32 => ElementType::U32,
-        DataType::Uint64 => ElementType::U64,
-        DataType::Int8 => ElementType::I8,
-        DataType::Int16 => ElementType::I16,
-        DataType::Int32 => ElementType::I32,
-        DataType::Int64 => ElementType::I64,
-        DataType::Fp16 => ElementType::F16,
-        DataType::Bf16 => ElementType::Bf16,
-        DataType::Fp32 => ElementType::F32,
-        DataType::Fp64 => ElementType::F64,
-        DataType::Bytes => return None,
-    })
+    DATATYPES.iter().find(|(_, ours)| *ours == datatype).map(|&(theirs, _)| theirs)
 }
 
 struct OpenVinoBackend {

@@ -44,7 +44,7 @@ impl Cpu {
             system.refresh_cpu_list(CpuRefreshKind::nothing());
             system.cpus()
         });
-        let usable_cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let usable_cores = super::process::usable_cores();
         Self {
             model: cpus.first().map(|cpu| cpu.brand().trim().to_owned()).unwrap_or_default(),
             features: features(root),
