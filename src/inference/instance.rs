@@ -9,6 +9,7 @@ use tokio::sync::{oneshot, watch};
 use super::Runtimes;
 use super::backend::{Backend, LoadError, LoadOptions, ModelFiles, RunError, RunResult, Runtime, Signature};
 use super::queue::{Full, Job, Queue, Reply};
+use super::terms::Terms;
 use crate::tensor::Tensor;
 
 /// Why a run gave no tensors.
@@ -126,7 +127,8 @@ impl Instances {
     }
 
     /// Runs the model once. The inputs are in the signature's order and fit it.
-    pub async fn run(&self, inputs: Vec<Tensor>, outputs: Vec<usize>, deadline: Instant) -> Result<Answer, InferError> {
+    pub async fn run(&self, inputs: Vec<Tensor>, outputs: Vec<usize>, terms: Terms) -> Result<Answer, InferError> {
+        let deadline = terms.deadline;
         let queued = Instant::now();
         let (reply, answer) = oneshot::channel();
         self.queue

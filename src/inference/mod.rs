@@ -8,6 +8,7 @@ pub mod instance;
 mod onnxruntime;
 mod openvino;
 mod queue;
+pub mod terms;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};

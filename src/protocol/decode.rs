@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::error::{ProtocolError, excerpt};
 use super::wire;
+use crate::inference::terms::Priority;
 use crate::names::{ModelName, ModelVersion};
 use crate::serving::request::{InferRequest, Inputs, OutputRequest};
 
@@ -27,8 +28,6 @@ pub struct DecodedRequest {
     pub request: InferRequest,
     /// How the outputs are to be written.
     pub reply: ReplyFormat,
-    /// The parameter "priority": 0 is the default, 1 the highest.
-    pub priority: Option<u64>,
 }
 
 /// Which outputs are binary and which JSON.
@@ -72,8 +71,9 @@ pub fn decode_request(
 ) -> Result<DecodedRequest, ProtocolError> {
     let Target { model, version } = target;
     if header_length == Some(0) {
-        let request = InferRequest { model, version, inputs: Inputs::Raw(body), outputs: None, deadline: None };
-        return Ok(DecodedRequest { id: None, request, reply: ReplyFormat::BINARY, priority: None });
+        let request =
+            InferRequest { model, version, inputs: Inputs::Raw(body), outputs: None, deadline: None, priority: None };
+        return Ok(DecodedRequest { id: None, request, reply: ReplyFormat::BINARY });
     }
     let length = header_length.unwrap_or(body.len());
     if length > body.len() {
@@ -97,8 +97,9 @@ pub fn decode_request(
         outputs: (!wanted.is_empty()).then_some(wanted),
         // Later than the clock can say is as good as never.
         deadline: parameters.timeout.filter(|timeout| !timeout.is_zero()).and_then(|t| received.checked_add(t)),
+        priority: parameters.priority.map(Priority::from_level),
     };
-    Ok(DecodedRequest { id, request, reply, priority: parameters.priority })
+    Ok(DecodedRequest { id, request, reply })
 }
 
 #[cfg(test)]

@@ -6,11 +6,18 @@ use std::time::{Duration, Instant};
 use super::loaded_model::LoadedModel;
 use super::model_config::Golden;
 use crate::inference::backend::Port;
+use crate::inference::terms::{Priority, Terms};
 use crate::pipeline::image::{self, DecodeLimits};
+use crate::principal::Principal;
 use crate::tensor::Tensor;
 
 /// A model that needs longer than this for one warm-up run is refused.
 const LIMIT: Duration = Duration::from_mins(1);
+
+/// The daemon's own runs come before anybody's.
+fn terms() -> Terms {
+    Terms { deadline: Instant::now() + LIMIT, priority: Priority::Interactive, principal: Principal::Local }
+}
 
 /// Runs every golden input of `model`, or, without any, one input of zeros.
 pub async fn check(model: &LoadedModel, folder: &Path) -> Result<(), String> {
@@ -36,7 +43,7 @@ async fn warm_up(model: &LoadedModel) -> Result<(), String> {
     let inputs: Option<Vec<Tensor>> = model.signature.inputs.iter().map(zeros).collect();
     let Some(inputs) = inputs else { return Ok(()) };
     let outputs = (0..model.signature.outputs.len()).collect();
-    if let Err(error) = model.run(inputs, outputs, Instant::now() + LIMIT).await {
+    if let Err(error) = model.run(inputs, outputs, terms()).await {
         tracing::info!(model = %model.name, version = %model.version, %error, "warm-up with zeros failed; serving all the same");
     }
     Ok(())
@@ -61,8 +68,7 @@ async fn photograph(model: &LoadedModel, golden: &Golden, content: &[u8]) -> Res
         preparation.prepare(&image, datatype).map_err(|error| error.to_string())
     });
     let tensor = decoded.await.map_err(|error| error.to_string())??;
-    let answer =
-        model.run(vec![tensor], vec![output], Instant::now() + LIMIT).await.map_err(|error| error.to_string())?;
+    let answer = model.run(vec![tensor], vec![output], terms()).await.map_err(|error| error.to_string())?;
     let scores = answer.run.outputs.first().ok_or("no output came")?;
     let labels = model.signature.outputs.get(output).and_then(|port| model.labels.get(&port.name));
     let found = pipeline.labels(scores, labels.map_or(&[], Vec::as_slice)).map_err(|error| error.to_string())?;
@@ -115,7 +121,7 @@ async fn request(model: &LoadedModel, golden: &Golden, content: &[u8]) -> Result
             position.ok_or_else(|| format!("output {:?} is not in the model", expected.name))
         })
         .collect::<Result<Vec<_>, String>>()?;
-    let answer = model.run(inputs, outputs, Instant::now() + LIMIT).await.map_err(|error| error.to_string())?;
+    let answer = model.run(inputs, outputs, terms()).await.map_err(|error| error.to_string())?;
     let tolerance = golden.tolerance.unwrap_or(1e-3);
     for (expected, got) in request.outputs.iter().zip(&answer.run.outputs) {
         expected.compare(got, tolerance).map_err(|reason| format!("output {:?} {reason}", expected.name))?;

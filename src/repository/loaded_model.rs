@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::folder::{self, FolderError};
 use super::golden;
@@ -12,6 +12,7 @@ use super::statistics::Statistics;
 use crate::inference::Runtimes;
 use crate::inference::backend::{LoadError, LoadOptions, Runtime, Signature};
 use crate::inference::instance::{Answer, InferError, Instances};
+use crate::inference::terms::Terms;
 use crate::names::{ModelName, ModelVersion};
 use crate::tensor::Tensor;
 
@@ -232,8 +233,8 @@ impl LoadedModel {
     }
 
     /// Runs the model once. The inputs are in the signature's order and fit it.
-    pub async fn run(&self, inputs: Vec<Tensor>, outputs: Vec<usize>, deadline: Instant) -> Result<Answer, InferError> {
-        self.instances.run(inputs, outputs, deadline).await
+    pub async fn run(&self, inputs: Vec<Tensor>, outputs: Vec<usize>, terms: Terms) -> Result<Answer, InferError> {
+        self.instances.run(inputs, outputs, terms).await
     }
 
     /// A future that ends when the model's memory is given back.

@@ -76,10 +76,15 @@ impl Statistics {
         let mut counters = self.lock();
         counters.last_inference_ms = now_ms;
         counters.inference_count += batch as u64;
-        counters.execution_count += 1;
         counters.success.add(total);
         counters.queue.add(queue);
         counters.compute.add(compute);
+    }
+
+    /// Counts one run of the model over `batch` elements, whoever asked for them.
+    pub fn executed(&self, batch: usize, compute: ComputeTime) {
+        let mut counters = self.lock();
+        counters.execution_count += 1;
         counters.batches.entry(batch).or_default().add(compute);
     }
 

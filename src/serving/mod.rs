@@ -16,6 +16,7 @@ use crate::audit_event::{AuditEvent, AuditSink};
 use crate::clock;
 use crate::inference::backend::{ComputeTime, RunError};
 use crate::inference::instance::{Answer, InferError};
+use crate::inference::terms::{Priority, Terms};
 use crate::names::{ModelName, ModelVersion};
 use crate::pipeline::classification::{self, Label};
 use crate::pipeline::image::{self, DecodeLimits};
@@ -125,7 +126,7 @@ impl Serving {
     /// Answers an inference call.
     pub async fn infer(&self, request: InferRequest, principal: &Principal) -> Result<InferResponse, ServingError> {
         let call = self.call(&request.model, request.version, principal)?;
-        let (response, counted) = infer_pinned(&call.model, request, call.started).await?;
+        let (response, counted) = infer_pinned(&call.model, request, call.started, principal).await?;
         call.succeed(counted);
         Ok(response)
     }
@@ -139,7 +140,7 @@ impl Serving {
         principal: &Principal,
     ) -> Result<Classified, ServingError> {
         let call = self.call(name, version, principal)?;
-        let (classified, counted) = self.classify_pinned(&call.model, photograph, call.started).await?;
+        let (classified, counted) = self.classify_pinned(&call.model, photograph, call.started, principal).await?;
         call.succeed(counted);
         Ok(classified)
     }
@@ -167,6 +168,7 @@ impl Serving {
         model: &Arc<LoadedModel>,
         photograph: Bytes,
         started: Instant,
+        principal: &Principal,
     ) -> Result<(Classified, Counted), ServingError> {
         let misfit = |reason: String| ServingError::Misfit(Misfit::Photograph { reason });
         let Some(pipeline) = &model.config.pipeline.image_classification else {
@@ -181,7 +183,8 @@ impl Serving {
         let tensor = self.decode(model.clone(), port.datatype, photograph, started, deadline).await?;
         let decode = started.elapsed();
         let fitted = Fitted { inputs: vec![tensor], outputs: vec![output], batch: 1 };
-        let (response, counted) = run(model, fitted, deadline, started, decode).await?;
+        let terms = Terms { deadline, priority: Priority::default(), principal: principal.clone() };
+        let (response, counted) = run(model, fitted, terms, started, decode).await?;
         let (name, scores) = response.outputs.first().ok_or_else(|| misfit("no output came".to_owned()))?;
         let labels = pipeline
             .labels(scores, model.labels.get(name).map_or(&[], Vec::as_slice))
@@ -257,6 +260,7 @@ impl Drop for Call<'_> {
         match &self.counted {
             Some(Counted { batch, queue, compute }) => {
                 statistics.succeeded(clock::unix_millis(), *batch, total, *queue, *compute);
+                statistics.executed(*batch, *compute);
             }
             None => statistics.failed(total),
         }
@@ -273,12 +277,14 @@ async fn infer_pinned(
     model: &LoadedModel,
     request: InferRequest,
     started: Instant,
+    principal: &Principal,
 ) -> Result<(InferResponse, Counted), ServingError> {
     let fitted = inputs::fit(model, request.inputs, request.outputs.as_deref())?;
     // A caller may only shorten the model's own deadline.
     let longest = started + model.timeout;
     let deadline = request.deadline.map_or(longest, |asked| asked.min(longest));
-    let (mut response, counted) = run(model, fitted, deadline, started, Duration::ZERO).await?;
+    let terms = Terms { deadline, priority: request.priority.unwrap_or_default(), principal: principal.clone() };
+    let (mut response, counted) = run(model, fitted, terms, started, Duration::ZERO).await?;
     if let Some(wanted) = &request.outputs {
         classify_outputs(model, wanted, &mut response)?;
     }
@@ -288,14 +294,14 @@ async fn infer_pinned(
 async fn run(
     model: &LoadedModel,
     fitted: Fitted,
-    deadline: Instant,
+    terms: Terms,
     started: Instant,
     decode: Duration,
 ) -> Result<(InferResponse, Counted), ServingError> {
     let Fitted { inputs, outputs, batch } = fitted;
     let names: Vec<String> =
         outputs.iter().filter_map(|&index| Some(model.signature.outputs.get(index)?.name.clone())).collect();
-    let Answer { run, queue } = model.run(inputs, outputs, deadline).await.map_err(|error| match error {
+    let Answer { run, queue } = model.run(inputs, outputs, terms).await.map_err(|error| match error {
         InferError::Overloaded { depth } => ServingError::Overloaded { model: model.name.clone(), depth },
         InferError::DeadlineExceeded { .. } => {
             ServingError::DeadlineExceeded { model: model.name.clone(), waited: started.elapsed() }

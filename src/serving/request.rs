@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::inference::backend::Runtime;
+use crate::inference::terms::Priority;
 use crate::names::{ModelName, ModelVersion};
 use crate::tensor::Tensor;
 
@@ -21,6 +22,8 @@ pub struct InferRequest {
     pub outputs: Option<Vec<OutputRequest>>,
     /// When the caller stops caring; `None` is the model's default.
     pub deadline: Option<Instant>,
+    /// How urgent it is; `None` is the default.
+    pub priority: Option<Priority>,
 }
 
 /// The inputs of a call.

@@ -59,7 +59,7 @@ fn a_request_is_read_whole() {
                   {"data":["x","\u00e9\n"],"datatype":"BYTES","shape":[2],"name":"B"}],
         "outputs":[{"name":"Y","parameters":{"classification":3}},{"name":"X"}]}"#;
     let decoded = decode(body, None).unwrap();
-    assert_eq!((decoded.id.as_deref(), decoded.priority), (Some("42"), Some(3)));
+    assert_eq!((decoded.id.as_deref(), decoded.request.priority), (Some("42"), Some(Priority::Batch)));
     assert_eq!(decoded.reply, ReplyFormat::JSON);
     assert_eq!(decoded.request.deadline, None);
     let output = |name: &str, classification| OutputRequest { name: name.into(), classification };
