@@ -12,6 +12,8 @@ use crate::http::{self, Listeners};
 use crate::identity::device;
 use crate::inference::Runtimes;
 use crate::inference::backend::Runtime;
+use crate::inference::cores::Topology;
+use crate::inference::engine::Engine;
 use crate::principal::Principal;
 use crate::readiness::{Latch, Readiness};
 use crate::repository::{ModelDefaults, Repository};
@@ -132,14 +134,18 @@ pub fn serving(config: &Config, runtimes: Runtimes, audit: AuditSink) -> Serving
     let cores = process::usable_cores();
     // Made by the daemon alone: a command line that only looks leaves nothing behind.
     let cache_dir = config.runtimes.cache.is_dir().then(|| config.runtimes.cache.clone());
+    let seconds = config.runtimes.keep_alive_s;
     let defaults = ModelDefaults {
-        threads: if config.runtimes.threads == 0 { cores } else { config.runtimes.threads },
+        keep_alive: (seconds > 0).then(|| Duration::from_secs(seconds)),
         max_queue_size: config.serving.max_queue_size,
         timeout: config.serving.default_timeout(),
         cache_dir,
     };
     let path = config.repository.path.clone();
-    let repository = Repository::new(path, runtimes, defaults, config.repository.parallel_loads, audit.clone());
+    let megabytes = config.runtimes.memory_mb;
+    let budget = Topology::read().budget(config.runtimes.threads);
+    let engine = Engine::new(runtimes, budget, (megabytes > 0).then(|| megabytes << 20));
+    let repository = Repository::new(path, engine, defaults, config.repository.parallel_loads, audit.clone());
     Serving::new(repository, audit, cores, config.serving.max_queue_size, config.http.max_pixels)
 }
 

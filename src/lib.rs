@@ -37,6 +37,8 @@ pub mod principal;
 pub mod audit_event;
 /// TOML with every mistake reported at once.
 pub mod toml_check;
+/// The only unsafe code.
+pub mod sys;
 /// The wall clock. The only place that reads it.
 pub mod clock;
 /// Files that are old or new after a power cut, never half.

@@ -104,7 +104,7 @@ pub async fn config(State(app): State<App>, PathParts(path): PathParts) -> Resul
             ..OutputConfig::new(&port.name, port.datatype, dims(port))
         })
         .collect();
-    config.instance_group = vec![InstanceGroup::cpu(&name, u32::try_from(model.instance_count()).unwrap_or(u32::MAX))];
+    config.instance_group = vec![InstanceGroup::cpu(&name, u32::try_from(model.scale().max).unwrap_or(u32::MAX))];
     Ok(json(&config))
 }
 

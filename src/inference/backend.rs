@@ -1,4 +1,4 @@
-//! The seam between Ledge and a runtime: plain data in, plain data out, on one thread.
+//! The seam between Ledge and a runtime: plain data in, plain data out, on one thread at a time.
 //!
 //! Whatever crosses this seam could cross a process boundary too.
 
@@ -214,8 +214,8 @@ impl ComputeTime {
     }
 }
 
-/// A loaded model in one runtime. It lives and dies on the thread that loaded it.
-pub trait Backend {
+/// A loaded model in one runtime. Any thread may run it, one at a time.
+pub trait Backend: Send {
     /// The runtime that runs it.
     fn runtime(&self) -> Runtime;
 

@@ -14,13 +14,21 @@ pub struct RuntimesConfig {
     pub dir: PathBuf,
     /// The folder where OpenVINO keeps compiled models. It may be emptied at any time.
     pub cache: PathBuf,
-    /// How many cores all models share; 0 is every core this process may use.
+    /// How many cores all models share; 0 is every physical core that this process may use.
     #[serde(deserialize_with = "in_range::<0, 1024, _, _>")]
     pub threads: usize,
+    /// The memory that all models may take together, in MiB; 0 is no limit. Above it those that were used least
+    /// recently give theirs back until they are called again.
+    #[serde(deserialize_with = "in_range::<0, 16_777_216, _, _>")]
+    pub memory_mb: u64,
+    /// After how many seconds without a call a model gives its memory back, until the next call loads it again; 0 is
+    /// never.
+    #[serde(deserialize_with = "in_range::<0, 31_536_000, _, _>")]
+    pub keep_alive_s: u64,
 }
 
 impl Default for RuntimesConfig {
     fn default() -> Self {
-        Self { dir: "runtimes".into(), cache: "cache".into(), threads: 0 }
+        Self { dir: "runtimes".into(), cache: "cache".into(), threads: 0, memory_mb: 0, keep_alive_s: 0 }
     }
 }

@@ -1,15 +1,17 @@
-//! The threads that run a model: each loads its own backend and takes jobs from the model's queue.
+//! The instances of one version of a model: how callers run it, whatever instance that takes.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 
-use super::Runtimes;
-use super::backend::{Backend, LoadError, LoadOptions, ModelFiles, RunError, RunResult, Runtime, Signature};
-use super::queue::{Full, Job, Queue, Reply};
+use super::backend::{ComputeTime, LoadError, LoadOptions, ModelFiles, RunError, RunResult, Runtime, Signature};
+use super::batcher::BatchPolicy;
+use super::engine::Engine;
+use super::queue::{Job, QueueLimits};
+use super::scheduler::Scale;
 use super::terms::Terms;
+use super::warm_up::WarmUp;
 use crate::tensor::Tensor;
 
 /// Why a run gave no tensors.
@@ -27,6 +29,12 @@ pub enum InferError {
         /// Time since the call was queued.
         waited: Duration,
     },
+    /// The model had been given up while idle, and cannot be loaded again.
+    #[error("the model cannot be loaded again: {reason}")]
+    Unavailable {
+        /// Why.
+        reason: String,
+    },
     /// The run failed.
     #[error(transparent)]
     Run(#[from] RunError),
@@ -41,68 +49,90 @@ pub struct Answer {
     pub queue: Duration,
 }
 
-/// The instances of one version of a model, and their queue. Dropping it ends the threads, which frees the model.
+/// Is told of each run of a model.
+pub trait Observer: Send + Sync {
+    /// A run over `rows` batch elements took `time`, and `cpu` of its worker's CPU time; a runtime's own threads are
+    /// not in it.
+    fn executed(&self, rows: usize, time: ComputeTime, cpu: Duration);
+}
+
+/// What a model is loaded from and how.
+pub struct Spec {
+    /// The model's name: the runtime's own threads carry it.
+    pub name: String,
+    /// The runtime.
+    pub runtime: Runtime,
+    /// The files.
+    pub files: ModelFiles,
+    /// How to load them. `threads` is the number of cores of one run.
+    pub options: LoadOptions,
+    /// How many instances.
+    pub scale: Scale,
+    /// How much may wait.
+    pub limits: QueueLimits,
+    /// The workers that may run it: indices into the engine's cores. Empty is all of them.
+    pub workers: Vec<usize>,
+    /// Who is told of runs.
+    pub observer: Arc<dyn Observer>,
+    /// What every later instance runs before it serves; set once the first one has told its signature.
+    pub warm_up: OnceLock<WarmUp>,
+}
+
+impl std::fmt::Debug for Spec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Spec").field("name", &self.name).field("runtime", &self.runtime).finish_non_exhaustive()
+    }
+}
+
+/// A handle to the instances of one version of a model. Dropping it gives up the instances, which frees the model.
 #[derive(Debug)]
 pub struct Instances {
-    queue: Arc<Queue>,
-    runtime: Runtime,
+    engine: Engine,
+    id: u64,
+    spec: Arc<Spec>,
     signature: Signature,
-    count: usize,
-    threads: Arc<watch::Sender<()>>,
+    alive: Arc<watch::Sender<()>>,
+}
+
+/// How many instances there are, and what they take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Residence {
+    /// Loaded instances.
+    pub instances: usize,
+    /// Their memory together, in bytes, as far as it could be measured when they were loaded.
+    pub bytes: u64,
+    /// Jobs that wait.
+    pub queued: usize,
 }
 
 impl Instances {
-    /// Starts `count` threads, each with its own copy of the model, and waits until all have loaded it.
-    pub async fn start(
-        name: &str,
-        count: usize,
-        queue_limit: usize,
-        runtimes: &Runtimes,
-        runtime: Runtime,
-        files: &ModelFiles,
-        options: &LoadOptions,
-    ) -> Result<Self, LoadError> {
-        let refused = |reason: String| LoadError::Refused { runtime, reason };
-        // Made first: when a later thread fails to load, dropping this ends the earlier ones.
-        let mut instances = Self {
-            queue: Arc::new(Queue::new(queue_limit)),
-            runtime,
-            signature: Signature::default(),
-            count,
-            threads: Arc::default(),
-        };
-        for index in 0..count {
-            let (loaded, outcome) = oneshot::channel();
-            let (runtimes, files, options) = (runtimes.clone(), files.clone(), options.clone());
-            let (queue, alive) = (instances.queue.clone(), instances.threads.subscribe());
-            std::thread::Builder::new()
-                // Linux shows 15 bytes of it.
-                .name(format!("infer-{name}-{index}"))
-                .spawn(move || {
-                    let _alive = alive;
-                    let load = || runtimes.load(runtime, &files, &options);
-                    let backend = catch_unwind(AssertUnwindSafe(load)).unwrap_or_else(|panic| {
-                        Err(LoadError::Refused { runtime, reason: format!("panicked: {}", panic_message(&*panic)) })
-                    });
-                    match backend {
-                        Ok(mut backend) => {
-                            if loaded.send(Ok(backend.signature().clone())).is_ok() {
-                                serve(&queue, &mut *backend);
-                            }
-                        }
-                        Err(error) => drop(loaded.send(Err(error))),
-                    }
-                })
-                .map_err(|error| refused(format!("no thread could be started: {error}")))?;
-            // One after the other: the second load finds the compiled model in the cache.
-            instances.signature = outcome.await.map_err(|_| refused("the loading thread died".to_owned()))??;
+    /// Loads the minimum of instances, one at least.
+    pub async fn start(engine: &Engine, spec: Spec) -> Result<Self, LoadError> {
+        let (spec, alive) = (Arc::new(spec), Arc::<watch::Sender<()>>::default());
+        let first = engine.load(&spec, &alive).await?;
+        let signature = first.backend.signature().clone();
+        // Made now: when a later instance fails to load, dropping this gives up the earlier ones.
+        let instances = Self { id: engine.add(&spec, first), engine: engine.clone(), spec, signature, alive };
+        for _ in 1..instances.spec.scale.min {
+            let next = engine.load(&instances.spec, &instances.alive).await?;
+            engine.put(instances.id, next);
         }
         Ok(instances)
     }
 
+    /// Lets requests be put together from now on.
+    pub fn batch(&self, policy: BatchPolicy) {
+        self.engine.with(self.id, |entry| entry.batching = Some(policy));
+    }
+
+    /// Has every later instance run this before it serves. The first call counts.
+    pub fn warm_up_with(&self, warm_up: WarmUp) {
+        let _ = self.spec.warm_up.set(warm_up);
+    }
+
     /// The runtime that runs the model.
     pub fn runtime(&self) -> Runtime {
-        self.runtime
+        self.spec.runtime
     }
 
     /// What the model takes and gives.
@@ -110,32 +140,40 @@ impl Instances {
         &self.signature
     }
 
-    /// How many instances there are.
-    pub fn count(&self) -> usize {
-        self.count
+    /// Between which numbers of instances, and cores of one run.
+    pub fn scale(&self) -> Scale {
+        self.spec.scale
     }
 
-    /// How many jobs wait.
-    pub fn queue_depth(&self) -> usize {
-        self.queue.depth()
+    /// How many instances there are now.
+    pub fn residence(&self) -> Residence {
+        let figures = self.engine.with(self.id, |entry| Residence {
+            instances: entry.instances,
+            bytes: entry.bytes_each * entry.instances as u64,
+            queued: entry.queue.len(),
+        });
+        figures.unwrap_or_default()
     }
 
-    /// A future that ends when every thread has ended and the model's memory is given back.
+    /// A future that ends when the last instance has ended and its memory is given back.
     pub fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
-        let threads = self.threads.clone();
-        async move { threads.closed().await }
+        let alive = self.alive.clone();
+        async move { alive.closed().await }
     }
 
-    /// Runs the model once. The inputs are in the signature's order and fit it.
-    pub async fn run(&self, inputs: Vec<Tensor>, outputs: Vec<usize>, terms: Terms) -> Result<Answer, InferError> {
-        let deadline = terms.deadline;
-        let queued = Instant::now();
+    /// Runs the model once. The inputs are in the signature's order and fit it; they hold `rows` batch elements.
+    pub async fn run(
+        &self,
+        inputs: Vec<Tensor>,
+        outputs: Vec<usize>,
+        rows: usize,
+        terms: Terms,
+    ) -> Result<Answer, InferError> {
+        let (queued, deadline) = (Instant::now(), terms.deadline);
         let (reply, answer) = oneshot::channel();
-        self.queue
-            .offer(Job { inputs, outputs, deadline, reply })
-            .map_err(|Full { depth }| InferError::Overloaded { depth })?;
+        self.engine.offer(self.id, &self.spec, &self.alive, Job { inputs, outputs, rows, terms, queued, reply });
         match tokio::time::timeout_at(deadline.into(), answer).await {
-            Ok(Ok(Reply { result, started })) => Ok(Answer { run: result?, queue: started.duration_since(queued) }),
+            Ok(Ok(answer)) => answer,
             // The queue drops a job unanswered only when its deadline passed.
             Ok(Err(_)) | Err(_) => Err(InferError::DeadlineExceeded { waited: queued.elapsed() }),
         }
@@ -144,29 +182,6 @@ impl Instances {
 
 impl Drop for Instances {
     fn drop(&mut self) {
-        self.queue.close();
+        self.engine.remove(self.id);
     }
-}
-
-fn serve(queue: &Queue, backend: &mut dyn Backend) {
-    while let Some(job) = queue.take() {
-        let started = Instant::now();
-        let run = || backend.run(&job.inputs, &job.outputs);
-        let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-            Err(RunError::Runtime {
-                runtime: backend.runtime(),
-                reason: format!("panicked: {}", panic_message(&*panic)),
-            })
-        });
-        // The caller may have left meanwhile.
-        let _ = job.reply.send(Reply { result, started });
-    }
-}
-
-fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
-    panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("without a message")
 }

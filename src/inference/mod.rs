@@ -3,12 +3,18 @@
 //! `inference/` opens no socket and writes no file; the runtimes read the model files whose paths they are given.
 
 pub mod backend;
+pub mod batcher;
 pub mod config;
+pub mod cores;
+pub mod engine;
 pub mod instance;
 mod onnxruntime;
 mod openvino;
-mod queue;
+pub mod queue;
+pub mod scheduler;
 pub mod terms;
+pub mod warm_up;
+mod worker;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};

@@ -50,7 +50,7 @@ impl Repository {
                 let source =
                     VersionSource { name, version, folder: &path, config: &pinned, config_text: "", statistics };
                 let started = Instant::now();
-                let outcome = LoadedModel::load(source, self.runtimes(), &self.shared.defaults).await;
+                let outcome = LoadedModel::load(source, &self.shared.engine, &self.shared.defaults).await;
                 let outcome = match outcome {
                     Ok(model) => {
                         let elapsed = started.elapsed();

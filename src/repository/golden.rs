@@ -1,4 +1,4 @@
-//! Warm-up with inputs whose answers are known: before a version is ready it has run, and run right.
+//! Warm-up, and inputs whose answers are known: before a version is ready it has run, and run right.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,6 +7,7 @@ use super::loaded_model::LoadedModel;
 use super::model_config::Golden;
 use crate::inference::backend::Port;
 use crate::inference::terms::{Priority, Terms};
+use crate::inference::warm_up::WarmUp;
 use crate::pipeline::image::{self, DecodeLimits};
 use crate::principal::Principal;
 use crate::tensor::Tensor;
@@ -19,11 +20,8 @@ fn terms() -> Terms {
     Terms { deadline: Instant::now() + LIMIT, priority: Priority::Interactive, principal: Principal::Local }
 }
 
-/// Runs every golden input of `model`, or, without any, one input of zeros.
+/// Runs every golden input of `model` and compares the answers.
 pub async fn check(model: &LoadedModel, folder: &Path) -> Result<(), String> {
-    if model.config.golden.is_empty() {
-        return warm_up(model).await;
-    }
     for golden in &model.config.golden {
         let path = folder.join(&golden.file);
         let content = std::fs::read(&path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
@@ -37,25 +35,16 @@ pub async fn check(model: &LoadedModel, folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// One run on zeros, so that the first request does not pay for lazy allocation. A model that refuses zeros (an index
-/// that must not be 0, say) is not at fault.
-async fn warm_up(model: &LoadedModel) -> Result<(), String> {
-    let inputs: Option<Vec<Tensor>> = model.signature.inputs.iter().map(zeros).collect();
-    let Some(inputs) = inputs else { return Ok(()) };
-    let outputs = (0..model.signature.outputs.len()).collect();
-    if let Err(error) = model.run(inputs, outputs, terms()).await {
-        tracing::info!(model = %model.name, version = %model.version, %error, "warm-up with zeros failed; serving all the same");
+/// The runs on zeros of `warm_up`, each alone. A model that refuses zeros (an index that must not be 0, say) is not at
+/// fault.
+pub async fn warm_up(model: &LoadedModel, warm_up: &WarmUp) {
+    let outputs: Vec<usize> = (0..model.signature.outputs.len()).collect();
+    for (rows, inputs) in warm_up.runs() {
+        if let Err(error) = model.run(inputs, outputs.clone(), terms()).await {
+            tracing::info!(model = %model.name, version = %model.version, rows, %error,
+                "warm-up with zeros failed; serving all the same");
+        }
     }
-    Ok(())
-}
-
-/// Zeros for `port`, every variable dimension 1. `None` above 64 MiB: a warm-up is not worth that.
-fn zeros(port: &Port) -> Option<Tensor> {
-    let shape: Vec<usize> = port.shape.iter().map(|&dim| usize::try_from(dim).unwrap_or(1)).collect();
-    let count = crate::tensor::element_count(&shape)?;
-    let bytes = count.checked_mul(port.datatype.size().unwrap_or(4))?;
-    // An empty string is four bytes of zeros, so this holds for BYTES too.
-    (bytes <= 64 << 20).then(|| Tensor::new(port.datatype, shape, vec![0; bytes].into()).ok()).flatten()
 }
 
 async fn photograph(model: &LoadedModel, golden: &Golden, content: &[u8]) -> Result<(), String> {

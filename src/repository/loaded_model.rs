@@ -2,29 +2,36 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::folder::{self, FolderError};
-use super::golden;
+use super::{golden, placement};
 use super::model_config::ModelConfig;
 use super::statistics::Statistics;
-use crate::inference::Runtimes;
 use crate::inference::backend::{LoadError, LoadOptions, Runtime, Signature};
-use crate::inference::instance::{Answer, InferError, Instances};
+use crate::inference::batcher::BatchPolicy;
+use crate::inference::engine::Engine;
+use crate::inference::instance::{Answer, InferError, Instances, Residence, Spec};
+use crate::inference::queue::QueueLimits;
+use crate::inference::scheduler::Scale;
 use crate::inference::terms::Terms;
+use crate::inference::warm_up::WarmUp;
 use crate::names::{ModelName, ModelVersion};
 use crate::tensor::Tensor;
+
+/// Bytes of inputs that may wait for one model: 400 photographs of 640 kB as tensors.
+const DEFAULT_QUEUE_BYTES: usize = 256 << 20;
 
 /// What the daemon's configuration says for every model.
 #[derive(Debug, Clone)]
 pub struct ModelDefaults {
-    /// Threads of one run, when the model config leaves it open.
-    pub threads: usize,
     /// Requests that may wait for one model.
     pub max_queue_size: usize,
     /// After this a caller gets 504.
     pub timeout: Duration,
+    /// After how long without a call a model gives its memory back; `None` is never.
+    pub keep_alive: Option<Duration>,
     /// Where compiled models are kept between starts, if anywhere.
     pub cache_dir: Option<PathBuf>,
 }
@@ -84,7 +91,7 @@ impl LoadedModel {
     /// Loads a version into the first runtime that accepts it and gives its golden answers.
     pub(super) async fn load(
         source: VersionSource<'_>,
-        runtimes: &Runtimes,
+        engine: &Engine,
         defaults: &ModelDefaults,
     ) -> Result<Self, VersionError> {
         let path = source.folder.join(source.version.to_string());
@@ -93,7 +100,7 @@ impl LoadedModel {
         let labels = labels(source.config, source.folder)?;
         let mut reasons = Vec::new();
         for runtime in source.config.runtime.candidates(folder.files.format) {
-            match Self::load_in(&source, &folder, labels.clone(), runtime, runtimes, defaults).await {
+            match Self::load_in(&source, &folder, labels.clone(), runtime, engine, defaults).await {
                 Ok(model) => {
                     for reason in reasons {
                         tracing::info!(model = %model.name, version = %model.version, reason, chosen = %runtime,
@@ -112,17 +119,26 @@ impl LoadedModel {
         folder: &folder::VersionFolder,
         labels: HashMap<String, Vec<String>>,
         runtime: Runtime,
-        runtimes: &Runtimes,
+        engine: &Engine,
         defaults: &ModelDefaults,
     ) -> Result<Self, String> {
         let config = source.config;
-        let threads = if config.instance_group.threads == 0 { defaults.threads } else { config.instance_group.threads };
-        let options = LoadOptions { threads, cache_dir: defaults.cache_dir.clone() };
-        let queue_limit = config.queue.max_size.unwrap_or(defaults.max_queue_size);
-        let (name, count) = (source.name.as_str(), config.instance_group.count);
-        let instances = Instances::start(name, count, queue_limit, runtimes, runtime, &folder.files, &options)
-            .await
-            .map_err(|error: LoadError| error.to_string())?;
+        let (workers, scale) = placement::place(&config.instance_group, engine.cores(), defaults.keep_alive)?;
+        let spec = Spec {
+            name: source.name.to_string(),
+            runtime,
+            files: folder.files.clone(),
+            options: LoadOptions { threads: scale.threads, cache_dir: defaults.cache_dir.clone() },
+            scale,
+            limits: QueueLimits {
+                jobs: config.queue.max_size.unwrap_or(defaults.max_queue_size),
+                bytes: config.queue.max_bytes.unwrap_or(DEFAULT_QUEUE_BYTES),
+            },
+            workers,
+            observer: source.statistics.clone(),
+            warm_up: OnceLock::new(),
+        };
+        let instances = Instances::start(engine, spec).await.map_err(|error: LoadError| error.to_string())?;
         let completed = config.complete(instances.signature()).map_err(|mistakes| mistakes.join("; "));
         let completed = completed.and_then(|signature| Ok((config.batch_limit(&signature)?, signature)));
         let (batch_limit, signature) = match completed {
@@ -148,7 +164,10 @@ impl LoadedModel {
             instances,
         };
         let checked = match model.check_config() {
-            Ok(()) => golden::check(&model, source.folder).await.map_err(|reason| format!("{runtime}: {reason}")),
+            Ok(()) => {
+                model.warm_up().await;
+                golden::check(&model, source.folder).await.map_err(|reason| format!("{runtime}: {reason}"))
+            }
             Err(reason) => Err(reason),
         };
         match checked {
@@ -157,6 +176,29 @@ impl LoadedModel {
                 model.end().await;
                 Err(reason)
             }
+        }
+    }
+
+    /// Runs the model on zeros, in every batch size that it will be run in, and only then lets requests be put together.
+    async fn warm_up(&self) {
+        let policy = self.config.dynamic_batching.as_ref().zip(self.batch_limit).map(|(batching, limit)| {
+            let delay = Duration::from_micros(batching.max_queue_delay_us);
+            let mut policy = BatchPolicy::powers_of_two(limit, delay);
+            if !batching.preferred_batch_sizes.is_empty() {
+                policy.preferred.clone_from(&batching.preferred_batch_sizes);
+                policy.preferred.sort_unstable();
+            }
+            policy
+        });
+        let sizes = policy.as_ref().map_or(&[][..], |policy| &policy.preferred).to_vec();
+        let warm_up = WarmUp { signature: self.signature.clone(), sizes };
+        // A golden input warms a single row up.
+        if policy.is_some() || self.config.golden.is_empty() {
+            golden::warm_up(self, &warm_up).await;
+        }
+        self.instances.warm_up_with(warm_up);
+        if let Some(policy) = policy {
+            self.instances.batch(policy);
         }
     }
 
@@ -222,19 +264,30 @@ impl LoadedModel {
         self.instances.runtime()
     }
 
-    /// How many instances run it.
-    pub fn instance_count(&self) -> usize {
-        self.instances.count()
+    /// Its instances: between which numbers, and cores of one run.
+    pub fn scale(&self) -> Scale {
+        self.instances.scale()
+    }
+
+    /// How many instances there are now, what they take, and how many requests wait.
+    pub fn residence(&self) -> Residence {
+        self.instances.residence()
     }
 
     /// How many requests wait for it.
     pub fn queue_depth(&self) -> usize {
-        self.instances.queue_depth()
+        self.instances.residence().queued
+    }
+
+    /// The memory of its instances in bytes, as far as it could be measured when they were loaded.
+    pub fn memory_bytes(&self) -> u64 {
+        self.instances.residence().bytes
     }
 
     /// Runs the model once. The inputs are in the signature's order and fit it.
     pub async fn run(&self, inputs: Vec<Tensor>, outputs: Vec<usize>, terms: Terms) -> Result<Answer, InferError> {
-        self.instances.run(inputs, outputs, terms).await
+        let rows = self.batch_limit.and_then(|_| inputs.first()?.shape().first().copied()).unwrap_or(1);
+        self.instances.run(inputs, outputs, rows, terms).await
     }
 
     /// A future that ends when the model's memory is given back.

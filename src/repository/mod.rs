@@ -10,6 +10,7 @@ mod golden;
 pub mod loaded_model;
 pub mod model_config;
 mod onnx;
+mod placement;
 pub mod slot;
 pub mod statistics;
 
@@ -22,6 +23,7 @@ use tokio::sync::Semaphore;
 
 use crate::audit_event::{AuditEvent, AuditSink};
 use crate::inference::Runtimes;
+use crate::inference::engine::Engine;
 use crate::names::{ModelName, ModelVersion};
 use crate::principal::Principal;
 pub use check::Trial;
@@ -120,7 +122,7 @@ pub struct Repository {
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
-    runtimes: Runtimes,
+    engine: Engine,
     defaults: ModelDefaults,
     audit: AuditSink,
     loads: Semaphore,
@@ -165,14 +167,14 @@ impl Repository {
     /// `parallel_loads` bounds how many models are loaded side by side.
     pub fn new(
         path: PathBuf,
-        runtimes: Runtimes,
+        engine: Engine,
         defaults: ModelDefaults,
         parallel_loads: usize,
         audit: AuditSink,
     ) -> Self {
         let shared = Shared {
             path,
-            runtimes,
+            engine,
             defaults,
             audit,
             loads: Semaphore::new(parallel_loads.max(1)),
@@ -184,7 +186,7 @@ impl Repository {
 
     /// The runtimes that models are loaded into.
     pub fn runtimes(&self) -> &Runtimes {
-        &self.shared.runtimes
+        self.shared.engine.runtimes()
     }
 
     /// The folder on disk.
@@ -407,7 +409,7 @@ impl Repository {
         let started = std::time::Instant::now();
         // The semaphore is never closed.
         let _turn = self.shared.loads.acquire().await;
-        let loaded = LoadedModel::load(source, &self.shared.runtimes, &self.shared.defaults).await;
+        let loaded = LoadedModel::load(source, &self.shared.engine, &self.shared.defaults).await;
         match loaded {
             Ok(model) => {
                 tracing::info!(model = %name, %version, runtime = %model.runtime(), load_ms = started.elapsed().as_millis(),

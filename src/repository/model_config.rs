@@ -32,8 +32,11 @@ pub struct ModelConfig {
     pub max_batch_size: Option<usize>,
     /// Which versions are served.
     pub version_policy: VersionPolicy,
-    /// The threads that run it.
+    /// The instances that run it, and on how many cores.
     pub instance_group: InstanceGroup,
+    /// How requests are put together; without it each runs alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dynamic_batching: Option<DynamicBatching>,
     /// The queue before it.
     pub queue: QueueConfig,
     /// What is known of its inputs beyond the model file.
@@ -109,20 +112,44 @@ impl VersionPolicy {
     }
 }
 
-/// The threads of a model.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The instances of a model: copies that run side by side.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct InstanceGroup {
-    /// Copies of the model that run side by side.
-    pub count: usize,
-    /// Threads of one run; 0 is `runtimes.threads` of the daemon.
-    pub threads: usize,
+    /// That many, neither fewer nor more: `min` and `max` in one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<usize>,
+    /// Kept while the model is in use; 1 without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min: Option<usize>,
+    /// The most; as many as the cores hold without it. More are loaded while calls wait and a core is free.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<usize>,
+    /// Cores of one run; what was measured on this machine, else 1, without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<usize>,
+    /// The cores that may run it, by the system's numbers; all that models may use without it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cores: Vec<usize>,
+    /// How long calls may wait for an instance while a core is free, before another one is loaded, in milliseconds; 10
+    /// without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_queue_ms: Option<u64>,
+    /// After how many seconds without a call the model gives its memory back, until the next call loads it again; the
+    /// daemon's `runtimes.keep_alive_s` without it, 0 for never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_alive_s: Option<u64>,
 }
 
-impl Default for InstanceGroup {
-    fn default() -> Self {
-        Self { count: 1, threads: 0 }
-    }
+/// Requests of several callers as one run of the model.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DynamicBatching {
+    /// How long the first request may wait for others, in microseconds; 0 takes what is there.
+    pub max_queue_delay_us: u64,
+    /// The sizes that runs should have; the powers of two up to `max_batch_size` when empty. The model is warmed up
+    /// with each.
+    pub preferred_batch_sizes: Vec<usize>,
 }
 
 /// The queue of a model.
@@ -132,6 +159,9 @@ pub struct QueueConfig {
     /// Requests that may wait; `serving.max_queue_size` of the daemon without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_size: Option<usize>,
+    /// Bytes of inputs that may wait; 256 MiB without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_bytes: Option<usize>,
     /// Milliseconds after which a caller gets 504; `serving.default_timeout_ms` of the daemon without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_timeout_ms: Option<u64>,
@@ -191,9 +221,42 @@ impl ModelConfig {
                 mistakes.push((key, message.to_owned()));
             }
         };
-        check((1..=64).contains(&self.instance_group.count), "instance_group.count", "expected 1 to 64");
-        check(self.instance_group.threads <= 1024, "instance_group.threads", "expected 0 to 1024");
+        let group = &self.instance_group;
+        for (key, value, most) in [
+            ("instance_group.count", group.count, 64),
+            ("instance_group.min", group.min, 64),
+            ("instance_group.max", group.max, 64),
+            ("instance_group.threads", group.threads, 1024),
+        ] {
+            let message = if most == 64 { "expected 1 to 64" } else { "expected 1 to 1024" };
+            check(value.is_none_or(|value| (1..=most).contains(&value)), key, message);
+        }
+        check(
+            group.count.is_none() || (group.min.is_none() && group.max.is_none()),
+            "instance_group.count",
+            "count is min and max in one: give either",
+        );
+        check(
+            group.min.zip(group.max).is_none_or(|(min, max)| min <= max),
+            "instance_group.min",
+            "expected no more than max",
+        );
+        if let Some(batching) = &self.dynamic_batching {
+            let most = self.max_batch_size.unwrap_or(DEFAULT_MAX_BATCH_SIZE);
+            check(most > 0, "dynamic_batching", "max_batch_size is 0, so there is no batch");
+            check(
+                batching.preferred_batch_sizes.iter().all(|size| (1..=most.max(1)).contains(size)),
+                "dynamic_batching.preferred_batch_sizes",
+                "expected sizes from 1 to max_batch_size",
+            );
+            check(
+                batching.max_queue_delay_us <= 60_000_000,
+                "dynamic_batching.max_queue_delay_us",
+                "expected a minute at most",
+            );
+        }
         check(self.queue.max_size != Some(0), "queue.max_size", "expected at least 1");
+        check(self.queue.max_bytes != Some(0), "queue.max_bytes", "expected at least 1");
         check(self.queue.default_timeout_ms != Some(0), "queue.default_timeout_ms", "expected at least 1");
         check(self.version_policy != VersionPolicy::Latest(0), "version_policy.latest", "expected at least 1");
         check(self.version_policy != VersionPolicy::Specific(vec![]), "version_policy.specific", "names no version");

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::inference::backend::ComputeTime;
+use crate::inference::instance::Observer;
 
 /// How often something happened and how long it took in all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -82,7 +83,7 @@ impl Statistics {
     }
 
     /// Counts one run of the model over `batch` elements, whoever asked for them.
-    pub fn executed(&self, batch: usize, compute: ComputeTime) {
+    pub fn executed(&self, batch: usize, compute: ComputeTime, _cpu: Duration) {
         let mut counters = self.lock();
         counters.execution_count += 1;
         counters.batches.entry(batch).or_default().add(compute);
@@ -101,5 +102,11 @@ impl Statistics {
     fn lock(&self) -> MutexGuard<'_, Counters> {
         // Nothing panics under this lock; counters that a panic left behind are still counters.
         self.counters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observer for Statistics {
+    fn executed(&self, rows: usize, time: ComputeTime, cpu: Duration) {
+        Self::executed(self, rows, time, cpu);
     }
 }

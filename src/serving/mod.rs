@@ -260,7 +260,6 @@ impl Drop for Call<'_> {
         match &self.counted {
             Some(Counted { batch, queue, compute }) => {
                 statistics.succeeded(clock::unix_millis(), *batch, total, *queue, *compute);
-                statistics.executed(*batch, *compute);
             }
             None => statistics.failed(total),
         }
@@ -306,6 +305,7 @@ async fn run(
         InferError::DeadlineExceeded { .. } => {
             ServingError::DeadlineExceeded { model: model.name.clone(), waited: started.elapsed() }
         }
+        InferError::Unavailable { reason } => failed(model, reason),
         InferError::Run(error @ RunError::Input { .. }) => {
             ServingError::BadInput { model: model.name.clone(), reason: error.to_string() }
         }

@@ -28,6 +28,14 @@ pub fn usage() -> Option<ProcessUsage> {
     Some(ProcessUsage { resident_bytes: process.memory(), cpu_seconds, threads })
 }
 
+/// Resident memory of this process in bytes, shared pages included; 0 where the system does not tell.
+pub fn resident_bytes() -> u64 {
+    // statm(5): total and resident pages first.
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    pages.saturating_mul(rustix::param::page_size() as u64)
+}
+
 /// Cores that this process may use: the affinity mask and the cgroup's quota are honoured.
 pub fn usable_cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)

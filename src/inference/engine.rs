@@ -1,0 +1,318 @@
+//! The engine: one budget of cores for all models, a worker pinned to each, and the loading and giving up of instances.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+use tokio::sync::{oneshot, watch};
+
+use super::backend::{Backend, LoadError, Runtime};
+use super::instance::{InferError, Spec};
+use super::queue::{Job, Queue};
+use super::scheduler::{Entry, Instance, State};
+use super::warm_up::WarmUp;
+use super::{Runtimes, cores, worker};
+use crate::sys;
+use crate::telemetry::process;
+
+/// A handle to the engine. Clones share it; with the last one the workers end.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    handle: Arc<Handle>,
+}
+
+#[derive(Debug)]
+struct Handle {
+    shared: Arc<Shared>,
+    started: OnceLock<()>,
+}
+
+/// What the engine's threads share.
+pub(super) struct Shared {
+    state: Mutex<State>,
+    /// One a worker.
+    wakers: Vec<Condvar>,
+    /// Woken when something may expire sooner than it knew.
+    keeper: Condvar,
+    /// The core of each worker.
+    pub cpus: Vec<usize>,
+    runtimes: Runtimes,
+    memory_budget: Option<u64>,
+    /// Loads take turns, so that what each adds to the process can be told.
+    loading: Mutex<()>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("cpus", &self.cpus).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// An engine over the cores `cpus`. Its threads start with the first model. Above `memory_budget` bytes of models
+    /// those that were used least recently are given up until they are asked for again.
+    pub fn new(runtimes: Runtimes, cpus: Vec<usize>, memory_budget: Option<u64>) -> Self {
+        let shared = Shared {
+            state: Mutex::new(State::new(cpus.len())),
+            wakers: cpus.iter().map(|_| Condvar::new()).collect(),
+            keeper: Condvar::new(),
+            cpus,
+            runtimes,
+            memory_budget,
+            loading: Mutex::default(),
+        };
+        Self { handle: Arc::new(Handle { shared: Arc::new(shared), started: OnceLock::new() }) }
+    }
+
+    /// The cores that models run on, one worker each.
+    pub fn cores(&self) -> &[usize] {
+        &self.handle.shared.cpus
+    }
+
+    /// The runtimes that models are loaded into.
+    pub fn runtimes(&self) -> &Runtimes {
+        &self.handle.shared.runtimes
+    }
+
+    /// Loads one instance on a thread of its own.
+    pub(super) async fn load(&self, spec: &Arc<Spec>, alive: &Arc<watch::Sender<()>>) -> Result<Instance, LoadError> {
+        let refused = |reason: String| LoadError::Refused { runtime: spec.runtime, reason };
+        let (sender, receiver) = oneshot::channel();
+        let (shared, own, alive) = (self.handle.shared.clone(), spec.clone(), alive.subscribe());
+        on_own_thread(&spec.name, move || drop(sender.send(load(&shared, &own, alive)))).map_err(refused)?;
+        receiver.await.map_err(|_| refused("the loading thread died".to_owned()))?
+    }
+
+    /// Adds a model with its first instance.
+    pub(super) fn add(&self, spec: &Spec, first: Instance) -> u64 {
+        self.start();
+        let all = 0..self.cores().len();
+        let workers = if spec.workers.is_empty() { all.collect() } else { spec.workers.clone() };
+        let entry = Entry::new(Queue::new(spec.limits), spec.scale, None, workers, Instant::now());
+        let id = self.handle.shared.lock().add(entry);
+        self.put(id, first);
+        id
+    }
+
+    /// Adds an instance to a model.
+    pub(super) fn put(&self, id: u64, instance: Instance) {
+        self.handle.shared.put(id, instance, false);
+    }
+
+    /// Does something with a model's entry; `None` when it was removed.
+    pub(super) fn with<T>(&self, id: u64, work: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+        self.handle.shared.lock().model(id).map(work)
+    }
+
+    /// Queues a job, and has another instance loaded when the model needs one.
+    pub(super) fn offer(&self, id: u64, spec: &Arc<Spec>, alive: &Arc<watch::Sender<()>>, job: Job) {
+        let shared = &self.handle.shared;
+        let now = job.queued;
+        let mut state = shared.lock();
+        let wake = state.offer(id, job);
+        let grow = wake.is_none() && state.wants_instance(id, now);
+        drop(state);
+        if let Some(waker) = wake.and_then(|worker| shared.wakers.get(worker)) {
+            waker.notify_one();
+        }
+        if grow {
+            let (own, shared, alive) = (spec.clone(), shared.clone(), alive.subscribe());
+            let grown = on_own_thread(&spec.name, move || shared.grow(id, &own, alive));
+            if let Err(reason) = grown {
+                self.handle.shared.not_grown(id, &spec.name, &reason);
+            }
+        }
+    }
+
+    /// Takes a model out; its instances end when their runs do.
+    pub(super) fn remove(&self, id: u64) {
+        let removed = self.handle.shared.lock().remove(id);
+        if let Some(entry) = removed {
+            give_up(entry.idle);
+        }
+    }
+
+    fn start(&self) {
+        self.handle.started.get_or_init(|| {
+            let shared = &self.handle.shared;
+            let mut threads: Vec<(String, Box<dyn FnOnce() + Send>)> = Vec::new();
+            for (index, cpu) in shared.cpus.iter().enumerate() {
+                let own = shared.clone();
+                threads.push((format!("infer-core-{cpu}"), Box::new(move || worker::serve(&own, index))));
+            }
+            let own = shared.clone();
+            threads.push(("instance-keeper".to_owned(), Box::new(move || own.keep())));
+            for (name, work) in threads {
+                if let Err(error) = std::thread::Builder::new().name(name.clone()).spawn(work) {
+                    tracing::error!(name, %error, "a thread could not be started; models run on the others");
+                }
+            }
+        });
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.wakers.iter().for_each(Condvar::notify_all);
+        self.shared.keeper.notify_all();
+    }
+}
+
+impl Shared {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics under this lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps as `worker` until woken, or until `until`.
+    pub(super) fn sleep<'a>(
+        &self,
+        worker: usize,
+        state: MutexGuard<'a, State>,
+        until: Option<Instant>,
+    ) -> MutexGuard<'a, State> {
+        let Some(waker) = self.wakers.get(worker) else { return state };
+        match until {
+            None => waker.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(until) => {
+                let time = until.saturating_duration_since(Instant::now());
+                waker.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
+            }
+        }
+    }
+
+    pub(super) fn wake(&self, worker: Option<usize>) {
+        if let Some(waker) = worker.and_then(|worker| self.wakers.get(worker)) {
+            waker.notify_one();
+        }
+    }
+
+    /// Adds a loaded instance to its model. `counted` says that the model counts it as loading.
+    fn put(&self, id: u64, instance: Instance, counted: bool) {
+        let mut state = self.lock();
+        let mut orphan = Some(instance);
+        if let Some(entry) = state.model(id) {
+            entry.loading -= usize::from(counted);
+            entry.instances += 1;
+            let instance = orphan.take();
+            entry.bytes_each = instance.iter().map(|instance| instance.bytes).chain([entry.bytes_each]).max().unwrap_or(0);
+            entry.idle.extend(instance);
+        }
+        let mut given_up = Vec::new();
+        while self.memory_budget.is_some_and(|budget| state.bytes() > budget) {
+            let Some(instances) = state.least_recently_used(id) else { break };
+            given_up.extend(instances);
+        }
+        let wake = state.another(Instant::now());
+        drop(state);
+        self.wake(wake);
+        self.keeper.notify_one();
+        // The model was removed while this was loading.
+        given_up.extend(orphan);
+        give_up(given_up);
+    }
+
+    fn grow(&self, id: u64, spec: &Spec, alive: watch::Receiver<()>) {
+        match load(self, spec, alive) {
+            Ok(instance) => {
+                tracing::info!(model = spec.name, "another instance loaded");
+                self.put(id, instance, true);
+            }
+            Err(error) => self.not_grown(id, &spec.name, &error.to_string()),
+        }
+    }
+
+    /// Another instance could not be loaded: with others the model goes on; without any its callers are told.
+    fn not_grown(&self, id: u64, name: &str, reason: &str) {
+        tracing::warn!(model = name, reason, "an instance could not be loaded");
+        let mut state = self.lock();
+        let Some(entry) = state.model(id) else { return };
+        entry.loading -= 1;
+        // It is not tried again until the model is loaded anew, or comes back from idleness.
+        entry.scale.max = entry.instances.max(1);
+        let jobs = if entry.instances == 0 { entry.queue.drain() } else { Vec::new() };
+        drop(state);
+        for job in jobs {
+            let _ = job.reply.send(Err(InferError::Unavailable { reason: reason.to_owned() }));
+        }
+    }
+
+    /// Gives up instances that were idle for too long. Sleeps until the first of them will have been: an engine in
+    /// which nothing expires costs nothing.
+    fn keep(&self) {
+        let mut state = self.lock();
+        while !state.closed {
+            let (expired, look_again) = state.expired(Instant::now());
+            if !expired.is_empty() {
+                drop(state);
+                tracing::info!(instances = expired.len(), "idle instances given up");
+                drop(expired);
+                sys::return_free_memory();
+                state = self.lock();
+                continue;
+            }
+            state = match look_again {
+                None => self.keeper.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(at) => {
+                    let time = at.saturating_duration_since(Instant::now());
+                    self.keeper.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+}
+
+/// Loads an instance on the calling thread, and runs its warm-up.
+fn load(shared: &Shared, spec: &Spec, alive: watch::Receiver<()>) -> Result<Instance, LoadError> {
+    // The runtime's own threads inherit the cores of the thread that loads.
+    let of_worker = |&worker: &usize| shared.cpus.get(worker).copied();
+    let own: Vec<usize> = spec.workers.iter().filter_map(of_worker).collect();
+    let cpus = if own.is_empty() { &shared.cpus } else { &own };
+    if let Err(error) = cores::pin(cpus) {
+        tracing::warn!(%error, ?cpus, "threads cannot be pinned to cores; models run on any");
+    }
+    let _turn = shared.loading.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = process::resident_bytes();
+    let mut backend = protected(spec.runtime, || shared.runtimes.load(spec.runtime, &spec.files, &spec.options))?;
+    let outputs: Vec<usize> = (0..backend.signature().outputs.len()).collect();
+    for (_, inputs) in spec.warm_up.get().into_iter().flat_map(WarmUp::runs) {
+        // What the first instance took, this one takes.
+        let _ = catch_unwind(AssertUnwindSafe(|| backend.run(&inputs, &outputs)));
+    }
+    let grown = process::resident_bytes().saturating_sub(before);
+    let files = [Some(&spec.files.model), spec.files.weights.as_ref()];
+    let on_disk: u64 = files.into_iter().flatten().filter_map(|path| Some(path.metadata().ok()?.len())).sum();
+    let observer = spec.observer.clone();
+    let bytes = grown.max(on_disk);
+    Ok(Instance { backend, last_worker: usize::MAX, last_used: Instant::now(), bytes, observer, alive })
+}
+
+/// Runs `load`, and makes a panic of a runtime's binding an error.
+fn protected(
+    runtime: Runtime,
+    load: impl FnOnce() -> Result<Box<dyn Backend>, LoadError>,
+) -> Result<Box<dyn Backend>, LoadError> {
+    catch_unwind(AssertUnwindSafe(load)).unwrap_or_else(|panic| {
+        Err(LoadError::Refused { runtime, reason: format!("panicked: {}", worker::panic_message(&*panic)) })
+    })
+}
+
+/// Drops instances on a thread of their own: a runtime may take its time to tear a model down.
+fn give_up(instances: Vec<Instance>) {
+    if instances.is_empty() {
+        return;
+    }
+    let work = move || {
+        drop(instances);
+        sys::return_free_memory();
+    };
+    // Without a thread the instances were dropped with the closure.
+    let _ = on_own_thread("unload", work);
+}
+
+fn on_own_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+    // Linux shows 15 bytes of it; the runtime's own threads inherit it.
+    let thread = std::thread::Builder::new().name(format!("infer-{name}")).spawn(work);
+    thread.map(drop).map_err(|error| format!("no thread could be started: {error}"))
+}

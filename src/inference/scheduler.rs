@@ -1,0 +1,383 @@
+//! Which job runs next, and on which core: the state that all workers share, and its rules. Pure: no thread, no clock.
+//!
+//! There is one worker a core of the budget, so models can never have more runnable threads than cores. The rules, in
+//! order: interactive before batch; among the models that could run, the one that has had the least core time; within
+//! a model callers in turn (`queue.rs`). A run that needs several cores waits until so many are free, and nothing
+//! overtakes it meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::backend::Backend;
+use super::batcher::BatchPolicy;
+use super::instance::Observer;
+use super::queue::{Due, Job, Queue};
+use super::terms::Priority;
+
+/// A loaded copy of a model.
+pub struct Instance {
+    /// The model in its runtime.
+    pub backend: Box<dyn Backend>,
+    /// The worker that ran it last: its caches may still hold the weights.
+    pub last_worker: usize,
+    /// When it was last used.
+    pub last_used: Instant,
+    /// Its memory in bytes, as far as it could be measured when it was loaded.
+    pub bytes: u64,
+    /// Who is told of its runs.
+    pub observer: Arc<dyn Observer>,
+    /// Tells, by being dropped, that the memory is given back.
+    pub alive: tokio::sync::watch::Receiver<()>,
+}
+
+/// How many instances a model has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scale {
+    /// Kept while the model is in use.
+    pub min: usize,
+    /// Never more.
+    pub max: usize,
+    /// Cores of one run.
+    pub threads: usize,
+    /// How long jobs may wait for an instance while a core is free, before another instance is loaded.
+    pub patience: Duration,
+    /// After how long without use all instances are given up; `None` is never.
+    pub keep_alive: Option<Duration>,
+}
+
+/// After how long without use an instance above the minimum is given up.
+const SURPLUS_KEPT: Duration = Duration::from_mins(1);
+
+/// A model as the scheduler sees it.
+pub struct Entry {
+    /// What waits.
+    pub queue: Queue,
+    /// The instances that are not running, the last used last.
+    pub idle: Vec<Instance>,
+    /// Instances, running ones included.
+    pub instances: usize,
+    /// Instances that are being loaded.
+    pub loading: usize,
+    /// Between which numbers of instances.
+    pub scale: Scale,
+    /// How requests are put together; `None` runs each alone.
+    pub batching: Option<BatchPolicy>,
+    /// The workers that may run it.
+    pub workers: Vec<usize>,
+    /// What its instances take in memory, each.
+    pub bytes_each: u64,
+    /// Core time used, in nanoseconds, brought up to the clock when it comes back from idleness.
+    core_time: u64,
+    /// Since when jobs wait although a core is free.
+    starved_since: Option<Instant>,
+    /// When it was last used.
+    last_used: Instant,
+}
+
+impl Entry {
+    /// A model without instances yet.
+    pub fn new(queue: Queue, scale: Scale, batching: Option<BatchPolicy>, workers: Vec<usize>, now: Instant) -> Self {
+        Self {
+            queue,
+            idle: Vec::new(),
+            instances: 0,
+            loading: 0,
+            scale,
+            batching,
+            workers,
+            bytes_each: 0,
+            core_time: 0,
+            starved_since: None,
+            last_used: now,
+        }
+    }
+
+    fn running(&self) -> usize {
+        self.instances - self.idle.len()
+    }
+
+    fn is_unused(&self) -> bool {
+        self.running() == 0 && self.loading == 0 && self.queue.len() == 0
+    }
+}
+
+/// What a worker is to do.
+pub enum Next {
+    /// Run this.
+    Run(Task),
+    /// Sleep until woken, or until that instant.
+    Sleep(Option<Instant>),
+}
+
+/// One run: an instance, the jobs, and the other workers whose cores it takes.
+pub struct Task {
+    /// The model.
+    pub model: u64,
+    /// The instance that runs it.
+    pub instance: Instance,
+    /// The jobs, at least one.
+    pub jobs: Vec<Job>,
+    /// The workers that stand still meanwhile; their cores are the runtime's.
+    pub reserved: Vec<usize>,
+    /// When it was taken.
+    pub taken: Instant,
+}
+
+/// What all workers share.
+#[derive(Default)]
+pub struct State {
+    models: BTreeMap<u64, Entry>,
+    workers: Vec<Worker>,
+    /// The core time of the model that ran last, in nanoseconds: where a model that comes back from idleness starts.
+    clock: u64,
+    next_id: u64,
+    /// Set when the process ends.
+    pub closed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Worker {
+    Busy,
+    Idle,
+    Reserved,
+}
+
+impl State {
+    /// With `workers` workers, all busy: each says itself when it is not.
+    pub fn new(workers: usize) -> Self {
+        Self { workers: vec![Worker::Busy; workers], ..Self::default() }
+    }
+
+    /// Adds a model; the number is its handle.
+    pub fn add(&mut self, entry: Entry) -> u64 {
+        self.next_id += 1;
+        self.models.insert(self.next_id, entry);
+        self.next_id
+    }
+
+    /// The model, unless it was removed.
+    pub fn model(&mut self, id: u64) -> Option<&mut Entry> {
+        self.models.get_mut(&id)
+    }
+
+    /// Takes a model out. Instances that are running come back through [`Self::done`].
+    pub fn remove(&mut self, id: u64) -> Option<Entry> {
+        self.models.remove(&id)
+    }
+
+    /// Queues a job. Returns a worker to wake, if one could take it.
+    pub fn offer(&mut self, id: u64, job: Job) -> Option<usize> {
+        let (now, clock) = (job.queued, self.clock);
+        let entry = self.models.get_mut(&id)?;
+        if entry.is_unused() {
+            // Idleness saves nothing up: it would be owed the whole machine.
+            entry.core_time = entry.core_time.max(clock);
+        }
+        entry.last_used = now;
+        entry.queue.offer(job);
+        let can_run = !entry.idle.is_empty();
+        let workers = &self.workers;
+        let idle = entry.workers.iter().copied().find(|&worker| workers.get(worker) == Some(&Worker::Idle));
+        // Where it ran last the weights are still in the cache.
+        let warm = entry.idle.last().map(|instance| instance.last_worker);
+        let warm = warm.filter(|&worker| workers.get(worker) == Some(&Worker::Idle) && entry.workers.contains(&worker));
+        if can_run { warm.or(idle) } else { None }
+    }
+
+    /// What `worker` is to do now.
+    pub fn next(&mut self, worker: usize, now: Instant) -> Next {
+        let mut wake: Option<Instant> = None;
+        for priority in Priority::ALL {
+            let mut best: Option<(u64, u64)> = None;
+            for (&id, entry) in &mut self.models {
+                if entry.idle.is_empty() || !entry.workers.contains(&worker) || entry.queue.len() == 0 {
+                    continue;
+                }
+                match entry.queue.due(priority, entry.batching.as_ref(), now) {
+                    Due::Now if best.is_none_or(|(least, _)| entry.core_time < least) => {
+                        best = Some((entry.core_time, id));
+                    }
+                    Due::Now | Due::Never => {}
+                    Due::At(at) => wake = Some(wake.map_or(at, |other| other.min(at))),
+                }
+            }
+            let Some((_, id)) = best else { continue };
+            let Some(reserved) = self.reserve(id, worker) else {
+                // The next worker that gets free finds the same job and enough cores.
+                self.set(worker, Worker::Idle);
+                return Next::Sleep(wake);
+            };
+            if let Some(task) = self.take(id, priority, worker, reserved, now) {
+                return Next::Run(task);
+            }
+        }
+        self.set(worker, Worker::Idle);
+        Next::Sleep(wake)
+    }
+
+    /// A sleeping worker that could take a job now, or see to it that one is taken when its batch is due: whoever took
+    /// one wakes the next.
+    pub fn another(&mut self, now: Instant) -> Option<usize> {
+        let workers = &self.workers;
+        self.models.values_mut().find_map(|entry| {
+            let worker =
+                entry.workers.iter().copied().find(|&worker| workers.get(worker) == Some(&Worker::Idle))?;
+            let waits = !entry.idle.is_empty() && entry.queue.len() > 0;
+            let due = |entry: &mut Entry| {
+                let batching = entry.batching.as_ref();
+                Priority::ALL.into_iter().any(|priority| entry.queue.due(priority, batching, now) != Due::Never)
+            };
+            (waits && due(entry)).then_some(worker)
+        })
+    }
+
+    /// Takes back a finished run: `spent` is its time. Returns the instance when its model is gone.
+    pub fn done(
+        &mut self,
+        worker: usize,
+        model: u64,
+        mut instance: Instance,
+        reserved: &[usize],
+        spent: Duration,
+        now: Instant,
+    ) -> Option<Instance> {
+        for &other in reserved {
+            self.set(other, Worker::Idle);
+        }
+        instance.last_worker = worker;
+        instance.last_used = now;
+        let Some(entry) = self.models.get_mut(&model) else { return Some(instance) };
+        let nanos = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
+        let cores = u64::try_from(reserved.len() + 1).unwrap_or(u64::MAX);
+        entry.core_time = entry.core_time.saturating_add(nanos.saturating_mul(cores));
+        entry.last_used = now;
+        entry.idle.push(instance);
+        None
+    }
+
+    /// `worker` is awake.
+    pub fn awake(&mut self, worker: usize) {
+        if self.workers.get(worker) == Some(&Worker::Idle) {
+            self.set(worker, Worker::Busy);
+        }
+    }
+
+    /// Whether a worker's core is taken by a run of another worker.
+    pub fn is_reserved(&self, worker: usize) -> bool {
+        self.workers.get(worker) == Some(&Worker::Reserved)
+    }
+
+    /// Whether the model should get another instance now, and counts it as loading if so: jobs wait and it has none, or
+    /// they have waited for longer than its patience while a core was free.
+    pub fn wants_instance(&mut self, id: u64, now: Instant) -> bool {
+        let workers = &self.workers;
+        let Some(entry) = self.models.get_mut(&id) else { return false };
+        let waits = entry.queue.len() > 0 && entry.idle.is_empty();
+        let free = entry.workers.iter().filter(|&&worker| workers.get(worker) == Some(&Worker::Idle)).count();
+        let starved = waits && (entry.instances == 0 || free >= entry.scale.threads);
+        if !starved {
+            entry.starved_since = None;
+            return false;
+        }
+        let since = *entry.starved_since.get_or_insert(now);
+        let wanted = if entry.instances == 0 {
+            entry.loading == 0
+        } else {
+            entry.loading == 0 && entry.instances < entry.scale.max && now.duration_since(since) >= entry.scale.patience
+        };
+        if wanted {
+            entry.loading += 1;
+            entry.starved_since = None;
+        }
+        wanted
+    }
+
+    /// Takes out the instances that were idle for too long, and says when to look again.
+    pub fn expired(&mut self, now: Instant) -> (Vec<Instance>, Option<Instant>) {
+        let (mut given_up, mut look_again) = (Vec::new(), None::<Instant>);
+        for entry in self.models.values_mut() {
+            let mut consider = |at: Instant| look_again = Some(look_again.map_or(at, |other| other.min(at)));
+            if let Some(keep_alive) = entry.scale.keep_alive
+                && entry.instances > 0
+            {
+                let at = entry.last_used + keep_alive;
+                if at <= now && entry.is_unused() {
+                    entry.instances -= entry.idle.len();
+                    given_up.append(&mut entry.idle);
+                } else {
+                    consider(at.max(now + keep_alive / 4));
+                }
+            }
+            while entry.instances > entry.scale.min {
+                // The first is the one that was used least recently.
+                let Some(at) = entry.idle.first().map(|instance| instance.last_used + SURPLUS_KEPT) else { break };
+                if at > now {
+                    consider(at);
+                    break;
+                }
+                given_up.push(entry.idle.remove(0));
+                entry.instances -= 1;
+            }
+            if entry.instances > entry.scale.min && entry.idle.is_empty() {
+                consider(now + SURPLUS_KEPT);
+            }
+        }
+        (given_up, look_again)
+    }
+
+    /// The memory of all instances, those that are being loaded included, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.models.values().map(|entry| entry.bytes_each * (entry.instances + entry.loading) as u64).sum()
+    }
+
+    /// Takes out the instances of the model that was used least recently and is not in use, `keep` apart. `None` when
+    /// there is no such model.
+    pub fn least_recently_used(&mut self, keep: u64) -> Option<Vec<Instance>> {
+        let unused = self.models.iter_mut().filter(|(id, entry)| **id != keep && entry.is_unused() && entry.instances > 0);
+        let (_, entry) = unused.min_by_key(|(_, entry)| entry.last_used)?;
+        entry.instances = 0;
+        Some(std::mem::take(&mut entry.idle))
+    }
+
+    fn set(&mut self, worker: usize, state: Worker) {
+        if let Some(worker) = self.workers.get_mut(worker) {
+            *worker = state;
+        }
+    }
+
+    /// The idle workers whose cores a run of the model takes beside `worker`; `None` when too few are idle.
+    fn reserve(&self, id: u64, worker: usize) -> Option<Vec<usize>> {
+        let entry = self.models.get(&id)?;
+        let others = entry.workers.iter().copied().filter(|&other| other != worker);
+        let idle = others.filter(|&other| self.workers.get(other) == Some(&Worker::Idle));
+        let reserved: Vec<usize> = idle.take(entry.scale.threads - 1).collect();
+        (reserved.len() + 1 >= entry.scale.threads.min(entry.workers.len())).then_some(reserved)
+    }
+
+    fn take(
+        &mut self,
+        id: u64,
+        priority: Priority,
+        worker: usize,
+        reserved: Vec<usize>,
+        now: Instant,
+    ) -> Option<Task> {
+        let entry = self.models.get_mut(&id)?;
+        let jobs = entry.queue.take(priority, entry.batching.as_ref(), now);
+        if jobs.is_empty() {
+            return None;
+        }
+        let warm = entry.idle.iter().rposition(|instance| instance.last_worker == worker);
+        let instance = warm.map(|index| entry.idle.remove(index)).or_else(|| entry.idle.pop())?;
+        self.clock = entry.core_time;
+        for &other in &reserved {
+            self.set(other, Worker::Reserved);
+        }
+        self.set(worker, Worker::Busy);
+        Some(Task { model: id, instance, jobs, reserved, taken: now })
+    }
+}
+
+#[cfg(test)]
+mod tests;

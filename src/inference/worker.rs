@@ -1,0 +1,136 @@
+//! The thread behind each core: takes the next run, runs it, answers its callers.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::backend::{ComputeTime, RunError, RunResult};
+use super::batcher::{NotBatched, concat, split};
+use super::cores;
+use super::engine::Shared;
+use super::instance::{Answer, InferError};
+use super::queue::Job;
+use super::scheduler::{Instance, Next, Task};
+use crate::sys;
+use crate::tensor::Tensor;
+
+/// Runs jobs as worker `index` until the engine is closed.
+pub(super) fn serve(shared: &Shared, index: usize) {
+    let own: Vec<usize> = shared.cpus.get(index).copied().into_iter().collect();
+    let pinned = cores::pin(&own);
+    if let Err(error) = &pinned {
+        tracing::warn!(%error, core = ?own, "a worker cannot be pinned to its core; it runs on any");
+    }
+    let mut state = shared.lock();
+    while !state.closed {
+        if state.is_reserved(index) {
+            // Another worker's run has this core.
+            state = shared.sleep(index, state, None);
+            continue;
+        }
+        state.awake(index);
+        match state.next(index, Instant::now()) {
+            Next::Sleep(until) => state = shared.sleep(index, state, until),
+            Next::Run(task) => {
+                let wake = state.another(task.taken);
+                drop(state);
+                shared.wake(wake);
+                let Task { model, mut instance, jobs, reserved, taken } = task;
+                // A runtime starts its threads where its caller may run: let that be all the cores that are theirs.
+                let wide = !reserved.is_empty() && pinned.is_ok() && cores::pin(&shared.cpus).is_ok();
+                let ran = run(&mut instance, jobs, taken);
+                if wide {
+                    let _ = cores::pin(&own);
+                }
+                let now = Instant::now();
+                state = shared.lock();
+                if let (Err(reason), Some(entry)) = (ran, state.model(model)) {
+                    tracing::warn!(%reason, "dynamic batching is off for a model");
+                    entry.batching = None;
+                }
+                let orphan = state.done(index, model, instance, &reserved, now.duration_since(taken), now);
+                if orphan.is_some() {
+                    drop(state);
+                    drop(orphan);
+                    sys::return_free_memory();
+                    state = shared.lock();
+                }
+            }
+        }
+    }
+}
+
+/// Runs the jobs together and answers each. `Err` says that the model mixes the elements of a batch; the jobs were
+/// answered all the same.
+fn run(instance: &mut Instance, jobs: Vec<Job>, taken: Instant) -> Result<(), NotBatched> {
+    let mut unbatchable = Ok(());
+    if jobs.len() > 1 {
+        match run_together(instance, &jobs) {
+            Ok(Some((answers, time))) => {
+                for (job, outputs) in jobs.into_iter().zip(answers) {
+                    answer(job, Ok(RunResult { outputs, time }), taken);
+                }
+                return Ok(());
+            }
+            // The fault of one request must not be that of the others: each alone.
+            Ok(None) => {}
+            Err(reason) => unbatchable = Err(reason),
+        }
+    }
+    for job in jobs {
+        let result = run_once(instance, &job.inputs, &job.outputs, job.rows);
+        answer(job, result, taken);
+    }
+    unbatchable
+}
+
+/// `Ok(None)` when the run failed.
+#[expect(clippy::type_complexity, reason = "named nowhere else")]
+fn run_together(instance: &mut Instance, jobs: &[Job]) -> Result<Option<(Vec<Vec<Tensor>>, ComputeTime)>, NotBatched> {
+    let parts: Vec<&[Tensor]> = jobs.iter().map(|job| job.inputs.as_slice()).collect();
+    let rows: Vec<usize> = jobs.iter().map(|job| job.rows).collect();
+    let (Some(inputs), Some(first)) = (concat(&parts), jobs.first()) else { return Ok(None) };
+    match run_once(instance, &inputs, &first.outputs, rows.iter().sum()) {
+        Ok(RunResult { outputs, time }) => Ok(Some((split(&outputs, &rows)?, time))),
+        Err(_) => Ok(None),
+    }
+}
+
+fn run_once(
+    instance: &mut Instance,
+    inputs: &[Tensor],
+    outputs: &[usize],
+    rows: usize,
+) -> Result<RunResult, RunError> {
+    let backend = &mut *instance.backend;
+    let cpu = thread_cpu_time();
+    let result = catch_unwind(AssertUnwindSafe(|| backend.run(inputs, outputs))).unwrap_or_else(|panic| {
+        let reason = format!("panicked: {}", panic_message(&*panic));
+        Err(RunError::Runtime { runtime: backend.runtime(), reason })
+    });
+    if let Ok(result) = &result {
+        instance.observer.executed(rows, result.time, thread_cpu_time().saturating_sub(cpu));
+    }
+    result
+}
+
+fn answer(job: Job, result: Result<RunResult, RunError>, taken: Instant) {
+    let queue = taken.saturating_duration_since(job.queued);
+    // The caller may have left meanwhile.
+    let _ = job.reply.send(result.map(|run| Answer { run, queue }).map_err(InferError::Run));
+}
+
+/// The CPU time of this thread.
+fn thread_cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+pub(super) fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("without a message")
+}
