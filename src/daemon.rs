@@ -16,6 +16,7 @@ use crate::inference::cores::Topology;
 use crate::inference::engine::Engine;
 use crate::principal::Principal;
 use crate::readiness::{Latch, Readiness};
+use crate::repository::profile::Profiles;
 use crate::repository::{ModelDefaults, Repository};
 use crate::serving::Serving;
 use crate::shutdown::Shutdown;
@@ -134,16 +135,18 @@ pub fn serving(config: &Config, runtimes: Runtimes, audit: AuditSink) -> Serving
     let cores = process::usable_cores();
     // Made by the daemon alone: a command line that only looks leaves nothing behind.
     let cache_dir = config.runtimes.cache.is_dir().then(|| config.runtimes.cache.clone());
+    let budget = Topology::read().budget(config.runtimes.threads);
     let seconds = config.runtimes.keep_alive_s;
     let defaults = ModelDefaults {
         keep_alive: (seconds > 0).then(|| Duration::from_secs(seconds)),
         max_queue_size: config.serving.max_queue_size,
         timeout: config.serving.default_timeout(),
+        profiles: Profiles::new(cache_dir.as_deref(), runtimes.clone(), budget.len()),
+        measure: config.runtimes.measure,
         cache_dir,
     };
     let path = config.repository.path.clone();
     let megabytes = config.runtimes.memory_mb;
-    let budget = Topology::read().budget(config.runtimes.threads);
     let engine = Engine::new(runtimes, budget, (megabytes > 0).then(|| megabytes << 20));
     let repository = Repository::new(path, engine, defaults, config.repository.parallel_loads, audit.clone());
     Serving::new(repository, audit, cores, config.serving.max_queue_size, config.http.max_pixels)

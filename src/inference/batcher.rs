@@ -93,7 +93,9 @@ pub fn split(outputs: &[Tensor], rows: &[usize]) -> Result<Vec<Vec<Tensor>>, Not
 
 /// An output whose first dimension is not the batch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("has the shape {shape:?} for a batch of {expected}: the model mixes the elements of a batch, so it cannot be batched")]
+#[error(
+    "has the shape {shape:?} for a batch of {expected}: the model mixes the elements of a batch, so it cannot be batched"
+)]
 pub struct NotBatched {
     /// The place of the output among those asked for.
     pub output: usize,

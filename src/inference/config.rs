@@ -21,6 +21,9 @@ pub struct RuntimesConfig {
     /// recently give theirs back until they are called again.
     #[serde(deserialize_with = "in_range::<0, 16_777_216, _, _>")]
     pub memory_mb: u64,
+    /// Whether a model that several runtimes accept, and that was not measured on this machine yet, is measured in each
+    /// when it is loaded.
+    pub measure: bool,
     /// After how many seconds without a call a model gives its memory back, until the next call loads it again; 0 is
     /// never.
     #[serde(deserialize_with = "in_range::<0, 31_536_000, _, _>")]
@@ -29,6 +32,6 @@ pub struct RuntimesConfig {
 
 impl Default for RuntimesConfig {
     fn default() -> Self {
-        Self { dir: "runtimes".into(), cache: "cache".into(), threads: 0, memory_mb: 0, keep_alive_s: 0 }
+        Self { dir: "runtimes".into(), cache: "cache".into(), threads: 0, memory_mb: 0, measure: true, keep_alive_s: 0 }
     }
 }

@@ -54,8 +54,7 @@ impl Topology {
         // Intel lists the slow cores of a hybrid CPU here; on ARM the slow ones have a lower capacity.
         let atoms: BTreeSet<usize> = list(&devices.join("cpu_atom/cpus")).into_iter().collect();
         let cpu_folder = |cpu: usize| devices.join(format!("system/cpu/cpu{cpu}"));
-        let capacity =
-            |cpu| fs::read_to_string(cpu_folder(cpu).join("cpu_capacity")).ok()?.trim().parse::<u64>().ok();
+        let capacity = |cpu| fs::read_to_string(cpu_folder(cpu).join("cpu_capacity")).ok()?.trim().parse::<u64>().ok();
         let most = allowed.iter().filter_map(|&cpu| capacity(cpu)).max();
         let nodes: Vec<(usize, Vec<usize>)> = list(&devices.join("system/node/has_cpu"))
             .into_iter()
@@ -191,8 +190,9 @@ mod tests {
 
     #[test]
     fn big_and_little_cores_are_told_apart_by_capacity() {
-        let files: Vec<_> =
-            [(0, "1024"), (1, "980"), (2, "446")].map(|(cpu, c)| (format!("system/cpu/cpu{cpu}/cpu_capacity"), c)).into();
+        let files: Vec<_> = [(0, "1024"), (1, "980"), (2, "446")]
+            .map(|(cpu, c)| (format!("system/cpu/cpu{cpu}/cpu_capacity"), c))
+            .into();
         let kinds: Vec<_> = topology(&files, 3, None).cores.iter().map(|core| core.kind).collect();
         assert_eq!(kinds, [CoreKind::Performance, CoreKind::Performance, CoreKind::Efficiency]);
     }

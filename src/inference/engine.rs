@@ -196,7 +196,8 @@ impl Shared {
             entry.loading -= usize::from(counted);
             entry.instances += 1;
             let instance = orphan.take();
-            entry.bytes_each = instance.iter().map(|instance| instance.bytes).chain([entry.bytes_each]).max().unwrap_or(0);
+            entry.bytes_each =
+                instance.iter().map(|instance| instance.bytes).chain([entry.bytes_each]).max().unwrap_or(0);
             entry.idle.extend(instance);
         }
         let mut given_up = Vec::new();

@@ -54,6 +54,9 @@ pub trait Observer: Send + Sync {
     /// A run over `rows` batch elements took `time`, and `cpu` of its worker's CPU time; a runtime's own threads are
     /// not in it.
     fn executed(&self, rows: usize, time: ComputeTime, cpu: Duration);
+
+    /// From now on runs answer requests; those before were warm-up.
+    fn start(&self);
 }
 
 /// What a model is loaded from and how.
@@ -128,6 +131,11 @@ impl Instances {
     /// Has every later instance run this before it serves. The first call counts.
     pub fn warm_up_with(&self, warm_up: WarmUp) {
         let _ = self.spec.warm_up.set(warm_up);
+    }
+
+    /// Tells the observer that from now on runs answer requests.
+    pub fn count_runs(&self) {
+        self.spec.observer.start();
     }
 
     /// The runtime that runs the model.

@@ -237,7 +237,8 @@ impl Level {
             let before = turns.len();
             for (index, (lane, taken)) in self.lanes.iter().zip(&mut taken).enumerate() {
                 let Some(job) = lane.jobs.get(*taken) else { continue };
-                let fits = first.is_none_or(|first| batch_together(&first.inputs, &first.outputs, &job.inputs, &job.outputs));
+                let fits =
+                    first.is_none_or(|first| batch_together(&first.inputs, &first.outputs, &job.inputs, &job.outputs));
                 if !fits || (first.is_some() && rows + job.rows > policy.max_rows) || !job.is_wanted(now) {
                     // What comes later must not overtake it.
                     break 'gather;

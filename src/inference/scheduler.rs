@@ -221,8 +221,7 @@ impl State {
     pub fn another(&mut self, now: Instant) -> Option<usize> {
         let workers = &self.workers;
         self.models.values_mut().find_map(|entry| {
-            let worker =
-                entry.workers.iter().copied().find(|&worker| workers.get(worker) == Some(&Worker::Idle))?;
+            let worker = entry.workers.iter().copied().find(|&worker| workers.get(worker) == Some(&Worker::Idle))?;
             let waits = !entry.idle.is_empty() && entry.queue.len() > 0;
             let due = |entry: &mut Entry| {
                 let batching = entry.batching.as_ref();
@@ -334,7 +333,8 @@ impl State {
     /// Takes out the instances of the model that was used least recently and is not in use, `keep` apart. `None` when
     /// there is no such model.
     pub fn least_recently_used(&mut self, keep: u64) -> Option<Vec<Instance>> {
-        let unused = self.models.iter_mut().filter(|(id, entry)| **id != keep && entry.is_unused() && entry.instances > 0);
+        let unused =
+            self.models.iter_mut().filter(|(id, entry)| **id != keep && entry.is_unused() && entry.instances > 0);
         let (_, entry) = unused.min_by_key(|(_, entry)| entry.last_used)?;
         entry.instances = 0;
         Some(std::mem::take(&mut entry.idle))
@@ -355,14 +355,7 @@ impl State {
         (reserved.len() + 1 >= entry.scale.threads.min(entry.workers.len())).then_some(reserved)
     }
 
-    fn take(
-        &mut self,
-        id: u64,
-        priority: Priority,
-        worker: usize,
-        reserved: Vec<usize>,
-        now: Instant,
-    ) -> Option<Task> {
+    fn take(&mut self, id: u64, priority: Priority, worker: usize, reserved: Vec<usize>, now: Instant) -> Option<Task> {
         let entry = self.models.get_mut(&id)?;
         let jobs = entry.queue.take(priority, entry.batching.as_ref(), now);
         if jobs.is_empty() {

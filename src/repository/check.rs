@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::folder::{self, FolderError};
-use super::loaded_model::{LoadedModel, VersionSource};
+use super::loading::{self, VersionSource};
 use super::model_config::{ModelConfig, RuntimeChoice};
 use super::{Repository, statistics::Statistics};
 use crate::inference::backend::Runtime;
@@ -50,11 +50,11 @@ impl Repository {
                 let source =
                     VersionSource { name, version, folder: &path, config: &pinned, config_text: "", statistics };
                 let started = Instant::now();
-                let outcome = LoadedModel::load(source, &self.shared.engine, &self.shared.defaults).await;
+                let outcome = loading::load(source, &self.shared.engine, &self.shared.defaults).await;
                 let outcome = match outcome {
                     Ok(model) => {
                         let elapsed = started.elapsed();
-                        model.end().await;
+                        loading::end(model).await;
                         Ok(elapsed)
                     }
                     Err(error) => Err(error.to_string()),

@@ -1,27 +1,19 @@
 //! One version of a model, loaded, warmed up and checked: what answers requests.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::folder::{self, FolderError};
-use super::{golden, placement};
 use super::model_config::ModelConfig;
+use super::profile::Profiles;
 use super::statistics::Statistics;
-use crate::inference::backend::{LoadError, LoadOptions, Runtime, Signature};
-use crate::inference::batcher::BatchPolicy;
-use crate::inference::engine::Engine;
-use crate::inference::instance::{Answer, InferError, Instances, Residence, Spec};
-use crate::inference::queue::QueueLimits;
+use crate::inference::backend::{Port, Runtime, Signature};
+use crate::inference::instance::{Answer, InferError, Instances, Residence};
 use crate::inference::scheduler::Scale;
 use crate::inference::terms::Terms;
-use crate::inference::warm_up::WarmUp;
 use crate::names::{ModelName, ModelVersion};
 use crate::tensor::Tensor;
-
-/// Bytes of inputs that may wait for one model: 400 photographs of 640 kB as tensors.
-const DEFAULT_QUEUE_BYTES: usize = 256 << 20;
 
 /// What the daemon's configuration says for every model.
 #[derive(Debug, Clone)]
@@ -34,20 +26,10 @@ pub struct ModelDefaults {
     pub keep_alive: Option<Duration>,
     /// Where compiled models are kept between starts, if anywhere.
     pub cache_dir: Option<PathBuf>,
-}
-
-/// Why a version could not be loaded. One line for people.
-#[derive(Debug, thiserror::Error)]
-pub enum VersionError {
-    /// The folder or a file in it is at fault.
-    #[error(transparent)]
-    Folder(#[from] FolderError),
-    /// No runtime runs it; the reasons of all that were tried.
-    #[error("{}", reasons.join("; "))]
-    NoRuntime {
-        /// A line for each runtime tried.
-        reasons: Vec<String>,
-    },
+    /// What was measured on this box.
+    pub profiles: Profiles,
+    /// Whether a model that several runtimes accept, and that was not measured yet, is measured when it is loaded.
+    pub measure: bool,
 }
 
 /// A loaded version. Dropping the last handle frees the model.
@@ -73,145 +55,12 @@ pub struct LoadedModel {
     pub timeout: Duration,
     /// Counters; they outlive this handle.
     pub statistics: Arc<Statistics>,
-    instances: Instances,
-}
-
-/// Where a version is and what is known before it is loaded.
-pub(super) struct VersionSource<'a> {
-    pub name: &'a ModelName,
-    pub version: ModelVersion,
-    /// The model's folder.
-    pub folder: &'a Path,
-    pub config: &'a ModelConfig,
-    pub config_text: &'a str,
-    pub statistics: Arc<Statistics>,
+    pub(super) instances: Instances,
 }
 
 impl LoadedModel {
-    /// Loads a version into the first runtime that accepts it and gives its golden answers.
-    pub(super) async fn load(
-        source: VersionSource<'_>,
-        engine: &Engine,
-        defaults: &ModelDefaults,
-    ) -> Result<Self, VersionError> {
-        let path = source.folder.join(source.version.to_string());
-        let read = tokio::task::spawn_blocking(move || folder::version(&path)).await;
-        let folder = read.map_err(|panic| no_runtime(format!("reading the model panicked: {panic}")))??;
-        let labels = labels(source.config, source.folder)?;
-        let mut reasons = Vec::new();
-        for runtime in source.config.runtime.candidates(folder.files.format) {
-            match Self::load_in(&source, &folder, labels.clone(), runtime, engine, defaults).await {
-                Ok(model) => {
-                    for reason in reasons {
-                        tracing::info!(model = %model.name, version = %model.version, reason, chosen = %runtime,
-                            "a runtime was passed over");
-                    }
-                    return Ok(model);
-                }
-                Err(reason) => reasons.push(reason),
-            }
-        }
-        Err(VersionError::NoRuntime { reasons })
-    }
-
-    async fn load_in(
-        source: &VersionSource<'_>,
-        folder: &folder::VersionFolder,
-        labels: HashMap<String, Vec<String>>,
-        runtime: Runtime,
-        engine: &Engine,
-        defaults: &ModelDefaults,
-    ) -> Result<Self, String> {
-        let config = source.config;
-        let (workers, scale) = placement::place(&config.instance_group, engine.cores(), defaults.keep_alive)?;
-        let spec = Spec {
-            name: source.name.to_string(),
-            runtime,
-            files: folder.files.clone(),
-            options: LoadOptions { threads: scale.threads, cache_dir: defaults.cache_dir.clone() },
-            scale,
-            limits: QueueLimits {
-                jobs: config.queue.max_size.unwrap_or(defaults.max_queue_size),
-                bytes: config.queue.max_bytes.unwrap_or(DEFAULT_QUEUE_BYTES),
-            },
-            workers,
-            observer: source.statistics.clone(),
-            warm_up: OnceLock::new(),
-        };
-        let instances = Instances::start(engine, spec).await.map_err(|error: LoadError| error.to_string())?;
-        let completed = config.complete(instances.signature()).map_err(|mistakes| mistakes.join("; "));
-        let completed = completed.and_then(|signature| Ok((config.batch_limit(&signature)?, signature)));
-        let (batch_limit, signature) = match completed {
-            Ok(completed) => completed,
-            Err(reason) => {
-                let ended = instances.ended();
-                drop(instances);
-                ended.await;
-                return Err(reason);
-            }
-        };
-        let model = Self {
-            name: source.name.clone(),
-            version: source.version,
-            digest: folder.digest.clone(),
-            config_text: source.config_text.to_owned(),
-            config: config.clone(),
-            batch_limit,
-            signature,
-            labels,
-            timeout: config.queue.default_timeout_ms.map_or(defaults.timeout, Duration::from_millis),
-            statistics: source.statistics.clone(),
-            instances,
-        };
-        let checked = match model.check_config() {
-            Ok(()) => {
-                model.warm_up().await;
-                golden::check(&model, source.folder).await.map_err(|reason| format!("{runtime}: {reason}"))
-            }
-            Err(reason) => Err(reason),
-        };
-        match checked {
-            Ok(()) => Ok(model),
-            Err(reason) => {
-                model.end().await;
-                Err(reason)
-            }
-        }
-    }
-
-    /// Runs the model on zeros, in every batch size that it will be run in, and only then lets requests be put together.
-    async fn warm_up(&self) {
-        let policy = self.config.dynamic_batching.as_ref().zip(self.batch_limit).map(|(batching, limit)| {
-            let delay = Duration::from_micros(batching.max_queue_delay_us);
-            let mut policy = BatchPolicy::powers_of_two(limit, delay);
-            if !batching.preferred_batch_sizes.is_empty() {
-                policy.preferred.clone_from(&batching.preferred_batch_sizes);
-                policy.preferred.sort_unstable();
-            }
-            policy
-        });
-        let sizes = policy.as_ref().map_or(&[][..], |policy| &policy.preferred).to_vec();
-        let warm_up = WarmUp { signature: self.signature.clone(), sizes };
-        // A golden input warms a single row up.
-        if policy.is_some() || self.config.golden.is_empty() {
-            golden::warm_up(self, &warm_up).await;
-        }
-        self.instances.warm_up_with(warm_up);
-        if let Some(policy) = policy {
-            self.instances.batch(policy);
-        }
-    }
-
-    /// Ends the model and waits until its memory is given back. A process that ends while a runtime still tears a
-    /// model down crashes.
-    pub(super) async fn end(self) {
-        let ended = self.ended();
-        drop(self);
-        ended.await;
-    }
-
     /// What the model config promises that the signature does not hold.
-    fn check_config(&self) -> Result<(), String> {
+    pub(super) fn check_config(&self) -> Result<(), String> {
         if self.config.pipeline.image_classification.is_some() {
             let (input, _) = self.image_ports()?;
             if let (Some(pipeline), Some(port)) =
@@ -240,7 +89,7 @@ impl LoadedModel {
         let Some(pipeline) = &self.config.pipeline.image_classification else {
             return Err("the model has no image pipeline".to_owned());
         };
-        let find = |kind: &str, ports: &[crate::inference::backend::Port], name: Option<&String>| match name {
+        let find = |kind: &str, ports: &[Port], name: Option<&String>| match name {
             Some(name) => ports
                 .iter()
                 .position(|port| port.name == *name)
@@ -294,13 +143,4 @@ impl LoadedModel {
     pub(super) fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
         self.instances.ended()
     }
-}
-
-fn no_runtime(reason: String) -> VersionError {
-    VersionError::NoRuntime { reasons: vec![reason] }
-}
-
-pub(super) fn labels(config: &ModelConfig, folder: &Path) -> Result<HashMap<String, Vec<String>>, FolderError> {
-    let named = config.output.iter().filter_map(|output| Some((&output.name, output.labels.as_ref()?)));
-    named.map(|(name, file)| Ok((name.clone(), folder::labels(&folder.join(file))?))).collect()
 }

@@ -7,12 +7,15 @@ mod check;
 pub mod config;
 mod folder;
 mod golden;
+mod loading;
 pub mod loaded_model;
 pub mod model_config;
 mod onnx;
 mod placement;
+pub mod profile;
 pub mod slot;
 pub mod statistics;
+pub mod tuning;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,8 +31,8 @@ use crate::names::{ModelName, ModelVersion};
 use crate::principal::Principal;
 pub use check::Trial;
 pub use folder::FolderError;
-use loaded_model::VersionSource;
 pub use loaded_model::{LoadedModel, ModelDefaults};
+use loading::VersionSource;
 use slot::Slot;
 use statistics::Statistics;
 
@@ -409,7 +412,7 @@ impl Repository {
         let started = std::time::Instant::now();
         // The semaphore is never closed.
         let _turn = self.shared.loads.acquire().await;
-        let loaded = LoadedModel::load(source, &self.shared.engine, &self.shared.defaults).await;
+        let loaded = loading::load(source, &self.shared.engine, &self.shared.defaults).await;
         match loaded {
             Ok(model) => {
                 tracing::info!(model = %name, %version, runtime = %model.runtime(), load_ms = started.elapsed().as_millis(),
@@ -438,7 +441,7 @@ impl Repository {
         let _turn = self.shared.loads.acquire().await;
         let path = folder.join(old.version.to_string());
         let digest = tokio::task::spawn_blocking(move || Some(folder::version(&path).ok()?.digest)).await;
-        let same_labels = loaded_model::labels(&old.config, folder).is_ok_and(|labels| labels == old.labels);
+        let same_labels = loading::labels(&old.config, folder).is_ok_and(|labels| labels == old.labels);
         old.config_text == config_text && same_labels && matches!(digest, Ok(Some(digest)) if digest == old.digest)
     }
 

@@ -3,18 +3,21 @@
 use std::time::Duration;
 
 use super::model_config::InstanceGroup;
+use super::profile::Choice;
 use crate::inference::scheduler::Scale;
 
 /// How long calls may wait for an instance while a core is free, before another one is loaded. Two runs of a small
 /// model: a coincidence of two callers is over by then, a load that one instance cannot carry is not.
 const PATIENCE: Duration = Duration::from_millis(10);
 
-/// The workers that may run the model (indices into `cores`; empty is all) and the numbers of its instances. `Err` says
+/// The workers that may run the model (indices into `cores`; empty is all) and the numbers of its instances, with what
+/// was measured standing in for what the model config leaves open. `Err` says
 /// what of the model config this machine cannot do.
 pub fn place(
     group: &InstanceGroup,
     cores: &[usize],
     keep_alive: Option<Duration>,
+    choice: Option<Choice>,
 ) -> Result<(Vec<usize>, Scale), String> {
     let workers: Vec<usize> = cores
         .iter()
@@ -26,10 +29,11 @@ pub fn place(
         return Err(format!("instance_group.cores is {:?}, and models run on the cores {cores:?}", group.cores));
     }
     // A run cannot have more cores than there are: a model config that was made for a larger machine works.
-    let threads = group.threads.unwrap_or(1).clamp(1, workers.len());
+    let threads = group.threads.or(choice.map(|choice| choice.threads)).unwrap_or(1).clamp(1, workers.len());
     let fit = (workers.len() / threads).max(1);
     let min = group.count.or(group.min).unwrap_or(1);
-    let max = group.count.or(group.max).unwrap_or(fit).max(min);
+    let measured = choice.map(|choice| choice.instances.clamp(1, fit));
+    let max = group.count.or(group.max).or(measured).unwrap_or(fit).max(min);
     let own = group.keep_alive_s.map(|seconds| (seconds > 0).then(|| Duration::from_secs(seconds)));
     let scale = Scale {
         min,
@@ -46,7 +50,7 @@ mod tests {
     use super::*;
 
     fn scale(group: &InstanceGroup, cores: &[usize]) -> (usize, usize, usize) {
-        let scale = place(group, cores, None).unwrap().1;
+        let scale = place(group, cores, None, None).unwrap().1;
         (scale.min, scale.max, scale.threads)
     }
 
@@ -68,9 +72,9 @@ mod tests {
     #[test]
     fn a_model_runs_on_the_cores_that_it_names_or_is_refused() {
         let group = InstanceGroup { cores: vec![3, 5], ..InstanceGroup::default() };
-        let (workers, scale) = place(&group, &[1, 3, 5], None).unwrap();
+        let (workers, scale) = place(&group, &[1, 3, 5], None, None).unwrap();
         assert_eq!((workers, scale.max), (vec![1, 2], 2));
-        assert!(place(&group, &[0, 1], None).unwrap_err().contains("[0, 1]"));
+        assert!(place(&group, &[0, 1], None, None).unwrap_err().contains("[0, 1]"));
     }
 
     #[test]
@@ -78,7 +82,7 @@ mod tests {
         let default = Some(Duration::from_secs(60));
         let keep = |seconds| {
             let group = InstanceGroup { keep_alive_s: seconds, ..InstanceGroup::default() };
-            place(&group, &[0], default).unwrap().1.keep_alive
+            place(&group, &[0], default, None).unwrap().1.keep_alive
         };
         assert_eq!([keep(None), keep(Some(0)), keep(Some(5))], [default, None, Some(Duration::from_secs(5))]);
     }

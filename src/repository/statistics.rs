@@ -7,7 +7,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::inference::backend::ComputeTime;
-use crate::inference::instance::Observer;
 
 /// How often something happened and how long it took in all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -102,11 +101,5 @@ impl Statistics {
     fn lock(&self) -> MutexGuard<'_, Counters> {
         // Nothing panics under this lock; counters that a panic left behind are still counters.
         self.counters.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Observer for Statistics {
-    fn executed(&self, rows: usize, time: ComputeTime, cpu: Duration) {
-        Self::executed(self, rows, time, cpu);
     }
 }

@@ -46,6 +46,9 @@ pub fn data(path: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// Any free port; and the first runtime that accepts a model, since compiling each model in both takes its time.
+const SETTINGS: [&str; 2] = ["http.listen=[\"127.0.0.1:0\", \"unix:ledge.sock\"]", "runtimes.measure=false"];
+
 /// A root folder with a model repository, before a daemon runs on it.
 pub struct TestRoot {
     pub folder: TempDir,
@@ -58,7 +61,7 @@ impl TestRoot {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("models")).unwrap();
         symlink(setup_root().join("runtimes"), folder.path().join("runtimes")).unwrap();
-        Self { folder, settings: vec!["http.listen=[\"127.0.0.1:0\", \"unix:ledge.sock\"]".to_owned()] }
+        Self { folder, settings: SETTINGS.map(str::to_owned).into() }
     }
 
     /// Adds models of the set-up, under their own names.

@@ -29,6 +29,8 @@ struct Silent;
 
 impl Observer for Silent {
     fn executed(&self, _: usize, _: ComputeTime, _: Duration) {}
+
+    fn start(&self) {}
 }
 
 type Receiver = oneshot::Receiver<Result<Answer, InferError>>;

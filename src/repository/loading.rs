@@ -1,0 +1,265 @@
+//! How a version is loaded: its files read, a runtime chosen, warmed up, checked.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::folder::{self, FolderError, VersionFolder};
+use super::loaded_model::{LoadedModel, ModelDefaults};
+use super::model_config::ModelConfig;
+use super::profile::{Choice, Effort, Profile};
+use super::statistics::Statistics;
+use super::{golden, placement, tuning};
+use crate::inference::backend::{ComputeTime, LoadOptions, Runtime};
+use crate::inference::batcher::BatchPolicy;
+use crate::inference::engine::Engine;
+use crate::inference::instance::{Instances, Observer, Spec};
+use crate::inference::queue::QueueLimits;
+use crate::inference::warm_up::WarmUp;
+use crate::names::{ModelName, ModelVersion};
+
+/// Bytes of inputs that may wait for one model: 400 photographs of 640 kB as tensors.
+const DEFAULT_QUEUE_BYTES: usize = 256 << 20;
+
+/// Why a version could not be loaded. One line for people.
+#[derive(Debug, thiserror::Error)]
+pub enum VersionError {
+    /// The folder or a file in it is at fault.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// No runtime runs it; the reasons of all that were tried.
+    #[error("{}", reasons.join("; "))]
+    NoRuntime {
+        /// A line for each runtime tried.
+        reasons: Vec<String>,
+    },
+}
+
+/// Where a version is and what is known before it is loaded.
+pub(super) struct VersionSource<'a> {
+    pub name: &'a ModelName,
+    pub version: ModelVersion,
+    /// The model's folder.
+    pub folder: &'a Path,
+    pub config: &'a ModelConfig,
+    pub config_text: &'a str,
+    pub statistics: Arc<Statistics>,
+}
+
+/// Loads a version: into the runtime that its profile names, else into the one that runs it fastest, among those that
+/// accept it and give its golden answers.
+pub(super) async fn load(
+    source: VersionSource<'_>,
+    engine: &Engine,
+    defaults: &ModelDefaults,
+) -> Result<LoadedModel, VersionError> {
+    let path = source.folder.join(source.version.to_string());
+    let read = tokio::task::spawn_blocking(move || folder::version(&path)).await;
+    let folder = read.map_err(|panic| no_runtime(format!("reading the model panicked: {panic}")))??;
+    let labels = labels(source.config, source.folder)?;
+    let loading = Loading { source: &source, folder: &folder, labels: &labels, engine, defaults };
+    let mut candidates = source.config.runtime.candidates(folder.files.format);
+    let profile = defaults.profiles.get(&folder.digest).filter(|known| candidates.contains(&known.choice.runtime));
+    if let Some(known) = &profile {
+        // The others stay: a runtime that was the best and is broken now must not be an outage.
+        candidates.sort_by_key(|runtime| *runtime != known.choice.runtime);
+    }
+    let measure = defaults.measure && profile.is_none() && candidates.len() > 1;
+    let (mut loaded, mut reasons) = (Vec::new(), Vec::new());
+    for runtime in candidates {
+        let choice = profile.as_ref().map(|known| known.choice).filter(|choice| choice.runtime == runtime);
+        match loading.load_in(runtime, choice).await {
+            Ok(model) => loaded.push(model),
+            Err(reason) => reasons.push(reason),
+        }
+        if !measure && !loaded.is_empty() {
+            break;
+        }
+    }
+    for reason in loaded.first().iter().flat_map(|_| &reasons) {
+        tracing::info!(model = %source.name, version = %source.version, reason, "a runtime was passed over");
+    }
+    let chosen = if measure { choose(loaded, defaults).await } else { loaded.pop() };
+    let model = chosen.ok_or(VersionError::NoRuntime { reasons })?;
+    model.instances.count_runs();
+    Ok(model)
+}
+
+/// Keeps the quickest of `loaded`, and remembers the choice.
+async fn choose(mut loaded: Vec<LoadedModel>, defaults: &ModelDefaults) -> Option<LoadedModel> {
+    let (best, times) = match tuning::quickest(&loaded).await {
+        Some((best, times)) if loaded.len() > 1 => (best, times),
+        _ => (0, Vec::new()),
+    };
+    if best >= loaded.len() {
+        return None;
+    }
+    let figure =
+        |(model, time): (&LoadedModel, &Duration)| format!("{} {:.3} ms", model.runtime(), time.as_secs_f64() * 1e3);
+    let measured = loaded.iter().zip(&times).map(figure).collect::<Vec<_>>().join(", ");
+    let model = loaded.swap_remove(best);
+    for other in loaded {
+        end(other).await;
+    }
+    let scale = model.scale();
+    let choice = Choice { runtime: model.runtime(), threads: scale.threads, instances: scale.max, batch: 1 };
+    tracing::info!(model = %model.name, version = %model.version, chosen = %choice.runtime, measured, "runtimes compared");
+    let profile = Profile { choice, effort: Effort::Quick, goal: "latency".to_owned(), measured };
+    if let Err(error) = defaults.profiles.put(&model.digest, &profile) {
+        tracing::warn!(model = %model.name, %error, "the choice of a runtime cannot be kept; the next load measures again");
+    }
+    Some(model)
+}
+
+/// Ends a model and waits until its memory is given back. A process that ends while a runtime still tears a model down
+/// crashes.
+pub(super) async fn end(model: LoadedModel) {
+    let ended = model.ended();
+    drop(model);
+    ended.await;
+}
+
+struct Loading<'a> {
+    source: &'a VersionSource<'a>,
+    folder: &'a VersionFolder,
+    labels: &'a HashMap<String, Vec<String>>,
+    engine: &'a Engine,
+    defaults: &'a ModelDefaults,
+}
+
+impl Loading<'_> {
+    /// Loads the version into one runtime. `choice` stands in for what the model config leaves open.
+    async fn load_in(&self, runtime: Runtime, choice: Option<Choice>) -> Result<LoadedModel, String> {
+        let (config, defaults) = (self.source.config, self.defaults);
+        let cores = self.engine.cores();
+        let (workers, scale) = placement::place(&config.instance_group, cores, defaults.keep_alive, choice)?;
+        let spec = Spec {
+            name: self.source.name.to_string(),
+            runtime,
+            files: self.folder.files.clone(),
+            options: LoadOptions { threads: scale.threads, cache_dir: defaults.cache_dir.clone() },
+            scale,
+            limits: QueueLimits {
+                jobs: config.queue.max_size.unwrap_or(defaults.max_queue_size),
+                bytes: config.queue.max_bytes.unwrap_or(DEFAULT_QUEUE_BYTES),
+            },
+            workers,
+            observer: Arc::new(Counting { statistics: self.source.statistics.clone(), on: AtomicBool::new(false) }),
+            warm_up: OnceLock::new(),
+        };
+        let instances = Instances::start(self.engine, spec).await.map_err(|error| error.to_string())?;
+        let completed = config.complete(instances.signature()).map_err(|mistakes| mistakes.join("; "));
+        let completed = completed.and_then(|signature| Ok((config.batch_limit(&signature)?, signature)));
+        let (batch_limit, signature) = match completed {
+            Ok(completed) => completed,
+            Err(reason) => {
+                let ended = instances.ended();
+                drop(instances);
+                ended.await;
+                return Err(reason);
+            }
+        };
+        let model = LoadedModel {
+            name: self.source.name.clone(),
+            version: self.source.version,
+            digest: self.folder.digest.clone(),
+            config_text: self.source.config_text.to_owned(),
+            config: config.clone(),
+            batch_limit,
+            signature,
+            labels: self.labels.clone(),
+            timeout: config.queue.default_timeout_ms.map_or(defaults.timeout, Duration::from_millis),
+            statistics: self.source.statistics.clone(),
+            instances,
+        };
+        let checked = match model.check_config() {
+            Ok(()) => {
+                warm_up(&model, choice).await;
+                golden::check(&model, self.source.folder).await.map_err(|reason| format!("{runtime}: {reason}"))
+            }
+            Err(reason) => Err(reason),
+        };
+        match checked {
+            Ok(()) => Ok(model),
+            Err(reason) => {
+                end(model).await;
+                Err(reason)
+            }
+        }
+    }
+}
+
+/// Runs the model on zeros, in every batch size that it will be run in, and only then lets requests be put together.
+async fn warm_up(model: &LoadedModel, choice: Option<Choice>) {
+    let policy = batch_policy(&model.config, choice, model.batch_limit);
+    let sizes = policy.as_ref().map_or(&[][..], |policy| &policy.preferred).to_vec();
+    let warm_up = WarmUp { signature: model.signature.clone(), sizes };
+    // A golden input warms a single row up.
+    if policy.is_some() || model.config.golden.is_empty() {
+        golden::warm_up(model, &warm_up).await;
+    }
+    model.instances.warm_up_with(warm_up);
+    if let Some(policy) = policy {
+        model.instances.batch(policy);
+    }
+}
+
+/// How requests are put together: as the model config says, else as it was measured to be best; `None` not at all.
+fn batch_policy(config: &ModelConfig, choice: Option<Choice>, limit: Option<usize>) -> Option<BatchPolicy> {
+    let limit = limit?;
+    let Some(batching) = &config.dynamic_batching else {
+        let batch = choice.map_or(1, |choice| choice.batch.min(limit));
+        return (batch > 1).then(|| BatchPolicy::powers_of_two(batch, Duration::ZERO));
+    };
+    let mut policy = BatchPolicy::powers_of_two(limit, Duration::from_micros(batching.max_queue_delay_us));
+    if !batching.preferred_batch_sizes.is_empty() {
+        policy.preferred.clone_from(&batching.preferred_batch_sizes);
+        policy.preferred.sort_unstable();
+    }
+    Some(policy)
+}
+
+/// Counts runs into a version's statistics once it serves: warm-up and measurements are nobody's requests.
+struct Counting {
+    statistics: Arc<Statistics>,
+    on: AtomicBool,
+}
+
+impl Observer for Counting {
+    fn executed(&self, rows: usize, time: ComputeTime, cpu: Duration) {
+        if self.on.load(Ordering::Relaxed) {
+            self.statistics.executed(rows, time, cpu);
+        }
+    }
+
+    fn start(&self) {
+        self.on.store(true, Ordering::Relaxed);
+    }
+}
+
+fn no_runtime(reason: String) -> VersionError {
+    VersionError::NoRuntime { reasons: vec![reason] }
+}
+
+pub(super) fn labels(config: &ModelConfig, folder: &Path) -> Result<HashMap<String, Vec<String>>, FolderError> {
+    let named = config.output.iter().filter_map(|output| Some((&output.name, output.labels.as_ref()?)));
+    named.map(|(name, file)| Ok((name.clone(), folder::labels(&folder.join(file))?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_config_goes_before_what_was_measured() {
+        let choice = Some(Choice { runtime: Runtime::OpenVino, threads: 1, instances: 2, batch: 16 });
+        let config = |text| ModelConfig::parse("t", text).unwrap();
+        let preferred = |text, limit| batch_policy(&config(text), choice, limit).map(|policy| policy.preferred);
+        assert_eq!(preferred("", Some(4)), Some(vec![1, 2, 4]));
+        assert_eq!(preferred("", None), None);
+        assert_eq!(preferred("[dynamic_batching]\npreferred_batch_sizes = [8, 3]", Some(64)), Some(vec![3, 8]));
+        assert_eq!(batch_policy(&config(""), None, Some(64)), None);
+    }
+}
