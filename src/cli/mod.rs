@@ -8,6 +8,7 @@ pub mod infer;
 pub mod models;
 mod output;
 pub mod serve;
+pub mod tune;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -86,6 +87,11 @@ pub enum Command {
     Infer(infer::InferArgs),
     /// Look at the models of the repository.
     Models(models::ModelsArgs),
+    /// Measure how a model runs best on this machine, and remember it.
+    ///
+    /// Tries runtimes, threads, instances and batch sizes for a goal, and keeps the best in the cache folder, where the
+    /// server looks. A way that fails the model's golden inputs is out.
+    Tune(tune::TuneArgs),
     /// Check the configuration, or show what is in effect.
     ///
     /// It comes from four places, of which the later win: defaults, the file, the environment (LEDGE_HTTP_LISTEN), --set.
@@ -106,6 +112,7 @@ impl Cli {
             Command::Serve(args) => serve::run(globals, &args, out),
             Command::Infer(args) => infer::run(globals, &args, out),
             Command::Models(args) => models::run(globals, &args, out),
+            Command::Tune(args) => tune::run(globals, &args, out),
             Command::Config(args) => config::run(globals, &args, out),
             Command::Doctor(args) => doctor::run(globals, &args, out),
         }

@@ -4,10 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::folder::{self, FolderError};
+use super::loaded_model::{LoadedModel, ModelDefaults};
 use super::loading::{self, VersionSource};
-use super::model_config::{ModelConfig, RuntimeChoice};
+use super::model_config::{DynamicBatching, InstanceGroup, ModelConfig, RuntimeChoice};
+use super::profile::{Choice, Profiles};
 use super::{Repository, statistics::Statistics};
 use crate::inference::backend::Runtime;
+use crate::inference::batcher::BatchPolicy;
 use crate::names::{ModelName, ModelVersion};
 
 /// What came of trying one version in one runtime.
@@ -33,6 +36,65 @@ impl Repository {
         Ok((folder::model_config(&path)?.0, folder::versions(&path)?.0))
     }
 
+    /// Loads one version the way that `choice` says, beside whatever is live, for a measurement.
+    pub async fn load_as(
+        &self,
+        name: &ModelName,
+        version: ModelVersion,
+        choice: Choice,
+    ) -> Result<Arc<LoadedModel>, String> {
+        let (config, _) = self.on_disk(name).map_err(|error| error.to_string())?;
+        let path = self.path().join(name.as_str());
+        let instance_group = InstanceGroup {
+            count: Some(choice.instances),
+            min: None,
+            max: None,
+            threads: Some(choice.threads),
+            keep_alive_s: Some(0),
+            ..config.instance_group
+        };
+        let batched = DynamicBatching {
+            max_queue_delay_us: 0,
+            preferred_batch_sizes: BatchPolicy::powers_of_two(choice.batch, Duration::ZERO).preferred,
+        };
+        let config = ModelConfig {
+            runtime: pinned(choice.runtime),
+            instance_group,
+            dynamic_batching: (choice.batch > 1).then_some(batched),
+            ..config
+        };
+        let statistics = Arc::<Statistics>::default();
+        let source = VersionSource { name, version, folder: &path, config: &config, config_text: "", statistics };
+        let defaults =
+            ModelDefaults { profiles: Profiles::none(self.runtimes().clone()), ..self.shared.defaults.clone() };
+        let loaded = loading::load(source, &self.shared.engine, &defaults).await;
+        loaded.map(Arc::new).map_err(|error| error.to_string())
+    }
+
+    /// Ends what [`Self::load_as`] loaded and waits until its memory is given back.
+    pub async fn end(&self, model: Arc<LoadedModel>) {
+        let ended = model.ended();
+        drop(model);
+        ended.await;
+    }
+
+    /// The digest of one version's files, which names its profile, and the runtimes that may run it.
+    pub fn tunable(&self, name: &ModelName, version: ModelVersion) -> Result<(String, Vec<Runtime>), FolderError> {
+        let (config, _) = self.on_disk(name)?;
+        let folder = folder::version(&self.path().join(name.as_str()).join(version.to_string()))?;
+        Ok((folder.digest, config.runtime.candidates(folder.files.format)))
+    }
+
+    /// What was measured on this box.
+    pub fn profiles(&self) -> &Profiles {
+        &self.shared.defaults.profiles
+    }
+
+    /// On how many cores models run.
+    pub fn cores(&self) -> &[usize] {
+        self.shared.engine.cores()
+    }
+
     /// Tries every version that the model's policy selects in every runtime that its config allows.
     pub async fn try_runtimes(&self, name: &ModelName) -> Result<Vec<Trial>, FolderError> {
         let (config, versions) = self.on_disk(name)?;
@@ -41,11 +103,7 @@ impl Repository {
         for version in config.version_policy.select(&versions) {
             let format = folder::version(&path.join(version.to_string()))?.files.format;
             for runtime in config.runtime.candidates(format) {
-                let choice = match runtime {
-                    Runtime::OnnxRuntime => RuntimeChoice::OnnxRuntime,
-                    Runtime::OpenVino => RuntimeChoice::OpenVino,
-                };
-                let pinned = ModelConfig { runtime: choice, ..config.clone() };
+                let pinned = ModelConfig { runtime: pinned(runtime), ..config.clone() };
                 let statistics = Arc::<Statistics>::default();
                 let source =
                     VersionSource { name, version, folder: &path, config: &pinned, config_text: "", statistics };
@@ -63,5 +121,12 @@ impl Repository {
             }
         }
         Ok(trials)
+    }
+}
+
+fn pinned(runtime: Runtime) -> RuntimeChoice {
+    match runtime {
+        Runtime::OnnxRuntime => RuntimeChoice::OnnxRuntime,
+        Runtime::OpenVino => RuntimeChoice::OpenVino,
     }
 }

@@ -13,6 +13,7 @@ pub mod model_config;
 mod onnx;
 mod placement;
 pub mod profile;
+pub mod search;
 pub mod slot;
 pub mod statistics;
 pub mod tuning;

@@ -156,6 +156,30 @@ pub async fn open_loop(model: &Arc<LoadedModel>, arrivals: &[Duration]) -> Resul
     Ok(load)
 }
 
+/// Random arrivals at `rate` a second for `time`: a Poisson process, as independent callers make. The same each time, so
+/// that two ways to run a model meet the same requests.
+pub fn arrivals(rate: f64, time: Duration) -> Vec<Duration> {
+    // SplitMix64 (Steele, Lea, Flood 2014): enough for a schedule, and one line.
+    let mut state = 0x1ED6_E000_u64;
+    let mut uniform = move || {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
+        let fraction = ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64;
+        fraction
+    };
+    let (mut at, mut times) = (0.0, Vec::new());
+    loop {
+        at += -(1.0 - uniform()).ln() / rate;
+        match Duration::try_from_secs_f64(at) {
+            Ok(offset) if offset < time => times.push(offset),
+            _ => return times,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,5 +193,16 @@ mod tests {
         load.merge(Load { latencies: vec![ms(0); 100], time: Duration::from_secs(2) });
         assert_eq!((load.percentile(0.25), load.latencies.len()), (ms(0), 200));
         assert_eq!(Load::default().percentile(0.5), Duration::MAX);
+    }
+
+    #[test]
+    fn arrivals_come_at_their_rate_and_are_those_of_a_poisson_process() {
+        let times = arrivals(200.0, Duration::from_secs(100));
+        let mut gaps: Vec<f64> = times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 200.0).collect();
+        gaps.sort_by(f64::total_cmp);
+        assert!((19_000..21_000).contains(&times.len()), "{}", times.len());
+        // The median of an exponential distribution with mean 1 is ln 2.
+        assert!((gaps[gaps.len() / 2] - std::f64::consts::LN_2).abs() < 0.03);
+        assert_eq!(arrivals(200.0, Duration::from_secs(100)), times);
     }
 }

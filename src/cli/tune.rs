@@ -1,0 +1,265 @@
+//! `ledge tune`: measures how a model runs best on this machine, and remembers it.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use super::{Exit, Globals, Output, block_on, models};
+use crate::names::{ModelName, ModelVersion};
+use crate::repository::profile::{Choice, Effort, Profile};
+use crate::repository::search::{Goal, Measure, Row, Thoroughness, candidates, search};
+use crate::repository::tuning::{self, Load};
+use crate::repository::{LoadedModel, Repository};
+
+/// The arguments of `ledge tune`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct TuneArgs {
+    /// The model: the name of its folder in the repository.
+    pub model: ModelName,
+    /// The version [default: the highest that is served].
+    #[arg(long = "version", value_name = "N")]
+    pub model_version: Option<ModelVersion>,
+    /// What the model is to be best at: throughput, latency, or a limit at a rate such as 'p99<=20ms@50/s'.
+    #[arg(long, default_value = "throughput", value_name = "GOAL")]
+    pub goal: Goal,
+    /// Measure another model in the same turns, for example the same network in float: it is only compared.
+    #[arg(long, value_name = "MODEL")]
+    pub against: Option<ModelName>,
+    /// Milliseconds of one measurement. Longer is steadier.
+    #[arg(long, value_name = "MS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(20..=60_000))]
+    pub slice: u64,
+    /// How often the best ways are measured, in turns.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
+    /// Also measure every way as thoroughly as the best ones, and say how far the choice is from the best of all.
+    #[arg(long)]
+    pub exhaustive: bool,
+    /// Only show what would be chosen.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Write JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ledge tune efficientnet_lite0
+  ledge tune efficientnet_lite0 --goal latency
+  ledge tune efficientnet_lite0 --goal 'p99<=20ms@50/s'
+  ledge tune efficientnet_lite0 --against efficientnet_lite0_fp32 --dry-run
+
+Stop the server first, or the two take the cores from each other. A running server uses the profile from its next start,
+or when it loads the model anew. What a model.toml fixes goes before what was measured.";
+
+/// Runs the verb. It fails when the model runs in no way, or misses the goal's limit.
+pub fn run(globals: &Globals, args: &TuneArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let config = globals.load_config()?;
+    let cache = &config.runtimes.cache;
+    if !args.dry_run {
+        std::fs::create_dir_all(cache).with_context(|| format!("{} cannot be made", cache.display()))?;
+    }
+    let repository = models::repository(&config);
+    block_on(tune(&repository, args, out))?
+}
+
+async fn tune(repository: &Repository, args: &TuneArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let own = Subject::find(repository, &args.model, args.model_version)?;
+    let other = args.against.as_ref().map(|name| Subject::find(repository, name, None)).transpose()?;
+    let how = Thoroughness {
+        slice: Duration::from_millis(args.slice),
+        rounds: usize::try_from(args.rounds).unwrap_or(usize::MAX),
+        exhaustive: false,
+    };
+    let rows = own.search(repository, args.goal, how).await;
+    let others = match &other {
+        Some(other) => other.search(repository, args.goal, how).await,
+        None => Vec::new(),
+    };
+    let every = if args.exhaustive {
+        own.search(repository, args.goal, Thoroughness { exhaustive: true, ..how }).await
+    } else {
+        Vec::new()
+    };
+    let best = rows.first().context("there is no way to run it")?;
+    let load = match &best.load {
+        Ok(load) => load,
+        Err(reason) => bail!("{} runs in no way: {reason}", args.model),
+    };
+    let profile =
+        Profile { choice: best.choice, effort: Effort::Tuned, goal: args.goal.to_string(), measured: figures(load) };
+    let kept = if args.dry_run { None } else { repository.profiles().put(&own.digest, &profile)? };
+    let distance = distance(args.goal, best.choice, &every);
+    if args.json {
+        let report = json!({
+            "model": own.name, "version": own.version, "goal": args.goal.to_string(), "met": args.goal.is_met(load),
+            "chosen": best.choice, "rows": as_json(&rows), "against": as_json(&others), "exhaustive": as_json(&every),
+            "ratio_to_best": distance, "profile": kept,
+        });
+        writeln!(out, "{report:#}")?;
+    } else {
+        writeln!(out, "{} version {}, for {}", own.name, own.version, args.goal)?;
+        table(out, &rows)?;
+        for (title, rows) in
+            [(args.against.as_ref().map(ToString::to_string), &others), (Some("every way".to_owned()), &every)]
+        {
+            if let (Some(title), false) = (title, rows.is_empty()) {
+                writeln!(out, "\n{title}")?;
+                table(out, rows)?;
+            }
+        }
+        if let Some(ratio) = distance {
+            writeln!(out, "\nThe choice is {:.1} % from the best of all ways.", (ratio - 1.0) * 100.0)?;
+        }
+        if !args.goal.is_met(load) {
+            writeln!(out, "\nNo way meets the goal on this machine; the closest is first.")?;
+        }
+        match kept {
+            Some(path) => writeln!(out, "\nKept in {}", path.display())?,
+            None => writeln!(out, "\nNothing was kept.")?,
+        }
+    }
+    Ok(if args.goal.is_met(load) { Exit::Success } else { Exit::Failure })
+}
+
+/// How much worse the choice did than the best, where every way was measured in the same turns: 1.0 is as good.
+fn distance(goal: Goal, choice: Choice, every: &[Row]) -> Option<f64> {
+    let cost = |row: &Row| row.load.as_ref().ok().map(|load| goal.cost(load));
+    let own = every.iter().find(|row| row.choice == choice).and_then(cost)?;
+    let best = every.iter().filter_map(cost).fold(f64::INFINITY, f64::min);
+    Some(own / best)
+}
+
+/// The version that is tuned.
+struct Subject {
+    name: ModelName,
+    version: ModelVersion,
+    digest: String,
+    runtimes: Vec<crate::inference::backend::Runtime>,
+}
+
+impl Subject {
+    fn find(repository: &Repository, name: &ModelName, version: Option<ModelVersion>) -> anyhow::Result<Self> {
+        let (config, on_disk) = repository.on_disk(name).with_context(|| format!("there is no model {name}"))?;
+        let served = config.version_policy.select(&on_disk).last().copied();
+        let version = version.or(served).with_context(|| format!("{name} has no version"))?;
+        let (digest, runtimes) = repository.tunable(name, version)?;
+        Ok(Self { name: name.clone(), version, digest, runtimes })
+    }
+
+    async fn search(&self, repository: &Repository, goal: Goal, how: Thoroughness) -> Vec<Row> {
+        let cores = repository.cores().len();
+        // Loaded once as it comes, to know whether its first dimension is a batch.
+        let simplest = candidates(Goal::Latency, &self.runtimes, cores, None);
+        let mut limit = None;
+        for choice in simplest {
+            if let Ok(model) = repository.load_as(&self.name, self.version, choice).await {
+                limit = model.batch_limit;
+                repository.end(model).await;
+                break;
+            }
+        }
+        let ways = candidates(goal, &self.runtimes, cores, limit);
+        let bar = ProgressBar::new(0).with_style(
+            ProgressStyle::with_template("{msg} {bar:30} {pos}/{len} {elapsed}")
+                .unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
+        let title = self.name.to_string();
+        let mut bench = Bench { repository, subject: self, goal, loaded: Vec::new(), bar, title };
+        let rows = search(&mut bench, goal, &ways, how).await;
+        bench.bar.finish_and_clear();
+        rows
+    }
+}
+
+/// Measures real models in this process.
+struct Bench<'a> {
+    repository: &'a Repository,
+    subject: &'a Subject,
+    goal: Goal,
+    loaded: Vec<(Choice, Arc<LoadedModel>)>,
+    bar: ProgressBar,
+    title: String,
+}
+
+impl Measure for Bench<'_> {
+    async fn load(&mut self, choice: Choice) -> Result<(), String> {
+        let model = self.repository.load_as(&self.subject.name, self.subject.version, choice).await?;
+        self.loaded.push((choice, model));
+        Ok(())
+    }
+
+    async fn measure(&mut self, choice: Choice, time: Duration) -> Result<Load, String> {
+        let found = self.loaded.iter().find(|(loaded, _)| *loaded == choice);
+        let (_, model) = found.ok_or("it is not loaded")?;
+        match self.goal {
+            Goal::Latency => tuning::closed_loop(model, 1, time).await,
+            // Twice what runs at a time: the next is there when one ends.
+            Goal::Throughput => tuning::closed_loop(model, 2 * choice.instances * choice.batch, time).await,
+            Goal::Percentile { rate, .. } => tuning::open_loop(model, &tuning::arrivals(rate, time)).await,
+        }
+    }
+
+    async fn unload(&mut self, choice: Choice) {
+        if let Some(place) = self.loaded.iter().position(|(loaded, _)| *loaded == choice) {
+            let (_, model) = self.loaded.swap_remove(place);
+            self.repository.end(model).await;
+        }
+    }
+
+    fn progress(&mut self, what: &str, done: usize, of: usize) {
+        self.bar.set_message(format!("{}: {what}", self.title));
+        self.bar.set_length(of as u64);
+        self.bar.set_position(done as u64);
+    }
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn figures(load: &Load) -> String {
+    format!(
+        "{:.1} requests/s, p50 {:.2} ms, p99 {:.2} ms",
+        load.throughput(),
+        ms(load.percentile(0.5)),
+        ms(load.percentile(0.99))
+    )
+}
+
+fn table(out: &mut Output, rows: &[Row]) -> anyhow::Result<()> {
+    writeln!(
+        out,
+        "{:<12} {:>7} {:>9} {:>5} {:>12} {:>10} {:>10}",
+        "RUNTIME", "THREADS", "INSTANCES", "BATCH", "REQUESTS/S", "P50 MS", "P99 MS"
+    )?;
+    for Row { choice, load } in rows {
+        let Choice { runtime, threads, instances, batch } = choice;
+        write!(out, "{runtime:<12} {threads:>7} {instances:>9} {batch:>5} ")?;
+        match load {
+            Ok(load) => {
+                let (p50, p99) = (ms(load.percentile(0.5)), ms(load.percentile(0.99)));
+                writeln!(out, "{:>12.1} {p50:>10.3} {p99:>10.3}", load.throughput())?;
+            }
+            Err(reason) => writeln!(out, "{reason}")?,
+        }
+    }
+    Ok(())
+}
+
+fn as_json(rows: &[Row]) -> Vec<Value> {
+    let row = |Row { choice, load }: &Row| match load {
+        Ok(load) => json!({
+            "choice": choice, "requests_per_second": load.throughput(), "requests": load.latencies.len(),
+            "p50_ms": ms(load.percentile(0.5)), "p99_ms": ms(load.percentile(0.99)),
+        }),
+        Err(reason) => json!({"choice": choice, "error": reason}),
+    };
+    rows.iter().map(row).collect()
+}
