@@ -4,6 +4,7 @@
 mod cli;
 mod client;
 mod clients;
+mod core;
 mod daemon;
 mod fuzz;
 mod http;
