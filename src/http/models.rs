@@ -148,7 +148,8 @@ fn model_statistics(model: &LoadedModel, counters: &Counters) -> ModelStatistics
             compute_input: duration(counters.compute.compute_input),
             compute_infer: duration(counters.compute.compute_infer),
             compute_output: duration(counters.compute.compute_output),
-            ..InferenceStatistics::default()
+            cache_hit: duration(counters.cache_hit),
+            cache_miss: duration(counters.cache_miss),
         },
         batch_stats: counters.batches.iter().map(batch).collect(),
         ..ModelStatistics::new(model.name.clone(), model.version)

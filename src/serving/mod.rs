@@ -260,7 +260,7 @@ impl Drop for Call<'_> {
         match &self.counted {
             Some(Counted { batch, queue, compute }) => {
                 statistics.succeeded(clock::unix_millis(), *batch, total, *queue, *compute);
-                statistics.executed(*batch, *compute);
+                statistics.executed(*batch, *compute, Duration::ZERO);
             }
             None => statistics.failed(total),
         }
