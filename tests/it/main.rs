@@ -8,6 +8,7 @@ mod daemon;
 mod fuzz;
 mod http;
 mod lifecycle;
+mod metrics;
 mod oip;
 mod runtimes;
 mod tidy;
