@@ -12,3 +12,4 @@ mod metrics;
 mod oip;
 mod runtimes;
 mod tidy;
+mod top;

@@ -85,7 +85,7 @@ fn process(view: &View, history: &History) -> String {
         "process  CPU {}  memory {}  threads {}  requests {}/s  {}",
         percent(process.cpu_cores),
         process.memory_bytes.map_or("-".to_owned(), bytes),
-        number(process.threads),
+        process.threads.map_or("-".to_owned(), |threads| threads.to_string()),
         number(Some(view.requests_per_second())),
         sparkline(history)
     )
@@ -136,11 +136,11 @@ const COLUMNS: &[Column] = &[
     ("P50", 8, 1, |model| time(model.p50_seconds)),
     ("P99", 8, 0, |model| time(model.p99_seconds)),
     ("QUEUE P99", 10, 3, |model| time(model.queue_p99_seconds)),
-    ("WAITING", 8, 2, |model| number(Some(model.queue_depth))),
+    ("WAITING", 8, 2, |model| model.queue_depth.to_string()),
     ("BATCH", 6, 8, |model| number(model.mean_batch)),
     ("CACHED", 7, 9, |model| percent(model.cache_hit_ratio)),
     ("CPU", 7, 6, |model| percent(model.cpu_cores)),
-    ("INST", 5, 10, |model| number(Some(model.instances))),
+    ("INST", 5, 10, |model| model.instances.to_string()),
 ];
 
 /// The narrowest name that a column is not dropped for.
@@ -221,9 +221,9 @@ fn hertz(frequency: Option<f64>) -> String {
     frequency.map_or_else(String::new, |hertz| format!("{:.2} GHz", hertz / 1e9))
 }
 
-fn bytes(bytes: f64) -> String {
-    const MIB: f64 = 1_048_576.0;
-    if bytes < 1024.0 * MIB { format!("{:.0} MiB", bytes / MIB) } else { format!("{:.1} GiB", bytes / 1024.0 / MIB) }
+fn bytes(bytes: u64) -> String {
+    let mib = bytes >> 20;
+    if mib < 1024 { format!("{mib} MiB") } else { format!("{}.{} GiB", mib >> 10, ((mib & 1023) * 10) >> 10) }
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an uptime is positive and short")]

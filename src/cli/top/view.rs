@@ -31,9 +31,9 @@ pub struct ProcessView {
     /// How many cores' worth of time it used.
     pub cpu_cores: Option<f64>,
     /// Its resident memory.
-    pub memory_bytes: Option<f64>,
+    pub memory_bytes: Option<u64>,
     /// Its threads.
-    pub threads: Option<f64>,
+    pub threads: Option<u64>,
 }
 
 /// One core.
@@ -59,7 +59,7 @@ pub struct ModelView {
     /// The runtime that runs it.
     pub runtime: Option<String>,
     /// Its instances.
-    pub instances: f64,
+    pub instances: u64,
     /// Requests that came to an end, one way or the other.
     pub requests_per_second: f64,
     /// Requests that failed.
@@ -79,7 +79,7 @@ pub struct ModelView {
     /// The share of look-ups that the cache answered.
     pub cache_hit_ratio: Option<f64>,
     /// Requests that wait now.
-    pub queue_depth: f64,
+    pub queue_depth: u64,
     /// How many cores' worth of time its runs used.
     pub cpu_cores: Option<f64>,
 }
@@ -100,7 +100,11 @@ impl View {
             version: newer.version.clone(),
             uptime_seconds: newer.started_at.map(|started| (now - started).max(0.0)),
             interval_seconds: seconds,
-            process: ProcessView { cpu_cores: cpu, memory_bytes: newer.memory_bytes, threads: newer.threads },
+            process: ProcessView {
+                cpu_cores: cpu,
+                memory_bytes: newer.memory_bytes.map(whole),
+                threads: newer.threads.map(whole),
+            },
             cores: cores
                 .map(|(&core, figures)| CoreView { core, load_ratio: figures.load, frequency_hertz: figures.frequency })
                 .collect(),
@@ -127,7 +131,7 @@ impl ModelView {
             version: version.to_owned(),
             ready: newer.ready,
             runtime: newer.runtime.clone(),
-            instances: newer.instances,
+            instances: whole(newer.instances),
             requests_per_second: rate(more(|model| model.answered) + failures),
             failures_per_second: rate(failures),
             refusals_per_second: rate(more(|model| model.refused)),
@@ -137,11 +141,16 @@ impl ModelView {
             queue_p99_seconds: newer.queue.since(&older.queue).quantile(0.99),
             mean_batch: ratio(elements, runs),
             cache_hit_ratio: ratio(hits, hits + misses),
-            queue_depth: newer.queue_depth,
+            queue_depth: whole(newer.queue_depth),
             // A runtime whose CPU time nobody measures counts none for all its runs.
             cpu_cores: (newer.cpu_seconds > 0.0).then(|| rate(more(|model| model.cpu_seconds))),
         }
     }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count; a cast keeps within its bounds")]
+fn whole(figure: f64) -> u64 {
+    figure as u64
 }
 
 /// What a counter counted; one that fell began anew at 0.

@@ -9,7 +9,7 @@ fn model(name: &str) -> ModelView {
         version: "3".to_owned(),
         ready: true,
         runtime: Some("onnxruntime".to_owned()),
-        instances: 2.0,
+        instances: 2,
         requests_per_second: 120.0,
         failures_per_second: 0.25,
         refusals_per_second: 0.0,
@@ -19,7 +19,7 @@ fn model(name: &str) -> ModelView {
         queue_p99_seconds: Some(1.5),
         mean_batch: Some(3.97),
         cache_hit_ratio: None,
-        queue_depth: 5.0,
+        queue_depth: 5,
         cpu_cores: Some(1.42),
     }
 }
@@ -30,7 +30,7 @@ fn view(models: Vec<ModelView>) -> View {
         version: Some("1.2.3".to_owned()),
         uptime_seconds: Some(90_061.5),
         interval_seconds: 1.0,
-        process: ProcessView { cpu_cores: Some(1.5), memory_bytes: Some(125_829_120.0), threads: Some(14.0) },
+        process: ProcessView { cpu_cores: Some(1.5), memory_bytes: Some(125_829_120), threads: Some(14) },
         cores: vec![core(0), core(1)],
         temperatures_celsius: [("coretemp Package id 0".to_owned(), 54.4)].into(),
         models,
@@ -97,6 +97,7 @@ fn figures_have_the_digits_that_are_worth_it() {
     assert_eq!(numbers, ["0", "0.05", "7.1", "99", "1234", "12.3k", "2.5M"]);
     let times = [25e-6, 0.0031, 0.25, 2.5].map(|seconds| time(Some(seconds)));
     assert_eq!(times, ["25 us", "3.1 ms", "250 ms", "2.5 s"]);
+    assert_eq!([700 << 10, 120 << 20, 5 << 29].map(bytes), ["0 MiB", "120 MiB", "2.5 GiB"]);
 }
 
 proptest! {
