@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::request::Builder;
 use http::{Request, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1;
@@ -106,9 +107,18 @@ impl DaemonConnection {
 
     /// Posts `body` and waits for the whole answer.
     pub async fn post(&mut self, path: &str, content_type: &str, body: Bytes) -> Result<Answer, EgressError> {
-        let request = Request::post(path)
+        let request = Request::post(path).header(http::header::CONTENT_TYPE, content_type);
+        self.exchange(request, path, body).await
+    }
+
+    /// Asks for `path` and waits for the whole answer.
+    pub async fn get(&mut self, path: &str) -> Result<Answer, EgressError> {
+        self.exchange(Request::get(path), path, Bytes::new()).await
+    }
+
+    async fn exchange(&mut self, request: Builder, path: &str, body: Bytes) -> Result<Answer, EgressError> {
+        let request = request
             .header(http::header::HOST, self.host.as_str())
-            .header(http::header::CONTENT_TYPE, content_type)
             .body(Full::new(body))
             .map_err(|_| EgressError::Address { url: path.to_owned() })?;
         // The daemon closes a connection whose body it refused to read.

@@ -8,6 +8,7 @@ pub mod infer;
 pub mod models;
 mod output;
 pub mod serve;
+pub mod top;
 pub mod tune;
 
 use std::fmt;
@@ -42,6 +43,7 @@ Examples:
   ledge serve --root .ledge                     serve the models in .ledge/models
   ledge serve --set http.listen=127.0.0.1:9000  elsewhere, for once
   ledge infer efficientnet_lite0 coffee.png     ask a model, no server needed
+  ledge top                                     what a running server does
   ledge models list                             which there are, and which load
   ledge config show                             what is set, and where
 
@@ -85,6 +87,10 @@ pub enum Command {
     /// Loads the model of the repository and runs it in this process, so no server is needed; with --url it asks one. What
     /// a file may be depends on the model: a photograph (JPEG, PNG, WebP), or the JSON of an inference request.
     Infer(infer::InferArgs),
+    /// Watch what a running server does: requests, latencies, queues, the cache and the cores, refreshed each second.
+    ///
+    /// Latencies are estimated from the server's histograms, as Prometheus does it.
+    Top(top::TopArgs),
     /// Look at the models of the repository.
     Models(models::ModelsArgs),
     /// Measure how a model runs best on this machine, and remember it.
@@ -111,6 +117,7 @@ impl Cli {
         match self.command {
             Command::Serve(args) => serve::run(globals, &args, out),
             Command::Infer(args) => infer::run(globals, &args, out),
+            Command::Top(args) => top::run(globals, &args, out),
             Command::Models(args) => models::run(globals, &args, out),
             Command::Tune(args) => tune::run(globals, &args, out),
             Command::Config(args) => config::run(globals, &args, out),

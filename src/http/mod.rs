@@ -23,6 +23,7 @@ use axum::routing::{get, post};
 use crate::readiness::Readiness;
 use crate::serving::Serving;
 use crate::shutdown::Shutdown;
+use crate::telemetry::machine::MachineMonitor;
 use config::HttpConfig;
 pub use connection::{BindError, Listeners};
 use reply::{Failure, error};
@@ -39,12 +40,14 @@ struct Shared {
     readiness: Arc<Readiness>,
     config: HttpConfig,
     shutdown: Shutdown,
+    machine: MachineMonitor,
 }
 
 impl App {
     /// The parts that the handlers call.
     pub fn new(serving: Serving, readiness: Arc<Readiness>, config: HttpConfig, shutdown: Shutdown) -> Self {
-        Self { shared: Arc::new(Shared { serving, readiness, config, shutdown }) }
+        let machine = MachineMonitor::default();
+        Self { shared: Arc::new(Shared { serving, readiness, config, shutdown, machine }) }
     }
 
     fn serving(&self) -> &Serving {
@@ -53,6 +56,10 @@ impl App {
 
     fn is_ready(&self) -> bool {
         self.shared.readiness.is_ready()
+    }
+
+    fn machine(&self) -> &MachineMonitor {
+        &self.shared.machine
     }
 
     fn config(&self) -> &HttpConfig {

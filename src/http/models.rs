@@ -17,7 +17,7 @@ use crate::principal::Principal;
 use crate::protocol::Target;
 use crate::protocol::metadata::{
     self as documents, BatchStatistics, Duration, IndexRequest, IndexRow, InferenceStatistics, InputConfig,
-    InstanceGroup, LoadRequest, ModelMetadata, ModelState, ModelStatistics, OutputConfig, StatisticsReply,
+    InstanceGroup, LoadRequest, MemoryUsage, ModelMetadata, ModelState, ModelStatistics, OutputConfig, StatisticsReply,
     UnloadRequest, VersionPolicy,
 };
 use crate::repository::model_config;
@@ -148,9 +148,11 @@ fn model_statistics(model: &LoadedModel, counters: &Counters) -> ModelStatistics
             compute_input: duration(counters.compute.compute_input),
             compute_infer: duration(counters.compute.compute_infer),
             compute_output: duration(counters.compute.compute_output),
-            ..InferenceStatistics::default()
+            cache_hit: duration(counters.cache_hit),
+            cache_miss: duration(counters.cache_miss),
         },
         batch_stats: counters.batches.iter().map(batch).collect(),
+        memory_usage: vec![MemoryUsage { kind: "CPU", id: 0, byte_size: model.memory_bytes() }],
         ..ModelStatistics::new(model.name.clone(), model.version)
     }
 }

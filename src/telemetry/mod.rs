@@ -2,5 +2,6 @@
 
 mod journal;
 pub mod logging;
+pub mod machine;
 pub mod process;
 pub mod system;

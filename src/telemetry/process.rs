@@ -13,6 +13,8 @@ pub struct ProcessUsage {
     pub cpu_seconds: f64,
     /// Threads.
     pub threads: usize,
+    /// When it started, in seconds since the Unix epoch.
+    pub started_at: u64,
 }
 
 /// What this process uses now; `None` where the system does not tell.
@@ -25,7 +27,7 @@ pub fn usage() -> Option<ProcessUsage> {
     #[expect(clippy::cast_precision_loss, reason = "exact for 285,000 years of milliseconds")]
     let cpu_seconds = process.accumulated_cpu_time() as f64 / 1e3;
     let threads = process.tasks().map_or(1, std::collections::HashSet::len);
-    Some(ProcessUsage { resident_bytes: process.memory(), cpu_seconds, threads })
+    Some(ProcessUsage { resident_bytes: process.memory(), cpu_seconds, threads, started_at: process.start_time() })
 }
 
 /// Resident memory of this process in bytes, shared pages included; 0 where the system does not tell.
@@ -49,6 +51,8 @@ mod tests {
     fn this_process_uses_memory_and_a_thread() {
         let usage = usage().unwrap();
         assert!(usage.resident_bytes > 1 << 20 && usage.threads >= 1, "{usage:?}");
+        let now = crate::clock::unix_millis() / 1000;
+        assert!(usage.started_at > now - 24 * 3600 && usage.started_at <= now + 1, "{usage:?}");
         assert!(usable_cores() >= 1);
     }
 }

@@ -9,6 +9,8 @@ mod daemon;
 mod fuzz;
 mod http;
 mod lifecycle;
+mod metrics;
 mod oip;
 mod runtimes;
 mod tidy;
+mod top;

@@ -13,7 +13,7 @@ pub struct StatisticsReply {
     pub model_stats: Vec<ModelStatistics>,
 }
 
-/// How often something happened and how long it took altogether, since the version was loaded.
+/// How often something happened and how long it took altogether, since the daemon started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Duration {
     /// Occurrences.

@@ -1,0 +1,280 @@
+//! `ledge top`: what a running daemon does, second by second.
+
+mod exposition;
+mod render;
+mod snapshot;
+mod terminal;
+mod view;
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{Exit, Globals, Output, block_on};
+use crate::clock;
+use crate::egress::DaemonConnection;
+use crate::http::config::ListenAddress;
+use render::{History, Room};
+use snapshot::Snapshot;
+use view::View;
+
+/// The arguments of `ledge top`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct TopArgs {
+    /// The server to watch, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the first address that the
+    /// configuration listens on].
+    #[arg(long)]
+    pub url: Option<String>,
+    /// Seconds between two looks. Every figure is about this time.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub interval: Duration,
+    /// Write one view and end, as is done where the output is no terminal.
+    #[arg(long)]
+    pub once: bool,
+    /// Write JSON: one object a line and interval, in base units.
+    #[arg(long)]
+    pub json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ledge top                                   the server of this box; q or Ctrl-C ends
+  ledge top --url http://10.0.0.7:8000 --interval 5
+  ledge top --once --json | jq '.models[] | {model, p99_seconds}'";
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "expected seconds, such as 0.5".to_owned())?;
+    if !(0.1..=3600.0).contains(&seconds) {
+        return Err("expected 0.1 to 3600 seconds".to_owned());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// Runs the verb.
+pub fn run(globals: &Globals, args: &TopArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let url = match &args.url {
+        Some(url) => url.clone(),
+        None => own_daemon(&globals.load_config()?.http.listen).context("say which server with --url")?,
+    };
+    let daemon = Daemon { url, connection: None };
+    block_on(async {
+        if args.once || !(args.json || std::io::stdout().is_terminal()) {
+            once(daemon, args, out).await
+        } else if args.json {
+            each_interval(daemon, args, out).await
+        } else {
+            live(daemon, args, out).await
+        }
+    })?
+}
+
+/// The address of the daemon that has this configuration.
+fn own_daemon(listen: &[ListenAddress]) -> anyhow::Result<String> {
+    let urls = listen.iter().filter_map(|address| match address {
+        // Port 0 is any, known to the daemon alone.
+        ListenAddress::Tcp(address) if address.port() == 0 => None,
+        ListenAddress::Tcp(address) if address.ip().is_unspecified() => {
+            let loopback = if address.is_ipv4() { "127.0.0.1" } else { "[::1]" };
+            Some(format!("http://{loopback}:{}", address.port()))
+        }
+        ListenAddress::Tcp(address) => Some(format!("http://{address}")),
+        ListenAddress::Unix(_) => Some(address.to_string()),
+    });
+    urls.into_iter().next().context("the configuration listens on no address that is known beforehand")
+}
+
+/// How long a scrape may take.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// A daemon that is scraped, over one connection as long as it holds.
+struct Daemon {
+    url: String,
+    connection: Option<DaemonConnection>,
+}
+
+impl Daemon {
+    async fn scrape(&mut self) -> anyhow::Result<Snapshot> {
+        let scraped = tokio::time::timeout(ANSWER, self.try_scrape()).await;
+        let scraped = scraped.unwrap_or_else(|_| bail!("{} did not answer within {} s", self.url, ANSWER.as_secs()));
+        if scraped.is_err() {
+            self.connection = None;
+        }
+        scraped
+    }
+
+    async fn try_scrape(&mut self) -> anyhow::Result<Snapshot> {
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            none => none.insert(DaemonConnection::open(&self.url).await?),
+        };
+        let answer = connection.get("/metrics").await?;
+        if answer.status != 200 {
+            bail!("{} has no metrics: status {}", self.url, answer.status);
+        }
+        let text = std::str::from_utf8(&answer.body).context("the metrics are no text")?;
+        Ok(Snapshot::parse(text, Instant::now())?)
+    }
+}
+
+fn between(older: &Snapshot, newer: &Snapshot) -> View {
+    #[expect(clippy::cast_precision_loss, reason = "exact for 285,000 years of milliseconds")]
+    let now = clock::unix_millis() as f64 / 1e3;
+    View::between(older, newer, now)
+}
+
+async fn once(mut daemon: Daemon, args: &TopArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let older = daemon.scrape().await?;
+    tokio::time::sleep(args.interval).await;
+    let view = between(&older, &daemon.scrape().await?);
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string(&view)?)?;
+    } else {
+        let terminal = std::io::stdout().is_terminal();
+        let room = Room { width: if terminal { terminal::room().width } else { 120 }, height: usize::MAX };
+        for line in render::lines(&view, &daemon.url, &History::new(), room) {
+            writeln!(out, "{}", line.text.trim_end())?;
+        }
+    }
+    Ok(Exit::Success)
+}
+
+/// Writes JSON until the reader goes.
+async fn each_interval(mut daemon: Daemon, args: &TopArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let mut older = None;
+    loop {
+        let scraped = daemon.scrape().await;
+        match (&scraped, &older) {
+            (Ok(newer), Some(older)) => writeln!(out, "{}", serde_json::to_string(&between(older, newer))?)?,
+            (Ok(_), None) => {}
+            (Err(error), _) => writeln!(out, "{}", json!({"error": format!("{error:#}")}))?,
+        }
+        out.flush()?;
+        older = scraped.ok();
+        tokio::time::sleep(args.interval).await;
+    }
+}
+
+/// Draws on the terminal until a signal or the key q.
+async fn live(mut daemon: Daemon, args: &TopArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let mut stop = Stop::new()?;
+    let mut resized = signal(SignalKind::window_change())?;
+    let mut keys = terminal::keys();
+    let mut screen = terminal::Screen::enter(out)?;
+    let mut shown = Shown { url: daemon.url.clone(), older: None, state: State::Connecting, history: History::new() };
+    loop {
+        screen.draw(&shown.lines())?;
+        // The next look is an interval after the last one was answered, not after the last key.
+        let pause = if matches!(shown.state, State::Connecting) { Duration::ZERO } else { args.interval };
+        let mut next = std::pin::pin!(async {
+            tokio::time::sleep(pause).await;
+            daemon.scrape().await
+        });
+        let scraped = loop {
+            tokio::select! {
+                scraped = &mut next => break scraped,
+                _ = resized.recv() => screen.draw(&shown.lines())?,
+                Some(key) = keys.recv() => if matches!(key, b'q' | b'Q') { return Ok(Exit::Success) },
+                () = stop.requested() => return Ok(Exit::Success),
+            }
+        };
+        shown.take(scraped);
+    }
+}
+
+/// What the terminal shows.
+struct Shown {
+    url: String,
+    older: Option<Snapshot>,
+    state: State,
+    history: History,
+}
+
+enum State {
+    Connecting,
+    Running(Box<View>),
+    Lost(String),
+}
+
+/// How many intervals the header draws.
+const HISTORY: usize = 40;
+
+impl Shown {
+    fn take(&mut self, scraped: anyhow::Result<Snapshot>) {
+        match scraped {
+            Ok(newer) => {
+                // The first view is of no time at all: it shows how things stand.
+                let view = between(self.older.as_ref().unwrap_or(&newer), &newer);
+                if self.older.is_some() {
+                    self.history.push_back(view.requests_per_second());
+                    while self.history.len() > HISTORY {
+                        self.history.pop_front();
+                    }
+                }
+                self.state = State::Running(Box::new(view));
+                self.older = Some(newer);
+            }
+            Err(error) => {
+                self.state = State::Lost(format!("{error:#}"));
+                self.older = None;
+            }
+        }
+    }
+
+    fn lines(&self) -> Vec<render::Line> {
+        let room = terminal::room();
+        match &self.state {
+            State::Connecting => render::lost(&self.url, "connecting", room),
+            State::Running(view) => render::lines(view, &self.url, &self.history, room),
+            State::Lost(reason) => render::lost(&self.url, reason, room),
+        }
+    }
+}
+
+/// The signals that end a verb: the terminal must be given back first.
+struct Stop([tokio::signal::unix::Signal; 3]);
+
+impl Stop {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?]))
+    }
+
+    async fn requested(&mut self) {
+        let Self([interrupt, terminate, hangup]) = self;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_daemon_is_at_the_first_address_that_is_known() {
+        let url = |listen: &[&str]| {
+            let listen: Vec<_> = listen.iter().map(|text| text.parse().unwrap()).collect();
+            own_daemon(&listen).ok()
+        };
+        assert_eq!(url(&["127.0.0.1:8000", "unix:a.sock"]).as_deref(), Some("http://127.0.0.1:8000"));
+        assert_eq!(url(&["127.0.0.1:0", "unix:a.sock"]).as_deref(), Some("unix:a.sock"));
+        assert_eq!(url(&["0.0.0.0:80"]).as_deref(), Some("http://127.0.0.1:80"));
+        assert_eq!(url(&["[::]:80"]).as_deref(), Some("http://[::1]:80"));
+        assert_eq!(url(&["127.0.0.1:0"]), None);
+    }
+
+    #[test]
+    fn an_interval_is_neither_a_busy_loop_nor_for_ever() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for wrong in ["0", "-1", "NaN", "inf", "1e9", "soon"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

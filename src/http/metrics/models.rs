@@ -1,0 +1,152 @@
+//! What the models did.
+
+use std::fmt::Error;
+
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use super::{ConstHistogram, Labels, family, whole};
+use crate::inference::instance::Residence;
+use crate::repository::statistics::{Counters, Refusal, Sizes, Times, Total};
+use crate::repository::{LoadedModel, Repository, State};
+
+/// Writes the metrics of every version that is known, and of those that are live.
+pub fn encode(encoder: &mut DescriptorEncoder<'_>, repository: &Repository) -> Result<(), Error> {
+    let ready = repository.index().into_iter().filter_map(|row| {
+        let labels = vec![("model", row.model.to_string()), ("version", row.version?.to_string())];
+        Some((labels, ConstGauge::new(i64::from(row.state == State::Ready))))
+    });
+    family(encoder, "model_ready", "1 when the version answers requests, else 0", ready)?;
+    let live: Vec<_> = repository.all_live().into_iter().map(|model| Live::new(&model)).collect();
+    let mut metrics = Metrics { encoder, live: &live };
+    metrics.requests()?;
+    metrics.cache()?;
+    metrics.instances()
+}
+
+/// A live version, and its counters at one moment.
+struct Live {
+    labels: Labels,
+    counters: Counters,
+    residence: Residence,
+}
+
+impl Live {
+    fn new(model: &LoadedModel) -> Self {
+        let labels = vec![
+            ("model", model.name.to_string()),
+            ("version", model.version.to_string()),
+            ("runtime", model.runtime().to_string()),
+        ];
+        Self { labels, counters: model.statistics.snapshot(), residence: model.residence() }
+    }
+}
+
+struct Metrics<'a, 'e> {
+    encoder: &'a mut DescriptorEncoder<'e>,
+    live: &'a [Live],
+}
+
+impl Metrics<'_, '_> {
+    fn requests(&mut self) -> Result<(), Error> {
+        self.by("outcome", "inference_requests", "Requests by outcome", |live| {
+            [("success", live.counters.success), ("fail", live.counters.fail)].map(count)
+        })?;
+        let help = "Requests turned away before the model ran, by reason; they are among the failed ones";
+        self.by("reason", "inference_refusals", help, |live| {
+            Refusal::ALL.map(|why| (why.as_str(), ConstCounter::new(live.counters.refusals.of(why))))
+        })?;
+        self.each("inference_elements", "Batch elements inferred, cache hits left out", |live| {
+            ConstCounter::new(live.counters.inference_count)
+        })?;
+        self.each("inference_executions", "Runs of the model", |live| {
+            ConstCounter::new(live.counters.execution_count)
+        })?;
+        let help = "Time from the arrival of an answered request to its answer, cache hits included";
+        self.each("inference_duration_seconds", help, |live| times(&live.counters.end_to_end_times))?;
+        let help = "Time of an answered request in the queue; of a cache hit, none";
+        self.each("inference_queue_duration_seconds", help, |live| times(&live.counters.queue_times))?;
+        let help = "Time of the run that answered a request; requests that shared it count it each";
+        self.each("inference_compute_duration_seconds", help, |live| times(&live.counters.compute_times))?;
+        let help = "The same time by phase: handing inputs over, running the model, taking outputs";
+        self.by("phase", "inference_compute_phase_seconds", help, |live| {
+            let compute = &live.counters.compute;
+            let phases = [
+                ("input", compute.compute_input),
+                ("infer", compute.compute_infer),
+                ("output", compute.compute_output),
+            ];
+            phases.map(seconds)
+        })?;
+        self.each("inference_batch_size", "Batch elements of a run", |live| sizes(&live.counters.batch_sizes))?;
+        self.each(
+            "inference_cpu_seconds",
+            "CPU time of the model's runs on their worker's core; a runtime's own threads are not in it",
+            |live| ConstCounter::new(live.counters.cpu.as_secs_f64()),
+        )
+    }
+
+    fn cache(&mut self) -> Result<(), Error> {
+        let help = "Requests looked up in the result cache, by outcome";
+        self.by("outcome", "cache_lookups", help, |live| lookups(&live.counters).map(count))?;
+        let help = "Time of looking results up, and of inserting what was missed, by outcome";
+        self.by("outcome", "cache_seconds", help, |live| lookups(&live.counters).map(seconds))
+    }
+
+    fn instances(&mut self) -> Result<(), Error> {
+        self.each("model_instances", "Copies of the model that run side by side", |live| {
+            ConstGauge::new(whole(live.residence.instances))
+        })?;
+        self.each("queue_depth", "Requests that wait for an instance", |live| {
+            ConstGauge::new(whole(live.residence.queued))
+        })?;
+        let help = "What the instances take, as far as it could be measured when they were loaded";
+        self.each("model_memory_bytes", help, |live| {
+            ConstGauge::new(i64::try_from(live.residence.bytes).unwrap_or(i64::MAX))
+        })
+    }
+
+    /// A metric with one sample a version.
+    fn each<M: EncodeMetric>(&mut self, name: &str, help: &str, sample: impl Fn(&Live) -> M) -> Result<(), Error> {
+        family(self.encoder, name, help, self.live.iter().map(|live| (live.labels.clone(), sample(live))))
+    }
+
+    /// A metric with a sample for each value of `label`.
+    fn by<M: EncodeMetric, const N: usize>(
+        &mut self,
+        label: &'static str,
+        name: &str,
+        help: &str,
+        samples: impl Fn(&Live) -> [(&'static str, M); N],
+    ) -> Result<(), Error> {
+        let samples = self.live.iter().flat_map(|live| {
+            samples(live).map(|(value, sample)| {
+                let mut labels = live.labels.clone();
+                labels.push((label, value.to_owned()));
+                (labels, sample)
+            })
+        });
+        family(self.encoder, name, help, samples)
+    }
+}
+
+fn lookups(counters: &Counters) -> [(&'static str, Total); 2] {
+    [("hit", counters.cache_hit), ("miss", counters.cache_miss)]
+}
+
+fn count((value, total): (&'static str, Total)) -> (&'static str, ConstCounter<u64>) {
+    (value, ConstCounter::new(total.count))
+}
+
+fn seconds((value, total): (&'static str, Total)) -> (&'static str, ConstCounter<f64>) {
+    (value, ConstCounter::new(total.time.as_secs_f64()))
+}
+
+fn times(times: &Times) -> ConstHistogram {
+    ConstHistogram::new(times, 1e9)
+}
+
+fn sizes(sizes: &Sizes) -> ConstHistogram {
+    ConstHistogram::new(sizes, 1.0)
+}

@@ -1,0 +1,39 @@
+//! What the process uses, and how the machine does.
+
+use std::fmt::Error;
+
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use super::{family, single, whole};
+use crate::telemetry::machine::{CoreUsage, MachineUsage};
+use crate::telemetry::process;
+
+/// Writes the metrics of this process, where the system tells them.
+pub fn encode(encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+    let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+    family(encoder, "build_info", "The version of Ledge", [(version, ConstGauge::new(1_i64))])?;
+    let Some(process) = process::usage() else { return Ok(()) };
+    let mut gauge = |name, help, value| single(encoder, name, help, &ConstGauge::new(value));
+    gauge("process_resident_memory_bytes", "Resident memory", whole(process.resident_bytes))?;
+    gauge("process_threads", "Threads", whole(process.threads))?;
+    gauge("process_start_time_seconds", "Start, since the Unix epoch", whole(process.started_at))?;
+    single(encoder, "process_cpu_seconds", "CPU time used", &ConstCounter::new(process.cpu_seconds))
+}
+
+/// Writes the metrics of the machine that the process runs on.
+pub fn encode_machine(encoder: &mut DescriptorEncoder<'_>, machine: &MachineUsage) -> Result<(), Error> {
+    let core = |core: &CoreUsage| vec![("core", core.core.clone())];
+    let loads = machine.cores.iter().filter_map(|usage| Some((core(usage), ConstGauge::new(usage.load?))));
+    let help = "Share of time that the core was busy since the scrape before, whatever it ran";
+    family(encoder, "machine_core_load_ratio", help, loads)?;
+    let frequencies =
+        machine.cores.iter().filter_map(|usage| Some((core(usage), ConstGauge::new(whole(usage.frequency_hz?)))));
+    family(encoder, "machine_core_frequency_hertz", "The core's frequency now", frequencies)?;
+    let temperatures = machine
+        .temperatures
+        .iter()
+        .map(|(sensor, &celsius)| (vec![("sensor", sensor.clone())], ConstGauge::new(celsius)));
+    family(encoder, "machine_temperature_celsius", "Temperature by sensor", temperatures)
+}
