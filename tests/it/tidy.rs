@@ -23,8 +23,8 @@ const BOTTOM: &[&str] =
 /// A crate, or a call, and the only files that may name it.
 const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("ort::", &["inference/onnxruntime.rs"]),
-    ("openvino::", &["inference/openvino.rs"]),
-    ("openvino_sys::", &["inference/openvino.rs"]),
+    ("openvino::", &["inference/openvino.rs", "sys.rs"]),
+    ("openvino_sys::", &["inference/openvino.rs", "sys.rs"]),
     ("axum::", &["http/"]),
     ("sysinfo::", &["telemetry/"]),
     ("systemd_journal_logger::", &["telemetry/"]),
