@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tokio::sync::{oneshot, watch};
 
-use super::backend::{Backend, LoadError, Runtime};
+use super::backend::{Backend, LoadError, RunError, RunResult, Runtime};
 use super::instance::{InferError, Spec};
 use super::queue::{Job, Queue};
 use super::scheduler::{Entry, Instance, State};
@@ -14,6 +14,7 @@ use super::warm_up::WarmUp;
 use super::{Runtimes, cores, worker};
 use crate::sys;
 use crate::telemetry::process;
+use crate::tensor::Tensor;
 
 /// A handle to the engine. Clones share it; with the last one the workers end.
 #[derive(Debug, Clone)]
@@ -102,6 +103,33 @@ impl Engine {
     /// Does something with a model's entry; `None` when it was removed.
     pub(super) fn with<T>(&self, id: u64, work: impl FnOnce(&mut Entry) -> T) -> Option<T> {
         self.handle.shared.lock().model(id).map(work)
+    }
+
+    /// Runs the model at once on the calling thread, when that is known to be brief; `None` when it must be queued.
+    pub(super) fn run_brief(
+        &self,
+        id: u64,
+        inputs: &[Tensor],
+        outputs: &[usize],
+        rows: usize,
+    ) -> Option<Result<RunResult, RunError>> {
+        let shared = &self.handle.shared;
+        let bytes = inputs.iter().map(|tensor| tensor.data().len()).sum();
+        let (mut instance, worker) = shared.lock().take_brief(id, bytes)?;
+        let start = Instant::now();
+        let result = worker::run_once(&mut instance, inputs, outputs, rows);
+        let now = Instant::now();
+        let spent = now.duration_since(start);
+        let mut state = shared.lock();
+        state.ran(id, bytes, spent);
+        let warm = instance.last_worker;
+        // The worker stood still: its reservation ends, and it counts once.
+        let orphan = state.done(warm, id, instance, &[worker], spent / 2, now);
+        let wake = state.another(now);
+        drop(state);
+        shared.wake(wake);
+        give_up(orphan.into_iter().collect());
+        Some(result)
     }
 
     /// Queues a job, and has another instance loaded when the model needs one.

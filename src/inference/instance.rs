@@ -177,6 +177,9 @@ impl Instances {
         rows: usize,
         terms: Terms,
     ) -> Result<Answer, InferError> {
+        if let Some(result) = self.engine.run_brief(self.id, &inputs, &outputs, rows) {
+            return Ok(Answer { run: result?, queue: Duration::ZERO });
+        }
         let (queued, deadline) = (Instant::now(), terms.deadline);
         let (reply, answer) = oneshot::channel();
         self.engine.offer(self.id, &self.spec, &self.alive, Job { inputs, outputs, rows, terms, queued, reply });

@@ -37,7 +37,8 @@ impl Job {
         !self.reply.is_closed() && now < self.terms.deadline
     }
 
-    fn bytes(&self) -> usize {
+    /// Bytes of its inputs.
+    pub fn bytes(&self) -> usize {
         self.inputs.iter().map(|tensor| tensor.data().len()).sum()
     }
 }

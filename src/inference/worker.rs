@@ -39,12 +39,14 @@ pub(super) fn serve(shared: &Shared, index: usize) {
                 let Task { model, mut instance, jobs, reserved, taken } = task;
                 // A runtime starts its threads where its caller may run: let that be all the cores that are theirs.
                 let wide = !reserved.is_empty() && pinned.is_ok() && cores::pin(&shared.cpus).is_ok();
+                let bytes = jobs.iter().map(Job::bytes).sum();
                 let ran = run(&mut instance, jobs, taken);
                 if wide {
                     let _ = cores::pin(&own);
                 }
                 let now = Instant::now();
                 state = shared.lock();
+                state.ran(model, bytes, now.duration_since(taken));
                 if let (Err(reason), Some(entry)) = (ran, state.model(model)) {
                     tracing::warn!(%reason, "dynamic batching is off for a model");
                     entry.batching = None;
@@ -97,7 +99,7 @@ fn run_together(instance: &mut Instance, jobs: &[Job]) -> Result<Option<(Vec<Vec
     }
 }
 
-fn run_once(instance: &mut Instance, inputs: &[Tensor], outputs: &[usize], rows: usize) -> Result<RunResult, RunError> {
+pub(super) fn run_once(instance: &mut Instance, inputs: &[Tensor], outputs: &[usize], rows: usize) -> Result<RunResult, RunError> {
     let backend = &mut *instance.backend;
     let cpu = thread_cpu_time();
     let result = catch_unwind(AssertUnwindSafe(|| backend.run(inputs, outputs))).unwrap_or_else(|panic| {
