@@ -7,7 +7,7 @@ pub mod config;
 pub mod instance;
 mod onnxruntime;
 mod openvino;
-mod queue;
+pub mod queue;
 pub mod terms;
 
 use std::path::{Path, PathBuf};
