@@ -41,6 +41,8 @@ pub struct Plan {
     pub arrivals: Arrivals,
     /// The callers of an open loop.
     pub callers: usize,
+    /// What the arrivals of an open loop are drawn from: targets that are to be compared get the same ones.
+    pub seed: u64,
 }
 
 /// Time for the threads to be there before the first request.
@@ -54,7 +56,7 @@ pub fn drive(target: &dyn Target, load: Load, plan: &Plan, stop: &AtomicBool) ->
     let (callers, due) = match load {
         Load::Concurrency(callers) => (callers, None),
         Load::Rate(rate) => {
-            let due = schedule(rate, plan.duration, plan.arrivals, &mut Random::fresh());
+            let due = schedule(rate, plan.duration, plan.arrivals, &mut Random::seeded(plan.seed));
             (plan.callers, Some(due))
         }
     };
@@ -194,7 +196,7 @@ mod tests {
     }
 
     fn drive_fixed(target: &Fixed, load: Load, duration: u64, callers: usize) -> Recording {
-        let plan = Plan { duration: Duration::from_millis(duration), arrivals: Arrivals::Constant, callers };
+        let plan = Plan { duration: Duration::from_millis(duration), arrivals: Arrivals::Constant, callers, seed: 1 };
         drive(target, load, &plan, &AtomicBool::new(false)).unwrap()
     }
 
@@ -223,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_stop_is_heard() {
-        let plan = Plan { duration: Duration::from_hours(1), arrivals: Arrivals::Poisson, callers: 2 };
+        let plan = Plan { duration: Duration::from_hours(1), arrivals: Arrivals::Poisson, callers: 2, seed: 1 };
         for load in [Load::Concurrency(2), Load::Rate(10.0)] {
             let error = drive(&fixed(0), load, &plan, &AtomicBool::new(true)).unwrap_err();
             assert_eq!(error.to_string(), "interrupted");

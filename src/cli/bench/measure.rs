@@ -208,7 +208,7 @@ fn payloads(args: &BenchArgs, ports: &[Port]) -> anyhow::Result<Vec<Payload>> {
 fn rounds(args: &BenchArgs, targets: &[Box<dyn Target + '_>], stop: &AtomicBool) -> anyhow::Result<Vec<Series>> {
     let loads = args.loads();
     let arrivals = if args.constant { Arrivals::Constant } else { Arrivals::Poisson };
-    let plan = Plan { duration: args.duration, arrivals, callers: usize::from(args.connections) };
+    let plan = Plan { duration: args.duration, arrivals, callers: usize::from(args.connections), seed: 0 };
     let warmup = Plan { duration: args.warmup, ..plan };
     let bar = progress(loads.len() * targets.len() * usize::from(args.rounds));
     let mut series: Vec<Series> = Vec::new();
@@ -216,6 +216,7 @@ fn rounds(args: &BenchArgs, targets: &[Box<dyn Target + '_>], stop: &AtomicBool)
         series.extend(targets.iter().map(|target| Series { load: *load, target: target.name(), rounds: Vec::new() }));
     }
     for round in 0..usize::from(args.rounds) {
+        let plan = Plan { seed: round as u64, ..plan };
         for (place, load) in loads.iter().enumerate() {
             for turn in 0..targets.len() {
                 let which = (turn + round) % targets.len();
