@@ -146,7 +146,10 @@ fn measure(
     }
     for target in &targets {
         if let Outcome::Failed { kind, message } = target.caller()?.call(0) {
-            bail!("'{}' does not answer the request ({input}) {}: {message} ({kind})", args.subject, target.name());
+            let guessed =
+                args.input.is_none() && ports.iter().any(|port| port.shape.iter().skip(1).any(|dim| *dim < 0));
+            let hint = if guessed { "; --shape says what the variable dimensions are" } else { "" };
+            bail!("'{}' does not answer ({input}), {}: {message} ({kind}){hint}", args.subject, target.name());
         }
     }
     let series = rounds(args, &targets, stop)?;
