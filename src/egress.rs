@@ -2,6 +2,8 @@
 //!
 //! Today it opens one kind: from the command line to a daemon, over a Unix socket or plain HTTP.
 
+mod raw;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,6 +14,8 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, UnixStream};
+
+pub use raw::RawConnection;
 
 /// A daemon that does not take the connection within this time is not there.
 const CONNECT: Duration = Duration::from_secs(10);

@@ -106,7 +106,7 @@ pub fn run(globals: &Globals, args: &InferArgs, out: &mut Output) -> anyhow::Res
 }
 
 /// The files named, and those in the folders named at any depth, in order.
-fn collect(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+pub(super) fn collect(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in paths {
         if path.is_dir() {

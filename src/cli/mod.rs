@@ -2,6 +2,7 @@
 
 #![expect(clippy::doc_markdown, reason = "a help text has no backticks and no angle brackets")]
 
+pub mod bench;
 pub mod config;
 pub mod doctor;
 pub mod infer;
@@ -44,6 +45,7 @@ Examples:
   ledge serve --set http.listen=127.0.0.1:9000  elsewhere, for once
   ledge infer efficientnet_lite0 coffee.png     ask a model, no server needed
   ledge top                                     what a running server does
+  ledge bench efficientnet_lite0                how fast it answers, here and over HTTP
   ledge models list                             which there are, and which load
   ledge config show                             what is set, and where
 
@@ -91,6 +93,12 @@ pub enum Command {
     ///
     /// Latencies are estimated from the server's histograms, as Prometheus does it.
     Top(top::TopArgs),
+    /// Measure how fast a model answers, here and over HTTP, or how right it is.
+    ///
+    /// Asks it in this process and over HTTP by turns, in one run, under the loads given, and writes latencies, answers a
+    /// second, CPU time and memory. Without --url it starts a server of its own on a free port, with this model alone, and
+    /// stops it at the end. With --images it counts right answers instead, or compares two models, versions or runtimes.
+    Bench(Box<bench::BenchArgs>),
     /// Look at the models of the repository.
     Models(models::ModelsArgs),
     /// Measure how a model runs best on this machine, and remember it.
@@ -118,6 +126,7 @@ impl Cli {
             Command::Serve(args) => serve::run(globals, &args, out),
             Command::Infer(args) => infer::run(globals, &args, out),
             Command::Top(args) => top::run(globals, &args, out),
+            Command::Bench(args) => bench::run(globals, &args, out),
             Command::Models(args) => models::run(globals, &args, out),
             Command::Tune(args) => tune::run(globals, &args, out),
             Command::Config(args) => config::run(globals, &args, out),

@@ -201,7 +201,8 @@ impl State {
         let workers = &self.workers;
         let entry = self.models.get_mut(&id)?;
         let waits = entry.batching.as_ref().is_some_and(|policy| !policy.delay.is_zero());
-        if entry.usual > BRIEF || bytes > entry.brief_bytes || waits || entry.scale.threads > 1 || entry.queue.len() > 0 {
+        if entry.usual > BRIEF || bytes > entry.brief_bytes || waits || entry.scale.threads > 1 || entry.queue.len() > 0
+        {
             return None;
         }
         let is_idle = |worker: &usize| workers.get(*worker) == Some(&Worker::Idle);

@@ -99,7 +99,12 @@ fn run_together(instance: &mut Instance, jobs: &[Job]) -> Result<Option<(Vec<Vec
     }
 }
 
-pub(super) fn run_once(instance: &mut Instance, inputs: &[Tensor], outputs: &[usize], rows: usize) -> Result<RunResult, RunError> {
+pub(super) fn run_once(
+    instance: &mut Instance,
+    inputs: &[Tensor],
+    outputs: &[usize],
+    rows: usize,
+) -> Result<RunResult, RunError> {
     let backend = &mut *instance.backend;
     let cpu = thread_cpu_time();
     let result = catch_unwind(AssertUnwindSafe(|| backend.run(inputs, outputs))).unwrap_or_else(|panic| {

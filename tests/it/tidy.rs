@@ -28,9 +28,9 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("axum::", &["http/"]),
     ("sysinfo::", &["telemetry/"]),
     ("systemd_journal_logger::", &["telemetry/"]),
-    ("TcpStream::connect", &["egress.rs"]),
+    ("TcpStream::connect", &["egress.rs", "egress/"]),
     // The listener asks a left-over socket whether anybody still answers; nothing leaves the box.
-    ("UnixStream::connect", &["egress.rs", "http/connection.rs"]),
+    ("UnixStream::connect", &["egress.rs", "egress/", "http/connection.rs"]),
 ];
 
 fn sources() -> Vec<(String, String)> {

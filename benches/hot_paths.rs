@@ -1,0 +1,176 @@
+//! What every request pays: parsing and writing the protocol, hashing, decoding pictures, the queue.
+//!
+//! `cargo bench --bench hot_paths -- --quick`, or with a part of a name: `cargo bench --bench hot_paths -- wire`.
+
+#![expect(clippy::unwrap_used, reason = "a benchmark that panics says where")]
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use ledge::inference::backend::Runtime;
+use ledge::inference::batcher::{concat, split};
+use ledge::inference::queue::{Job, Queue, QueueLimits};
+use ledge::inference::terms::{Priority, Terms};
+use ledge::pipeline::image::{self, DecodeLimits};
+use ledge::pipeline::preparation::{Color, ImagePreparation, Layout};
+use ledge::principal::Principal;
+use ledge::protocol::decode::{ReplyFormat, Target, decode_request};
+use ledge::protocol::encode::encode_response;
+use ledge::serving::request::{InferResponse, Timings};
+use ledge::tensor::{DataType, Tensor};
+use tokio::sync::oneshot;
+
+/// The elements of one 224x224 RGB picture: 602,112 bytes as FP32.
+const PICTURE: usize = 3 * 224 * 224;
+
+/// FP32 elements whose JSON has about 218 kB, eleven characters each with the comma.
+const NUMBERS: usize = 20_000;
+
+/// Numbers as a camera's pixels become: in -1 to 1, with many digits.
+fn pixels(count: usize) -> Vec<f32> {
+    let mut state = 1_u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        f32::from(u16::try_from(state >> 16).unwrap()) / 32_768.0 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+fn target() -> Target {
+    Target { model: "model".parse().unwrap(), version: None }
+}
+
+/// The JSON body of one FP32 input.
+fn json_body(elements: &[f32]) -> Bytes {
+    let data = elements.iter().map(f32::to_string).collect::<Vec<_>>().join(",");
+    let count = elements.len();
+    format!(r#"{{"inputs":[{{"name":"x","datatype":"FP32","shape":[1,{count}],"data":[{data}]}}]}}"#).into()
+}
+
+/// The binary body of one picture, and the length of its JSON.
+fn binary_body() -> (Bytes, usize) {
+    let elements = pixels(PICTURE);
+    let data: &[u8] = bytemuck::cast_slice(&elements);
+    let mut body = format!(
+        r#"{{"inputs":[{{"name":"x","datatype":"FP32","shape":[1,3,224,224],"parameters":{{"binary_data_size":{}}}}}]}}"#,
+        data.len()
+    )
+    .into_bytes();
+    let length = body.len();
+    body.extend_from_slice(data);
+    (body.into(), length)
+}
+
+fn wire(c: &mut Criterion) {
+    let mut group = c.benchmark_group("wire parse");
+    let (binary, header) = binary_body();
+    for (name, body, header) in [
+        ("json 16 numbers", json_body(&pixels(16)), None),
+        ("json 218 kB", json_body(&pixels(NUMBERS)), None),
+        ("binary 602 kB", binary, Some(header)),
+    ] {
+        group.throughput(Throughput::Bytes(body.len() as u64));
+        group.bench_function(name, |b| {
+            b.iter(|| decode_request(target(), black_box(body.clone()), header, Instant::now()).unwrap());
+        });
+    }
+    group.finish();
+
+    let mut group = c.benchmark_group("wire write");
+    for (name, count, format) in [
+        ("json 1000 scores", 1000, ReplyFormat::JSON),
+        ("json 218 kB", NUMBERS, ReplyFormat::JSON),
+        ("binary 602 kB", PICTURE, ReplyFormat::BINARY),
+    ] {
+        let response = InferResponse {
+            model: "model".parse().unwrap(),
+            version: 1.try_into().unwrap(),
+            runtime: Runtime::OnnxRuntime,
+            outputs: vec![("y".to_owned(), Tensor::from_vec(vec![1, count], pixels(count)).unwrap())],
+            timings: Timings::default(),
+        };
+        let length = encode_response(&response, None, &format).unwrap().content_length();
+        group.throughput(Throughput::Bytes(length as u64));
+        group.bench_function(name, |b| {
+            b.iter(|| encode_response(black_box(&response), None, &format).unwrap().into_bytes());
+        });
+    }
+    group.finish();
+}
+
+fn hash(c: &mut Criterion) {
+    let mut group = c.benchmark_group("blake3");
+    let bytes: Vec<u8> = bytemuck::cast_slice(&pixels(PICTURE)).to_vec();
+    for size in [256, 110_000, 602_112] {
+        group.throughput(Throughput::Bytes(size));
+        let part = bytes.get(..usize::try_from(size).unwrap()).unwrap();
+        group.bench_with_input(BenchmarkId::from_parameter(size), part, |b, part| b.iter(|| blake3::hash(part)));
+    }
+    group.finish();
+}
+
+fn picture(c: &mut Criterion) {
+    let photo = include_bytes!("data/chelsea_640x480.jpg");
+    let limits = DecodeLimits { max_pixels: 1 << 24 };
+    let decoded = image::decode(photo, limits).unwrap();
+    let preparation = ImagePreparation {
+        resize_shorter_side: Some(256),
+        crop: [224, 224],
+        mean: [127.0; 3],
+        std: [128.0; 3],
+        layout: Layout::Nchw,
+        color: Color::Rgb,
+    };
+    let mut group = c.benchmark_group("picture 640x480");
+    group.bench_function("decode jpeg", |b| b.iter(|| image::decode(black_box(photo), limits).unwrap()));
+    group.bench_function("resize and scale", |b| {
+        b.iter(|| preparation.prepare(black_box(&decoded), DataType::Fp32).unwrap());
+    });
+    group.finish();
+}
+
+fn queue(c: &mut Criterion) {
+    let mut group = c.benchmark_group("queue take and offer");
+    for waiting in [1, 1000] {
+        let now = Instant::now();
+        let mut queue = Queue::new(QueueLimits { jobs: waiting, bytes: 1 << 30 });
+        // Their callers stay: a job whose caller left is only dropped.
+        let callers: Vec<_> = (0..waiting)
+            .map(|_| {
+                let (reply, caller) = oneshot::channel();
+                let inputs = vec![Tensor::from_vec(vec![1, 16], pixels(16)).unwrap()];
+                let deadline = now + Duration::from_hours(1);
+                let terms = Terms { deadline, priority: Priority::Interactive, principal: Principal::Local };
+                queue.offer(Job { inputs, outputs: vec![0], rows: 1, terms, queued: now, reply });
+                caller
+            })
+            .collect();
+        group.bench_function(BenchmarkId::from_parameter(waiting), |b| {
+            b.iter(|| {
+                for job in queue.take(Priority::Interactive, None, now) {
+                    queue.offer(job);
+                }
+            });
+        });
+        drop(callers);
+    }
+    group.finish();
+}
+
+/// Requests of one row put together, and the answer cut up again.
+fn batch(c: &mut Criterion) {
+    let mut group = c.benchmark_group("batch put together and cut up");
+    for (name, rows, width) in [("16 rows of 13 numbers", 16, 13), ("4 rows of 150,528 numbers", 4, 150_528)] {
+        let requests: Vec<Vec<Tensor>> =
+            (0..rows).map(|_| vec![Tensor::from_vec(vec![1, width], pixels(width)).unwrap()]).collect();
+        let parts: Vec<&[Tensor]> = requests.iter().map(Vec::as_slice).collect();
+        let each = vec![1; rows];
+        group.bench_function(name, |b| b.iter(|| split(&concat(&parts).unwrap(), &each).unwrap()));
+    }
+    group.finish();
+}
+
+criterion_group!(benches, wire, hash, picture, queue, batch);
+criterion_main!(benches);

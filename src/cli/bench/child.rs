@@ -1,0 +1,95 @@
+//! A daemon of our own on a free port, for the time of a measurement.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use crate::cli::Globals;
+
+/// A daemon that needs longer to load one model, or to stop, hangs.
+const LIMIT: Duration = Duration::from_mins(5);
+
+/// A running daemon; stopped when dropped.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+    /// Where it listens.
+    pub url: String,
+    /// Its log; it ends with the daemon.
+    lines: mpsc::Receiver<String>,
+}
+
+impl Daemon {
+    /// Starts `ledge serve` with the settings of this command line on the repository and the state folder given, and
+    /// waits until it is ready.
+    pub fn start(globals: &Globals, repository: &Path, state: &Path, cache: &Path) -> anyhow::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("serve");
+        for (flag, path) in [("--root", &globals.root), ("--config", &globals.config)] {
+            if let Some(path) = path {
+                command.arg(flag).arg(path);
+            }
+        }
+        let text = |path: &Path| toml::Value::String(path.display().to_string());
+        let own = [
+            "http.listen=[\"127.0.0.1:0\"]".to_owned(),
+            "log.format=\"json\"".to_owned(),
+            "log.level=\"info\"".to_owned(),
+            format!("repository.path={}", text(repository)),
+            format!("state.path={}", text(state)),
+            format!("runtimes.cache={}", text(cache)),
+        ];
+        for setting in globals.set.iter().chain(&own) {
+            command.arg("--set").arg(setting);
+        }
+        command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().context("the server does not start")?;
+        let (sender, lines) = mpsc::channel();
+        let stderr = child.stderr.take();
+        std::thread::spawn(move || {
+            for line in stderr.into_iter().flat_map(|pipe| BufReader::new(pipe).lines().map_while(Result::ok)) {
+                // Whoever started the daemon may be done with its log; it is read all the same, or the daemon would wait.
+                let _ = sender.send(line);
+            }
+        });
+        let mut daemon = Self { child, url: String::new(), lines };
+        daemon.wait_until_ready()?;
+        Ok(daemon)
+    }
+
+    fn wait_until_ready(&mut self) -> anyhow::Result<()> {
+        let mut log = Vec::new();
+        while let Ok(line) = self.lines.recv_timeout(LIMIT) {
+            let event: Value = serde_json::from_str(&line).unwrap_or_default();
+            let field = |name: &str| event.get(name).and_then(Value::as_str);
+            match field("message") {
+                Some("listening") => self.url = format!("http://{}", field("address").unwrap_or_default()),
+                Some("ready") => return Ok(()),
+                _ => log.push(line),
+            }
+        }
+        log.drain(..log.len().saturating_sub(5));
+        bail!("the server does not start:\n  {}", log.join("\n  "))
+    }
+
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ =
+            rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), rustix::process::Signal::TERM);
+        // Its log ends when it does.
+        while self.lines.recv_timeout(LIMIT).is_ok() {}
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

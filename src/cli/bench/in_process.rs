@@ -1,0 +1,78 @@
+//! The serving core in this process as a target: what a request costs without HTTP.
+
+use tokio::runtime::Runtime;
+
+use super::drive::{Caller, Target};
+use super::figures::Outcome;
+use super::inputs::Payload;
+use super::random::Random;
+use crate::principal::Principal;
+use crate::protocol::decode;
+use crate::protocol::status;
+use crate::serving::request::{InferRequest, InferResponse, Inputs};
+use crate::serving::{Serving, ServingError};
+
+/// A serving core, and the requests to put to it.
+#[derive(Debug)]
+pub struct InProcess<'a> {
+    /// Drives the core's timers; the callers' threads do the rest.
+    pub runtime: &'a Runtime,
+    /// The core.
+    pub serving: &'a Serving,
+    /// The model.
+    pub target: decode::Target,
+    /// Asked in turn; with `unique` only the first, stamped each time.
+    pub payloads: &'a [Payload],
+    /// Whether nothing is asked twice.
+    pub unique: bool,
+}
+
+/// Asks a serving core.
+pub async fn ask(serving: &Serving, target: &decode::Target, payload: Payload) -> Result<InferResponse, ServingError> {
+    let decode::Target { model, version } = target.clone();
+    match payload {
+        Payload::Photo(photo) => Ok(serving.classify(&model, version, photo, &Principal::Local).await?.response),
+        Payload::Tensors(tensors) => {
+            let inputs = Inputs::Named(tensors);
+            let request = InferRequest { model, version, inputs, outputs: None, deadline: None, priority: None };
+            serving.infer(request, &Principal::Local).await
+        }
+    }
+}
+
+impl Target for InProcess<'_> {
+    fn name(&self) -> &'static str {
+        "in-process"
+    }
+
+    fn pid(&self) -> Option<u32> {
+        Some(std::process::id())
+    }
+
+    fn caller(&self) -> anyhow::Result<Box<dyn Caller + '_>> {
+        Ok(Box::new(LocalCaller { core: self, random: Random::fresh() }))
+    }
+}
+
+struct LocalCaller<'a> {
+    core: &'a InProcess<'a>,
+    random: Random,
+}
+
+impl Caller for LocalCaller<'_> {
+    fn call(&mut self, number: usize) -> Outcome {
+        let core = self.core;
+        let payload = if core.unique {
+            core.payloads.first().and_then(|payload| payload.stamped(&mut self.random).ok())
+        } else {
+            core.payloads.get(number % core.payloads.len().max(1)).cloned()
+        };
+        let Some(payload) = payload else {
+            return Outcome::Failed { kind: "no request".to_owned(), message: "it cannot be made unique".to_owned() };
+        };
+        match core.runtime.handle().block_on(ask(core.serving, &core.target, payload)) {
+            Ok(_) => Outcome::Ok,
+            Err(error) => Outcome::Failed { kind: status::of_serving(&error).to_string(), message: error.to_string() },
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! What is asked: tensors of random numbers in the shapes that the model takes, or a file.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+
+use super::random::Random;
+use crate::inference::backend::Port;
+use crate::names::ModelName;
+use crate::pipeline::image::ImageFormat;
+use crate::protocol::decode::{self, Target};
+use crate::serving::request::Inputs;
+use crate::tensor::{DataType, Tensor, element_count, push_string};
+
+/// Elements of each input that `--unique` draws anew for each request: enough to make every request another one, few
+/// enough to cost nothing.
+pub const STAMPED: usize = 64;
+
+/// Characters of a random string.
+const STRING: usize = 8;
+
+/// The inputs of one request, before they are put into a protocol.
+#[derive(Debug, Clone)]
+pub enum Payload {
+    /// Tensors by input name.
+    Tensors(Vec<(String, Tensor)>),
+    /// A photograph as it comes from a camera.
+    Photo(Bytes),
+}
+
+/// `name:1,3,224,224`: the shape of one input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShapeOf {
+    /// The input.
+    pub input: String,
+    /// Its dimensions, the batch included.
+    pub shape: Vec<usize>,
+}
+
+impl std::str::FromStr for ShapeOf {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.rsplit_once(':').and_then(|(input, dims)| {
+            let shape: Result<Vec<usize>, _> = dims.split(',').map(str::parse).collect();
+            let shape = shape.ok().filter(|_| !input.is_empty())?;
+            Some(Self { input: input.to_owned(), shape })
+        });
+        parsed.ok_or_else(|| "expected INPUT:DIM,DIM,..., such as data:1,3,224,224".to_owned())
+    }
+}
+
+/// The shape of each request's inputs: what `shapes` says, else the model's with `batch` as the batch and 1 for what is
+/// variable.
+pub fn shapes(ports: &[Port], batched: bool, batch: usize, shapes: &[ShapeOf]) -> anyhow::Result<Vec<Vec<usize>>> {
+    if let Some(stray) = shapes.iter().find(|shape| !ports.iter().any(|port| port.name == shape.input)) {
+        let names: Vec<_> = ports.iter().map(|port| port.name.as_str()).collect();
+        bail!("--shape {}: the model has no such input; it has {}", stray.input, names.join(", "));
+    }
+    let one = |port: &Port| {
+        if let Some(given) = shapes.iter().find(|shape| shape.input == port.name) {
+            let fits = given.shape.len() == port.shape.len()
+                && given.shape.iter().zip(&port.shape).all(|(&dim, &own)| own < 0 || usize::try_from(own) == Ok(dim));
+            anyhow::ensure!(fits, "--shape {}:{:?} does not fit the model's {:?}", port.name, given.shape, port.shape);
+            return Ok(given.shape.clone());
+        }
+        let dims = port.shape.iter().enumerate().map(|(axis, &dim)| match usize::try_from(dim) {
+            Ok(dim) => dim,
+            Err(_) if axis == 0 && batched => batch,
+            Err(_) => 1,
+        });
+        let dims: Vec<usize> = dims.collect();
+        if batch > 1 && (!batched || dims.first() != Some(&batch)) {
+            bail!("--batch {batch}: input {:?} has the shape {:?}, without a variable batch", port.name, port.shape);
+        }
+        Ok(dims)
+    };
+    ports.iter().map(one).collect()
+}
+
+/// Random inputs: floats in 0 to 1, 8-bit integers of every value, other integers in 0 to 99 so that they are valid as
+/// class or token numbers, strings of eight letters.
+pub fn random(ports: &[Port], shapes: &[Vec<usize>], random: &mut Random) -> anyhow::Result<Payload> {
+    let tensor = |(port, shape): (&Port, &Vec<usize>)| {
+        let count = element_count(shape).with_context(|| format!("input {:?}: {shape:?} is too large", port.name))?;
+        let mut data = Vec::new();
+        match port.datatype.size() {
+            Some(size) => data.resize(count.checked_mul(size).context("the inputs are too large")?, 0),
+            None => (0..count).for_each(|_| push_string(&mut data, &[b'a'; STRING])),
+        }
+        fill(&mut data, port.datatype, count, random);
+        let tensor = Tensor::new(port.datatype, shape.clone(), data.into())?;
+        Ok((port.name.clone(), tensor))
+    };
+    let tensors: anyhow::Result<Vec<_>> = ports.iter().zip(shapes).map(tensor).collect();
+    Ok(Payload::Tensors(tensors?))
+}
+
+/// Writes random values over the first `count` elements of a tensor's bytes; strings keep their lengths.
+pub fn fill(data: &mut [u8], datatype: DataType, count: usize, random: &mut Random) {
+    let Some(size) = datatype.size() else {
+        return fill_strings(data, count, random);
+    };
+    for element in data.chunks_exact_mut(size).take(count) {
+        #[expect(clippy::cast_possible_truncation, reason = "a number in 0 to 1, rounded")]
+        match datatype {
+            DataType::Fp32 => element.copy_from_slice(&(random.unit() as f32).to_le_bytes()),
+            DataType::Fp64 => element.copy_from_slice(&random.unit().to_le_bytes()),
+            DataType::Fp16 => element.copy_from_slice(&half::f16::from_f64(random.unit()).to_le_bytes()),
+            DataType::Bf16 => element.copy_from_slice(&half::bf16::from_f64(random.unit()).to_le_bytes()),
+            DataType::Bool => element.fill(random.below(2)),
+            DataType::Uint8 | DataType::Int8 => element.fill(random.below(256)),
+            DataType::Uint16
+            | DataType::Uint32
+            | DataType::Uint64
+            | DataType::Int16
+            | DataType::Int32
+            | DataType::Int64 => {
+                element.fill(0);
+                // Little-endian: the first byte is the lowest.
+                element.iter_mut().take(1).for_each(|byte| *byte = random.below(100));
+            }
+            DataType::Bytes => {}
+        }
+    }
+}
+
+fn fill_strings(mut data: &mut [u8], count: usize, random: &mut Random) {
+    for _ in 0..count {
+        let Some((length, rest)) = data.split_first_chunk_mut::<4>() else { return };
+        let Some((string, rest)) = rest.split_at_mut_checked(u32::from_le_bytes(*length) as usize) else { return };
+        string.fill_with(|| random.letter());
+        data = rest;
+    }
+}
+
+/// The inputs in a file: a photograph, or the JSON of an inference request.
+pub fn file(model: &ModelName, path: &Path) -> anyhow::Result<Payload> {
+    let cannot = || format!("{} cannot be used", path.display());
+    let content = Bytes::from(std::fs::read(path).with_context(cannot)?);
+    if ImageFormat::sniff(&content).is_some() {
+        return Ok(Payload::Photo(content));
+    }
+    let target = Target { model: model.clone(), version: None };
+    match decode::decode_request(target, content, None, Instant::now()).with_context(cannot)?.request.inputs {
+        Inputs::Named(tensors) => Ok(Payload::Tensors(tensors)),
+        Inputs::Raw(_) => bail!("{} is no inference request", path.display()),
+    }
+}
+
+impl Payload {
+    /// Another request of the same form, as `--unique` wants it.
+    pub fn stamped(&self, random: &mut Random) -> anyhow::Result<Self> {
+        match self {
+            Self::Tensors(tensors) => {
+                let stamped = tensors.iter().map(|(name, tensor)| {
+                    let mut data = tensor.data().to_vec();
+                    fill(&mut data, tensor.datatype(), STAMPED, random);
+                    Ok((name.clone(), Tensor::new(tensor.datatype(), tensor.shape().to_vec(), data.into())?))
+                });
+                Ok(Self::Tensors(stamped.collect::<anyhow::Result<_>>()?))
+            }
+            Self::Photo(photo) => {
+                let (mut bytes, place) = with_comment(photo)?;
+                bytes.get_mut(place).into_iter().flatten().for_each(|byte| *byte = random.letter());
+                Ok(Self::Photo(bytes.into()))
+            }
+        }
+    }
+
+    /// What it is, for people.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Tensors(tensors) => {
+                let one =
+                    |(name, tensor): &(String, Tensor)| format!("{name} {} {:?}", tensor.datatype(), tensor.shape());
+                tensors.iter().map(one).collect::<Vec<_>>().join(", ")
+            }
+            Self::Photo(photo) => {
+                let kind = ImageFormat::sniff(photo).map_or("?", ImageFormat::content_type);
+                format!("a photograph ({kind}, {} kB)", photo.len() / 1000)
+            }
+        }
+    }
+}
+
+/// A JPEG with a comment of 16 letters at its start, which changes its bytes and nothing of the picture, and where they
+/// stand.
+pub fn with_comment(photo: &[u8]) -> anyhow::Result<(Vec<u8>, std::ops::Range<usize>)> {
+    let Some(rest) = photo.strip_prefix(&[0xFF, 0xD8]) else {
+        bail!("--unique needs a JPEG: other photographs cannot be changed without decoding them");
+    };
+    // COM, and its length with the two bytes of the length itself.
+    let head = [0xFF, 0xD8, 0xFF, 0xFE, 0, 18];
+    Ok(([&head[..], &[b'a'; 16], rest].concat(), head.len()..head.len() + 16))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn port(name: &str, datatype: DataType, shape: &[i64]) -> Port {
+        Port { name: name.into(), datatype, shape: shape.to_vec() }
+    }
+
+    #[test]
+    fn variable_dimensions_are_one_but_for_the_batch() {
+        let ports = [port("a", DataType::Fp32, &[-1, 3, -1]), port("b", DataType::Int64, &[-1])];
+        assert_eq!(shapes(&ports, true, 4, &[]).unwrap(), [vec![4, 3, 1], vec![4]]);
+        assert_eq!(shapes(&ports, false, 1, &["a:2,3,9".parse().unwrap()]).unwrap(), [vec![2, 3, 9], vec![1]]);
+        let reason = |batched, batch, given: &[ShapeOf]| shapes(&ports, batched, batch, given).unwrap_err().to_string();
+        assert!(reason(false, 2, &[]).contains("without a variable batch"));
+        assert!(reason(true, 1, &["c:1".parse().unwrap()]).contains("it has a, b"));
+        assert!(reason(true, 1, &["a:1,4,1".parse().unwrap()]).contains("does not fit"));
+    }
+
+    #[test]
+    fn a_shape_names_its_input() {
+        let parsed: ShapeOf = "data:0:1,3".parse().unwrap();
+        assert_eq!(parsed, ShapeOf { input: "data:0".into(), shape: vec![1, 3] });
+        for wrong in ["", "x", ":1", "x:", "x:1,,2", "x:-1"] {
+            assert!(wrong.parse::<ShapeOf>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_comment_leaves_the_picture_as_it_is() {
+        let photo = include_bytes!("../../../tests/data/photos/chelsea.jpg");
+        let Payload::Photo(stamped) =
+            Payload::Photo(Bytes::from_static(photo)).stamped(&mut Random::seeded(1)).unwrap()
+        else {
+            panic!("a photograph stays one")
+        };
+        let decode = |bytes: &[u8]| {
+            crate::pipeline::image::decode(bytes, crate::pipeline::image::DecodeLimits { max_pixels: 1 << 24 }).unwrap()
+        };
+        assert_ne!(stamped, &photo[..]);
+        assert_eq!(decode(&stamped).pixels(), decode(photo).pixels());
+        assert!(with_comment(b"\x89PNG").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn every_datatype_gets_valid_tensors_that_differ_when_stamped(pick in 0_usize..14, rows in 8_usize..40) {
+            let port = port("x", DataType::ALL[pick], &[-1, 8]);
+            let mut numbers = Random::seeded(3);
+            let payload = random(&[port], &[vec![rows, 8]], &mut numbers).unwrap();
+            let other = payload.stamped(&mut numbers).unwrap();
+            let (Payload::Tensors(one), Payload::Tensors(two)) = (&payload, &other) else { panic!("tensors") };
+            prop_assert_ne!(one[0].1.data(), two[0].1.data());
+            prop_assert_eq!(one[0].1.shape(), two[0].1.shape());
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The figures as a table for people, as JSON and as a drawing.
+
+use std::io::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::figures::{Figures, Recording, Spread};
+use super::load::Load;
+use super::svg::{Line, Panel, Scale, plot};
+use crate::cli::Output;
+
+/// Everything that was measured, and what was asked.
+#[derive(Debug)]
+pub struct Report {
+    /// The model as asked for.
+    pub model: String,
+    /// The version that answered.
+    pub version: String,
+    /// The runtime that answered, or the server's name for it.
+    pub runtime: String,
+    /// What was asked, for people.
+    pub input: String,
+    /// Whether no request was sent twice.
+    pub unique: bool,
+    /// How tensors travelled.
+    pub encoding: &'static str,
+    /// Batch elements of each request.
+    pub batch: usize,
+    /// Rounds.
+    pub rounds: usize,
+    /// Seconds of each load, target and round.
+    pub seconds: f64,
+    /// Cores that this process may use.
+    pub cores: usize,
+    /// One for each load and target, the targets of one load together.
+    pub series: Vec<Series>,
+}
+
+/// The rounds of one target under one load.
+#[derive(Debug)]
+pub struct Series {
+    /// The load.
+    pub load: Load,
+    /// The target.
+    pub target: &'static str,
+    /// In the order measured.
+    pub rounds: Vec<Round>,
+}
+
+/// One round.
+#[derive(Debug)]
+pub struct Round {
+    /// The latencies.
+    pub recording: Recording,
+    /// CPU time of the process that answered.
+    pub cpu: Option<Duration>,
+    /// Its resident memory at the end, in bytes.
+    pub memory: Option<u64>,
+}
+
+impl Series {
+    /// Whether anything was answered at all.
+    pub fn has_answers(&self) -> bool {
+        self.rounds.iter().any(|round| round.recording.answered() > 0)
+    }
+
+    /// The rounds together.
+    fn figures(&self, batch: usize) -> Option<Figures> {
+        let mut rounds = self.rounds.iter();
+        let mut all = rounds.next()?.recording.clone();
+        rounds.for_each(|round| all.follow(&round.recording));
+        let cpu = self.rounds.iter().map(|round| round.cpu).sum();
+        Some(all.figures(cpu, self.rounds.last()?.memory, batch))
+    }
+}
+
+/// Two targets under one load: HTTP divided by in-process, round by round.
+struct Ratio {
+    load: Load,
+    figures: Vec<(&'static str, Spread)>,
+}
+
+impl Report {
+    fn ratios(&self) -> Vec<Ratio> {
+        let pairs = self.series.windows(2).filter_map(|pair| match pair {
+            [base, other] if base.load == other.load && base.target != other.target => Some((base, other)),
+            _ => None,
+        });
+        let ratio = |(base, other): (&Series, &Series)| {
+            let spread = |figure: &dyn Fn(&Round) -> Option<f64>| {
+                let ratios = base.rounds.iter().zip(&other.rounds).filter_map(|(base, other)| {
+                    let (base, other) = (figure(base)?, figure(other)?);
+                    (base > 0.0).then_some(other / base)
+                });
+                Spread::of(ratios)
+            };
+            let cpu = |round: &Round| round.recording.figures(round.cpu, None, 1).cpu_ms_per_request;
+            let named = [
+                ("p50", spread(&|round| round.recording.quantile(0.5))),
+                ("p99", spread(&|round| round.recording.quantile(0.99))),
+                ("throughput", spread(&|round| Some(round.recording.throughput()))),
+                ("cpu", spread(&cpu)),
+            ];
+            let figures = named.into_iter().filter_map(|(name, spread)| Some((name, spread?))).collect();
+            Ratio { load: base.load, figures }
+        };
+        pairs.map(ratio).collect()
+    }
+
+    fn json(&self) -> Value {
+        let ratio = |ratio: &Ratio| {
+            let figures: serde_json::Map<_, _> =
+                ratio.figures.iter().map(|(name, spread)| ((*name).to_owned(), json!(spread))).collect();
+            json!({"load": ratio.load, "http_by_in_process": figures})
+        };
+        let result = |series: &Series| json!({"load": series.load, "target": series.target, "figures": series.figures(self.batch)});
+        json!({
+            "model": self.model, "version": self.version, "runtime": self.runtime, "input": self.input,
+            "unique": self.unique, "encoding": self.encoding, "batch": self.batch, "rounds": self.rounds,
+            "seconds": self.seconds, "cores": self.cores, "ledge": env!("CARGO_PKG_VERSION"),
+            "ratios": self.ratios().iter().map(ratio).collect::<Vec<_>>(),
+            "results": self.series.iter().map(result).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Latency against load, a panel for each kind of load.
+    pub fn svg(&self) -> String {
+        let mut panels: Vec<Panel> = Vec::new();
+        for series in &self.series {
+            #[expect(clippy::cast_precision_loss, reason = "callers are few")]
+            let (axis, scale, x) = match series.load {
+                Load::Concurrency(callers) => ("concurrent callers", Scale::Doubling, callers as f64),
+                Load::Rate(rate) => ("requests a second", Scale::Linear, rate),
+            };
+            let index = panels.iter().position(|panel| panel.axis == axis).unwrap_or(panels.len());
+            if index == panels.len() {
+                panels.push(Panel { axis, scale, lines: Vec::new() });
+            }
+            let Some((panel, latency)) =
+                panels.get_mut(index).zip(series.figures(self.batch).and_then(|figures| figures.latency_ms))
+            else {
+                continue;
+            };
+            for (dashed, name, y) in [(false, "p50", latency.p50), (true, "p99", latency.p99)] {
+                let name = format!("{} {name}", series.target);
+                let color = usize::from(series.target == "http");
+                match panel.lines.iter_mut().find(|line| line.name == name) {
+                    Some(line) => line.points.push((x, y)),
+                    None => panel.lines.push(Line { name, color, dashed, points: vec![(x, y)] }),
+                }
+            }
+        }
+        plot(&format!("{} ({}), batch {}: {}", self.model, self.runtime, self.batch, self.input), &panels)
+    }
+}
+
+/// Writes the report: the ratio first, for that is what the rounds are for.
+pub fn write(report: &Report, as_json: bool, out: &mut Output) -> anyhow::Result<()> {
+    if as_json {
+        writeln!(out, "{:#}", report.json())?;
+        return Ok(());
+    }
+    let ratios = report.ratios();
+    if !ratios.is_empty() {
+        writeln!(out, "HTTP divided by in-process: median of {} rounds (least to greatest)", report.rounds)?;
+        for ratio in &ratios {
+            let one = |(name, spread): &(&str, Spread)| {
+                format!("{name} {:.2} ({:.2} to {:.2})", spread.median, spread.min, spread.max)
+            };
+            let figures: Vec<_> = ratio.figures.iter().map(one).collect();
+            writeln!(out, "  {:<16} {}", ratio.load.to_string(), figures.join("   "))?;
+        }
+        writeln!(out)?;
+    }
+    writeln!(
+        out,
+        "{} version {} in {}, {} rounds of {} s, {} cores; {}{}",
+        report.model,
+        report.version,
+        report.runtime,
+        report.rounds,
+        report.seconds,
+        report.cores,
+        report.input,
+        if report.unique { ", each request another" } else { "" },
+    )?;
+    writeln!(
+        out,
+        "{:<16} {:<11} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8}  ERRORS",
+        "LOAD", "TARGET", "p50 ms", "p90", "p99", "p99.9", "max", "mean", "answers/s", "CPU ms", "MEM MB"
+    )?;
+    for series in &report.series {
+        let Some(figures) = series.figures(report.batch) else { continue };
+        let latency = figures.latency_ms.map_or([None; 6], |l| [l.p50, l.p90, l.p99, l.p99_9, l.max, l.mean].map(Some));
+        let number = |number: Option<f64>| number.map_or_else(|| "-".to_owned(), digits);
+        write!(out, "{:<16} {:<11}", series.load.to_string(), series.target)?;
+        for value in latency.into_iter().chain([Some(figures.throughput), figures.cpu_ms_per_request]) {
+            write!(out, " {:>9}", number(value))?;
+        }
+        let memory = figures.memory_bytes.map_or_else(|| "-".to_owned(), |bytes| (bytes / 1_000_000).to_string());
+        let errors: Vec<_> = figures.errors.iter().map(|(kind, count)| format!("{kind}: {count}")).collect();
+        let errors = if errors.is_empty() { "0".to_owned() } else { errors.join(", ") };
+        writeln!(out, " {memory:>8}  {errors}")?;
+    }
+    if report.series.iter().any(|series| series.target == "in-process") {
+        writeln!(out, "CPU is of the process that answers, for each answer; in-process it holds the asking, too.")?;
+    }
+    Ok(())
+}
+
+/// Three digits or more, never an exponent.
+fn digits(number: f64) -> String {
+    match number {
+        ..1.0 => format!("{number:.4}"),
+        ..10.0 => format!("{number:.3}"),
+        ..100.0 => format!("{number:.2}"),
+        _ => format!("{number:.1}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::figures::Outcome;
+    use super::*;
+
+    fn series(target: &'static str, load: Load, rounds: &[u64]) -> Series {
+        let round = |&millis: &u64| {
+            let mut recording = Recording::new().unwrap();
+            recording.record(Outcome::Ok, Duration::from_millis(millis));
+            recording.elapsed = Duration::from_secs(1);
+            Round { recording, cpu: Some(Duration::from_millis(millis)), memory: Some(5_000_000) }
+        };
+        Series { load, target, rounds: rounds.iter().map(round).collect() }
+    }
+
+    fn report() -> Report {
+        let (one, rate) = (Load::Concurrency(1), Load::Rate(50.0));
+        Report {
+            model: "m@openvino".into(),
+            version: "1".into(),
+            runtime: "openvino".into(),
+            input: "x <FP32> & more".into(),
+            unique: true,
+            encoding: "binary",
+            batch: 1,
+            rounds: 3,
+            seconds: 1.0,
+            cores: 2,
+            series: vec![
+                series("in-process", one, &[10, 20, 10]),
+                series("http", one, &[20, 20, 30]),
+                series("in-process", rate, &[10, 10, 10]),
+                series("http", rate, &[10, 10, 10]),
+            ],
+        }
+    }
+
+    #[test]
+    fn a_ratio_is_taken_within_a_round() {
+        let json = report().json();
+        let p50 = &json["ratios"][0]["http_by_in_process"]["p50"];
+        let near = |value: &Value, expected: f64| (value.as_f64().unwrap() - expected).abs() < 0.01;
+        assert!(near(&p50["median"], 2.0) && near(&p50["min"], 1.0) && near(&p50["max"], 3.0), "{p50}");
+        assert_eq!(json["ratios"].as_array().unwrap().len(), 2, "loads are not mixed");
+        assert_eq!(json["results"][3]["figures"]["answered"], 3);
+    }
+
+    #[test]
+    fn the_drawing_has_a_panel_for_each_kind_of_load() {
+        let svg = report().svg();
+        let parsed = roxmltree::Document::parse(&svg).unwrap();
+        let texts: Vec<_> =
+            parsed.descendants().filter(|node| node.has_tag_name("text")).filter_map(|n| n.text()).collect();
+        for expected in
+            ["concurrent callers", "requests a second", "http p99", "m@openvino (openvino), batch 1: x <FP32> & more"]
+        {
+            assert!(texts.contains(&expected), "{expected} is not in {texts:?}");
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! A request as the bytes that are written to the connection, made once.
+
+use std::ops::Range;
+
+use anyhow::Context;
+use serde_json::{Map, Value, json};
+
+use super::inputs::{self, Payload, STAMPED};
+use super::random::Random;
+use crate::pipeline::image::ImageFormat;
+use crate::tensor::{DataType, Tensor, to_f64};
+
+/// Characters of an element that `--unique` writes anew into JSON.
+const SLOT: usize = 10;
+
+/// The bytes of one request: its head and body.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// As written.
+    pub bytes: Vec<u8>,
+    stamps: Vec<Stamp>,
+}
+
+/// Bytes that `--unique` draws anew; the length never changes.
+#[derive(Debug, Clone)]
+struct Stamp {
+    place: Range<usize>,
+    form: Form,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    /// The bytes of a tensor.
+    Binary(DataType),
+    /// Elements in JSON, each of `SLOT` characters and a comma.
+    Json(DataType),
+    /// The letters of a comment.
+    Letters,
+}
+
+/// How tensors travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encoding {
+    /// The binary tensor data extension, both ways.
+    Binary,
+    /// Numbers in JSON, both ways.
+    Json,
+}
+
+impl Request {
+    /// A request to `path` of the server called `host`. With `unique`, [`Self::stamp`] makes it another one.
+    pub fn new(host: &str, path: &str, payload: &Payload, encoding: Encoding, unique: bool) -> anyhow::Result<Self> {
+        let (headers, body, mut stamps) = match payload {
+            Payload::Photo(photo) => {
+                let kind = ImageFormat::sniff(photo).map_or("application/octet-stream", ImageFormat::content_type);
+                let (body, stamps) = if unique {
+                    let (body, place) = inputs::with_comment(photo)?;
+                    (body, vec![Stamp { place, form: Form::Letters }])
+                } else {
+                    (photo.to_vec(), Vec::new())
+                };
+                (format!("content-type: {kind}\r\n"), body, stamps)
+            }
+            Payload::Tensors(tensors) if encoding == Encoding::Json => {
+                let (body, stamps) = json_body(tensors, unique)?;
+                ("content-type: application/json\r\n".to_owned(), body, stamps)
+            }
+            Payload::Tensors(tensors) => {
+                let (body, stamps, length) = binary_body(tensors);
+                let kind = "content-type: application/octet-stream";
+                (format!("{kind}\r\ninference-header-content-length: {length}\r\n"), body, stamps)
+            }
+        };
+        let length = body.len();
+        let head = format!("POST {path} HTTP/1.1\r\nhost: {host}\r\n{headers}content-length: {length}\r\n\r\n");
+        for stamp in &mut stamps {
+            stamp.place = stamp.place.start + head.len()..stamp.place.end + head.len();
+        }
+        let mut bytes = head.into_bytes();
+        bytes.extend_from_slice(&body);
+        Ok(Self { bytes, stamps })
+    }
+
+    /// Makes it another request of the same length.
+    pub fn stamp(&mut self, random: &mut Random) {
+        for Stamp { place, form } in &self.stamps {
+            let Some(bytes) = self.bytes.get_mut(place.clone()) else { continue };
+            match form {
+                Form::Binary(datatype) => inputs::fill(bytes, *datatype, STAMPED, random),
+                Form::Json(datatype) => {
+                    for slot in bytes.chunks_mut(SLOT + 1) {
+                        write_slot(slot, *datatype, random);
+                    }
+                }
+                Form::Letters => bytes.fill_with(|| random.letter()),
+            }
+        }
+    }
+}
+
+/// The JSON, then each tensor's bytes; and the length of the JSON.
+fn binary_body(tensors: &[(String, Tensor)]) -> (Vec<u8>, Vec<Stamp>, usize) {
+    let entry = |(name, tensor): &(String, Tensor)| {
+        json!({
+            "name": name, "datatype": tensor.datatype(), "shape": tensor.shape(),
+            "parameters": {"binary_data_size": tensor.data().len()},
+        })
+    };
+    let inputs: Vec<Value> = tensors.iter().map(entry).collect();
+    let mut body = json!({"inputs": inputs, "parameters": {"binary_data_output": true}}).to_string().into_bytes();
+    let (header_length, mut stamps) = (body.len(), Vec::new());
+    for (_, tensor) in tensors {
+        let start = body.len();
+        body.extend_from_slice(tensor.data());
+        stamps.push(Stamp { place: start..body.len(), form: Form::Binary(tensor.datatype()) });
+    }
+    (body, stamps, header_length)
+}
+
+/// The same with the elements as JSON; with `unique` the first elements have slots of one width.
+fn json_body(tensors: &[(String, Tensor)], unique: bool) -> anyhow::Result<(Vec<u8>, Vec<Stamp>)> {
+    let (mut body, mut stamps) = (br#"{"inputs":["#.to_vec(), Vec::new());
+    for (index, (name, tensor)) in tensors.iter().enumerate() {
+        if index > 0 {
+            body.push(b',');
+        }
+        let head = Map::from_iter([
+            ("name".to_owned(), json!(name)),
+            ("datatype".to_owned(), json!(tensor.datatype())),
+            ("shape".to_owned(), json!(tensor.shape())),
+        ]);
+        let mut head = serde_json::to_vec(&Value::Object(head))?;
+        head.pop();
+        body.extend_from_slice(&head);
+        body.extend_from_slice(br#","data":["#);
+        let elements = elements(tensor).with_context(|| format!("input {name:?} cannot be written as JSON"))?;
+        let slots = if unique { elements.len().min(STAMPED) } else { 0 };
+        let start = body.len();
+        for (index, element) in elements.iter().enumerate() {
+            if index < slots {
+                body.extend_from_slice(&[b' '; SLOT]);
+            } else {
+                body.extend_from_slice(element.as_bytes());
+            }
+            body.push(b',');
+        }
+        let end = start + slots * (SLOT + 1);
+        if slots > 0 {
+            stamps.push(Stamp { place: start..end, form: Form::Json(tensor.datatype()) });
+        }
+        if !elements.is_empty() {
+            body.pop();
+        }
+        body.extend_from_slice(b"]}");
+    }
+    body.extend_from_slice(b"]}");
+    let mut request = Request { bytes: body, stamps };
+    // Empty slots are no JSON.
+    request.stamp(&mut Random::fresh());
+    Ok((request.bytes, request.stamps))
+}
+
+/// The elements of a tensor as JSON texts; `None` for strings that are no text.
+fn elements(tensor: &Tensor) -> Option<Vec<String>> {
+    if let Some(strings) = tensor.strings() {
+        return strings.map(|string| serde_json::to_string(std::str::from_utf8(string).ok()?).ok()).collect();
+    }
+    if let Some(floats) = tensor.elements::<f32>() {
+        return floats.iter().map(|float| serde_json::to_string(float).ok()).collect();
+    }
+    if let Some(bools) = tensor.bools() {
+        return Some(bools.iter().map(ToString::to_string).collect());
+    }
+    if let Some(integers) = tensor.elements::<u64>() {
+        return Some(integers.iter().map(ToString::to_string).collect());
+    }
+    if let Some(integers) = tensor.elements::<i64>() {
+        return Some(integers.iter().map(ToString::to_string).collect());
+    }
+    // What is left fits an f64, and the whole ones among it are written without a fraction.
+    Some(to_f64(tensor)?.iter().map(ToString::to_string).collect())
+}
+
+/// Writes a random element into the first `SLOT` characters of `slot`.
+fn write_slot(slot: &mut [u8], datatype: DataType, random: &mut Random) {
+    let text = match datatype {
+        DataType::Bytes => {
+            let letters: String = (0..SLOT - 2).map(|_| char::from(random.letter())).collect();
+            format!("\"{letters}\"")
+        }
+        DataType::Bool => (random.below(2) == 1).to_string(),
+        DataType::Fp16 | DataType::Bf16 | DataType::Fp32 | DataType::Fp64 => format!("{:.6}", random.unit() * 0.999),
+        _ => random.below(100).to_string(),
+    };
+    for (place, byte) in slot.iter_mut().take(SLOT).zip(text.bytes().chain(std::iter::repeat(b' '))) {
+        *place = byte;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::inference::backend::Port;
+    use crate::protocol::decode::{Target, decode_request};
+    use crate::serving::request::Inputs;
+
+    /// What the server understands of a request.
+    fn understood(request: &Request) -> Vec<(String, Tensor)> {
+        let end = request.bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+        let head = std::str::from_utf8(&request.bytes[..end]).unwrap();
+        let number = |header: &str| {
+            let line = head.lines().find_map(|line| line.strip_prefix(header))?;
+            line.strip_prefix(": ")?.parse::<usize>().ok()
+        };
+        let body = Bytes::copy_from_slice(&request.bytes[end..]);
+        assert_eq!(number("content-length"), Some(body.len()));
+        let target = Target { model: "m".parse().unwrap(), version: None };
+        let decoded = decode_request(target, body, number("inference-header-content-length"), Instant::now()).unwrap();
+        let Inputs::Named(inputs) = decoded.request.inputs else { panic!("named tensors") };
+        inputs
+    }
+
+    proptest! {
+        #[test]
+        fn the_server_understands_what_was_meant_and_each_stamp_differs(
+            picks in prop::collection::vec(0_usize..14, 1..4), rows in 8_usize..30, json: bool, unique: bool,
+        ) {
+            let ports: Vec<Port> = picks.iter().enumerate().map(|(index, &pick)| Port {
+                name: format!("in\"{index}"), datatype: DataType::ALL[pick], shape: vec![-1, 8],
+            }).collect();
+            let shapes = vec![vec![rows, 8]; ports.len()];
+            let payload = inputs::random(&ports, &shapes, &mut Random::seeded(5)).unwrap();
+            let encoding = if json { Encoding::Json } else { Encoding::Binary };
+            let mut request = Request::new("h", "/p", &payload, encoding, unique).unwrap();
+            let Payload::Tensors(tensors) = &payload else { panic!("tensors") };
+            let first = understood(&request);
+            if !(json && unique) {
+                prop_assert_eq!(&first, tensors);
+            }
+            if unique {
+                request.stamp(&mut Random::seeded(9));
+                let second = understood(&request);
+                for ((one, two), port) in first.iter().zip(&second).zip(&ports) {
+                    prop_assert_eq!(one.1.shape(), two.1.shape());
+                    prop_assert_ne!(one.1.data(), two.1.data(), "{:?}", port);
+                }
+            }
+        }
+    }
+}

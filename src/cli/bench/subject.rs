@@ -1,0 +1,159 @@
+//! The model under test: `MODEL[:VERSION][@RUNTIME]`, alone in a repository of its own.
+
+use std::fmt;
+use std::fs::DirBuilder;
+use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context, bail};
+
+use super::random::Random;
+use crate::durable;
+use crate::inference::backend::Runtime;
+use crate::names::{ModelName, ModelVersion};
+
+/// A model, one of its versions or the one that is served, in one runtime or the one that its config says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    /// The model.
+    pub model: ModelName,
+    /// The version.
+    pub version: Option<ModelVersion>,
+    /// The runtime.
+    pub runtime: Option<Runtime>,
+}
+
+impl FromStr for Subject {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (text, runtime) = match text.split_once('@') {
+            None => (text, None),
+            Some((rest, name)) => {
+                let runtime = Runtime::ALL.into_iter().find(|runtime| runtime.as_str() == name);
+                (rest, Some(runtime.ok_or_else(|| format!("no runtime {name:?}: expected onnxruntime or openvino"))?))
+            }
+        };
+        let (model, version) = match text.split_once(':') {
+            None => (text, None),
+            Some((model, version)) => (model, Some(version.parse().map_err(|error| format!("{error}"))?)),
+        };
+        Ok(Self { model: model.parse().map_err(|error| format!("{error}"))?, version, runtime })
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.model)?;
+        self.version.iter().try_for_each(|version| write!(f, ":{version}"))?;
+        self.runtime.iter().try_for_each(|runtime| write!(f, "@{runtime}"))
+    }
+}
+
+/// A folder for the time of a measurement. Nothing of the box is changed: it goes when this is dropped.
+#[derive(Debug)]
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// A new folder that only this user may look into.
+    pub fn new() -> anyhow::Result<Self> {
+        let path = std::env::temp_dir().join(format!("ledge-bench-{:016x}", Random::fresh().bits()));
+        DirBuilder::new().mode(0o700).create(&path).with_context(|| format!("{} cannot be made", path.display()))?;
+        Ok(Self(path))
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What stays behind is in the folder for temporary files.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Subject {
+    /// Makes a repository at `folder` that holds this model alone, by links into `repository`, with its version and
+    /// runtime pinned.
+    pub fn isolate(&self, repository: &Path, folder: &Path) -> anyhow::Result<()> {
+        let own = repository.join(self.model.as_str());
+        if !own.is_dir() {
+            bail!("no model '{}' in {}: 'ledge models list' shows what is there", self.model, repository.display());
+        }
+        let own = own.canonicalize()?;
+        std::fs::create_dir(folder)?;
+        let copy = folder.join(self.model.as_str());
+        if self.version.is_none() && self.runtime.is_none() {
+            return Ok(symlink(own, copy)?);
+        }
+        if let Some(version) = self.version
+            && !own.join(version.to_string()).is_dir()
+        {
+            bail!("model '{}' has no version {version} in {}", self.model, repository.display());
+        }
+        std::fs::create_dir(&copy)?;
+        for entry in std::fs::read_dir(&own)? {
+            let entry = entry?;
+            if entry.file_name() != "model.toml" {
+                symlink(entry.path(), copy.join(entry.file_name()))?;
+            }
+        }
+        let config = own.join("model.toml");
+        let text = if config.exists() { std::fs::read_to_string(&config)? } else { String::new() };
+        durable::replace(&copy.join("model.toml"), self.pinned(&text)?.as_bytes())?;
+        Ok(())
+    }
+
+    /// The text of a `model.toml` with the version and runtime pinned.
+    fn pinned(&self, text: &str) -> anyhow::Result<String> {
+        let mut table: toml::Table = text.parse().context("model.toml")?;
+        if let Some(runtime) = self.runtime {
+            table.insert("runtime".to_owned(), runtime.as_str().into());
+        }
+        if let Some(version) = self.version {
+            let number = i64::try_from(version.get()).context("the version's number is too large")?;
+            let policy = toml::Table::from_iter([("specific".to_owned(), toml::Value::Array(vec![number.into()]))]);
+            table.insert("version_policy".to_owned(), policy.into());
+        }
+        Ok(toml::to_string(&table)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::repository::model_config::{ModelConfig, RuntimeChoice, VersionPolicy};
+
+    #[test]
+    fn a_subject_is_written_as_it_is_read() {
+        for text in ["m", "m:3", "m@openvino", "a.b-c:12@onnxruntime"] {
+            assert_eq!(text.parse::<Subject>().unwrap().to_string(), text);
+        }
+        for wrong in ["", ":1", "m:0", "m:x", "m@", "m@tensorrt", "a/b", "m@openvino:1"] {
+            assert!(wrong.parse::<Subject>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_pinned_config_keeps_what_else_it_says() {
+        let subject: Subject = "m:3@openvino".parse().unwrap();
+        let text = "max_batch_size = 8\nruntime = \"auto\"\n[[golden]]\nfile = \"a.json\"\n";
+        let config = ModelConfig::parse("model.toml", &subject.pinned(text).unwrap()).unwrap();
+        assert_eq!((config.max_batch_size, config.golden.len()), (Some(8), 1));
+        assert_eq!(config.runtime, RuntimeChoice::OpenVino);
+        assert_eq!(config.version_policy, VersionPolicy::Specific(vec![3_u64.try_into().unwrap()]));
+    }
+
+    #[test]
+    fn a_scratch_folder_is_gone_when_it_is_dropped() {
+        let scratch = Scratch::new().unwrap();
+        let path = scratch.path().to_owned();
+        assert!(path.is_dir());
+        drop(scratch);
+        assert!(!path.exists());
+    }
+}
