@@ -1,0 +1,67 @@
+"""The model without a server: the reference that every "served" figure is a ratio to.
+
+`open_reference` is the one place that decides what measures it: Python's bindings of the same two runtimes, of the very
+versions that the daemon loads.
+"""
+import json
+import subprocess
+from pathlib import Path
+
+from peers import fetch
+
+from .figures import percentile
+from .lanes import Lane, Round
+
+
+class Worker:
+    """A process of inprocess_worker.py."""
+
+    def __init__(self):
+        python = fetch.python_of("inprocess")
+        if python is None:
+            raise RuntimeError("the in-process reference is not fetched: python3 benches/peers/fetch.py inprocess")
+        self.process = subprocess.Popen(
+            [python, "-s", "-B", Path(__file__).with_name("inprocess_worker.py")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    def ask(self, do, **words):
+        self.process.stdin.write(json.dumps({"do": do, **words}) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the in-process reference died at '{do}' ({words})")
+        return json.loads(line)
+
+    def stop(self):
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+class InProcessLane(Lane):
+    """A lane whose calls are runs in a process of their own."""
+
+    def __init__(self, name, worker, runtime, model, tensor_file, shape, threads=1, instances=1):
+        super().__init__(name)
+        self.worker = worker
+        self.throughputs = []
+        worker.ask("load", runtime=runtime, model=str(model), threads=threads, instances=instances,
+                   shape=list(shape), input=str(tensor_file))
+
+    def measure(self, seconds):
+        answer = self.worker.ask("run", seconds=seconds)
+        latencies = answer["latencies"]
+        self.throughputs.append(len(latencies) / answer["wall_ns"] * 1e9)
+        return Round(len(latencies), answer["cpu_ns"] / len(latencies) / 1e3,
+                     percentile(latencies, 0.5) / 1e3, percentile(latencies, 0.99) / 1e3)
+
+
+def open_reference(runtime, model, tensor_file, shape, threads=1, instances=1):
+    """A lane that runs MODEL in RUNTIME in a process of its own; `lane.worker.stop()` ends it."""
+    return InProcessLane(f"in-process, {runtime}", Worker(), runtime, model, tensor_file, shape, threads, instances)
