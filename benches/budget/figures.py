@@ -26,7 +26,9 @@ class Spread:
         return cls(median, ordered[0], ordered[-1])
 
     def show(self, scale=1.0):
-        """`83 [80-91]`, with as many digits as say something."""
+        """`83 [80-91]`, with as many digits as say something; `83` where all are one."""
+        if self.low == self.high:
+            return digits(self.median * scale)
         numbers = [value * scale for value in (self.median, self.low, self.high)]
         return "{} [{}-{}]".format(*(digits(number) for number in numbers))
 
@@ -35,6 +37,8 @@ def digits(number):
     """Three significant digits, without an exponent."""
     if number == 0 or not math.isfinite(number):
         return str(int(number)) if number == 0 else str(number)
+    if number == int(number) and abs(number) < 1e6:
+        return str(int(number))
     return f"{number:.{max(0, 2 - math.floor(math.log10(abs(number))))}f}"
 
 

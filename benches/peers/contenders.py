@@ -44,6 +44,10 @@ class Peer(Server):
         if self.python is None:
             raise fetch.Missing(f"{self.environment} is not fetched")
 
+    def holds(self):
+        """What it serves, in words."""
+        return "with one model" if len(self.models) == 1 else f"with {len(self.models)} models"
+
     def site_packages(self):
         return next((self.python.parents[1] / "lib").glob("python3.*/site-packages"))
 
