@@ -4,6 +4,7 @@ The daemon measured is target/release/ledge. Nothing is written outside .ledge/b
 """
 import argparse
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -29,9 +30,9 @@ WITH_PEERS = [requests.tiny_model, requests.cache_hits, served.network, requests
 RUNS = {"saturation": saturation, "overload": overload, "threads": threads, "reloads": reloads}
 
 LENGTHS = {  # rounds of so many seconds a lane, and so on
-    "quick": dict(rounds=3, seconds=0.3, reloads=4, starts=3, idle_seconds=3, saturation_seconds=1, overload_seconds=6, many_reloads=40),
-    "usual": dict(rounds=7, seconds=0.5, reloads=8, starts=5, idle_seconds=10, saturation_seconds=1, overload_seconds=10, many_reloads=100),
-    "long": dict(rounds=15, seconds=1.0, reloads=20, starts=9, idle_seconds=60, saturation_seconds=3, overload_seconds=60, many_reloads=200),
+    "quick": dict(rounds=3, seconds=0.3, reloads=4, starts=3, idle_seconds=3, saturation_rounds=3, saturation_seconds=1, overload_seconds=6, many_reloads=40),
+    "usual": dict(rounds=7, seconds=0.5, reloads=8, starts=5, idle_seconds=10, saturation_rounds=5, saturation_seconds=1, overload_seconds=10, many_reloads=100),
+    "long": dict(rounds=15, seconds=1.0, reloads=20, starts=9, idle_seconds=60, saturation_rounds=9, saturation_seconds=3, overload_seconds=60, many_reloads=200),
 }
 
 
@@ -55,10 +56,14 @@ def parse():
     length.add_argument("--quick", dest="length", action="store_const", const="quick", help="under two minutes, wider spreads")
     length.add_argument("--long", dest="length", action="store_const", const="long", help="some twenty minutes; the default of a single run")
     parser.add_argument("--peers", action="store_true", help="only the rows with peers, and with those that are fetched")
-    parser.add_argument("--rows", help="only the rows of these functions: " + ",".join(row.__name__ for row in ROWS))
+    parser.add_argument("--rows", help="only these, with commas: " + " ".join(row.__name__ for row in ROWS))
     parser.add_argument("--workload", choices=["tensor", "photo"], default="tensor", help="what `overload` sends")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything measured to FILE")
-    return parser.parse_args(namespace=Options())
+    options = parser.parse_args(namespace=Options())
+    known = {row.__name__ for row in ROWS}
+    if options.rows and not known.issuperset(options.rows.split(",")):
+        parser.error(f"--rows: there are {', '.join(sorted(known))}")
+    return options
 
 
 def table_rows(options):
@@ -86,6 +91,8 @@ def attempt(rows, name):
 
 
 def main():
+    # The servers that run are stopped then too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Terminated."))
     options = parse()
     options.take(options.length or ("usual" if options.what == "table" else "long"))
     if not BINARY.exists():
@@ -97,6 +104,8 @@ def main():
         rows = run(options) if run else table_rows(options)
     machine, contention, started = processes.machine(), processes.Contention(), time.monotonic()
     print("{cpu}, {cores} cores, Linux {kernel}, load average {load_average:.2f} before\n".format(**machine))
+    if machine["load_average"] > machine["cores"] / 4:
+        print("The machine is busy with something else: wall times say little now, and ratios are wider.\n")
     print(table.header(), flush=True)
     shown = []
     for row in rows:

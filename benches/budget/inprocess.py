@@ -11,6 +11,7 @@ from peers import fetch
 
 from .figures import percentile
 from .lanes import Lane, Round
+from .ledge import CHECKOUT
 
 
 class Worker:
@@ -47,21 +48,35 @@ class Worker:
 class InProcessLane(Lane):
     """A lane whose calls are runs in a process of their own."""
 
-    def __init__(self, name, worker, runtime, model, tensor_file, shape, threads=1, instances=1):
+    def __init__(self, name, worker, runtime, model, tensor_file, shape, threads, instances, spin):
         super().__init__(name)
         self.worker = worker
         self.throughputs = []
         worker.ask("load", runtime=runtime, model=str(model), threads=threads, instances=instances,
-                   shape=list(shape), input=str(tensor_file))
+                   shape=list(shape), input=str(tensor_file), spin=spin)
 
     def measure(self, seconds):
         answer = self.worker.ask("run", seconds=seconds)
         latencies = answer["latencies"]
         self.throughputs.append(len(latencies) / answer["wall_ns"] * 1e9)
         return Round(len(latencies), answer["cpu_ns"] / len(latencies) / 1e3,
-                     percentile(latencies, 0.5) / 1e3, percentile(latencies, 0.99) / 1e3)
+                     percentile(latencies, 0.5) / 1e3, percentile(latencies, 0.99) / 1e3, {})
 
 
-def open_reference(runtime, model, tensor_file, shape, threads=1, instances=1):
-    """A lane that runs MODEL in RUNTIME in a process of its own; `lane.worker.stop()` ends it."""
-    return InProcessLane(f"in-process, {runtime}", Worker(), runtime, model, tensor_file, shape, threads, instances)
+def open_reference(runtime, model, tensor_file, shape, threads=1, instances=1, spin=False):
+    """A lane that runs MODEL in RUNTIME in a process of its own; `lane.worker.stop()` ends it.
+
+    SPIN lets ONNX Runtime's threads wait by spinning, which is its default and never Ledge's.
+    """
+    check_versions()
+    name = f"in-process, {runtime}"
+    return InProcessLane(name, Worker(), runtime, model, tensor_file, shape, threads, instances, spin)
+
+
+def check_versions():
+    """The reference must be of the versions that the daemon loads."""
+    pinned = (Path(fetch.HERE) / "requirements" / "inprocess.txt").read_text()
+    for runtime in json.loads((CHECKOUT / "models" / "sources.json").read_text())["runtimes"]:
+        if f"\n{runtime} " not in pinned:
+            raise RuntimeError(f"benches/peers/requirements/inprocess.txt has another version than {runtime}: "
+                               "write it anew with benches/peers/pin.py")

@@ -12,11 +12,11 @@ import time
 
 
 class OnnxRuntime:
-    def __init__(self, model, threads):
+    def __init__(self, model, threads, spin):
         import onnxruntime
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spin)))
         options.add_session_config_entry("session.inter_op.allow_spinning", "0")
         self.session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         self.input = self.session.get_inputs()[0].name
@@ -26,7 +26,7 @@ class OnnxRuntime:
 
 
 class OpenVino:
-    def __init__(self, model, threads):
+    def __init__(self, model, threads, spin):
         import openvino
         core = openvino.Core()
         core.set_property("CPU", {
@@ -41,10 +41,10 @@ class OpenVino:
 RUNTIMES = {"onnxruntime": OnnxRuntime, "openvino": OpenVino}
 
 
-def load(runtime, model, threads, instances, shape, input):
+def load(runtime, model, threads, instances, shape, input, spin):
     import numpy
     tensor = numpy.fromfile(input, dtype=numpy.float32).reshape(shape)
-    made = [RUNTIMES[runtime](model, threads) for _ in range(instances)]
+    made = [RUNTIMES[runtime](model, threads, spin) for _ in range(instances)]
     for one in made:
         one.run(tensor)
     return made, tensor

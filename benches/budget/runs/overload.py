@@ -73,15 +73,15 @@ def judged(samples, capacity, watch, client, options, kind):
     goodput = throughput(samples)
     asked = f"asked {digits(len(samples) / options.overload_seconds)}/s for {options.overload_seconds:g} s"
     told = ", ".join(f"{count} x {status or 'none'}" for status, count in sorted(statuses.items()))
-    what = f"overload, 3 x capacity, {kind}"
+    what = f"overload at 3 x capacity, {kind}"
     yield Row(f"{what}: goodput to capacity", "%", 90,
               Spread.of([100 * goodput / each for each in capacity]), at_least=True, beside=[
                   f"{digits(goodput)}/s of {' and '.join(digits(each) for each in capacity)}/s before and after; {asked}: {told}",
                   f"the client on the same cores: {100 * client:.0f} % of a core; it sent p99 {digits(lag)} ms late"])
     refusals = f"refused in p50 {digits(percentile(refused, 0.5))} ms, p99 {digits(percentile(refused, 0.99))} ms" if refused else "none refused"
-    yield Row(f"{what}: p99 of the accepted to the deadline", "ms", DEADLINE_MS, Spread.of([percentile(accepted, 0.99)]),
+    yield Row(f"{what}: p99 of accepted", "ms", DEADLINE_MS, Spread.of([percentile(accepted, 0.99)]),
               beside=[f"p50 {digits(percentile(accepted, 0.5))} ms; {refusals}"])
     unanswered = sum(count for status, count in statuses.items() if status == LOST or status not in ANSWERS)
     yield Row(f"{what}: without 200, 429 or 504", "requests", 0, Spread.of([unanswered]))
-    yield Row(f"{what}: memory, last quarter to second", "x", 1.1, Spread.of([watch.growth()]), beside=[
+    yield Row(f"{what}: memory growth", "x", 1.1, Spread.of([watch.growth()]), beside=[
         f"resident {digits(min(watch.seen))} to {digits(max(watch.seen))} MB"] if watch.seen else [])

@@ -15,6 +15,7 @@ def reloads(options):
         daemon.add(f"network_{runtime}", "models/efficientnet_lite0", pipeline_config(runtime))
     daemon.add("wine_mlp", "models/wine_mlp", f'runtime = "onnxruntime"\n{ONE_THREAD}')
     with daemon:
+        before = processes.pss_kib(processes.tree(daemon.pid)) * 1024 / 1e6
         for runtime in stage.RUNTIMES:
             model = f"network_{runtime}"
             seen = reload_under_load(daemon, model, binary_call(model, stage.picture()), 2, 10, gap=0.2)
@@ -27,4 +28,4 @@ def reloads(options):
         options.keep_raw("PSS in MB after so many reloads", memory)
         first, last = memory.values()
         yield Row(f"memory after {options.many_reloads} reloads to after 10, tiny model", "x", 1.1, Spread.of([last / first]),
-                  beside=[f"PSS {first:.1f} MB and {last:.1f} MB; {seen['lost']} of {seen['asked']} requests lost"])
+                  beside=[f"PSS {first:.1f} MB and {last:.1f} MB, {before:.1f} MB before any; {seen['lost']} of {seen['asked']} requests lost"])
