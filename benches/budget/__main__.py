@@ -12,9 +12,8 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # the packages `budget` and `peers`
 
-from budget import processes, stage, table  # noqa: E402
+from budget import ledge, processes, stage, table  # noqa: E402
 from budget.figures import FALLS_SHORT, MEETS  # noqa: E402
-from budget.ledge import BINARY  # noqa: E402
 from budget.rows import footprint, later, lifecycle, requests, served  # noqa: E402
 from budget.runs.overload import overload  # noqa: E402
 from budget.runs.reloads import reloads  # noqa: E402
@@ -58,6 +57,7 @@ def parse():
     parser.add_argument("--peers", action="store_true", help="only the rows with peers, and with those that are fetched")
     parser.add_argument("--rows", help="only these, with commas: " + " ".join(row.__name__ for row in ROWS))
     parser.add_argument("--workload", choices=["tensor", "photo"], default="tensor", help="what `overload` sends")
+    parser.add_argument("--binary", type=Path, default=ledge.BINARY, metavar="FILE", help="the ledge to measure [target/release/ledge]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything measured to FILE")
     options = parser.parse_args(namespace=Options())
     known = {row.__name__ for row in ROWS}
@@ -95,8 +95,9 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("Terminated."))
     options = parse()
     options.take(options.length or ("usual" if options.what == "table" else "long"))
-    if not BINARY.exists():
-        sys.exit(f"{BINARY} is not there: `make build` first")
+    ledge.BINARY = options.binary.resolve()
+    if not ledge.BINARY.exists():
+        sys.exit(f"{ledge.BINARY} is not there: `make build` first")
     run = RUNS.get(options.what)
     if run is overload:
         rows = overload(options, options.workload)

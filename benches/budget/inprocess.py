@@ -1,7 +1,8 @@
 """The model without a server: the reference that every "served" figure is a ratio to.
 
 `open_reference` is the one place that decides what measures it: Python's bindings of the same two runtimes, of the very
-versions that the daemon loads.
+versions that the daemon loads. `serving_core` is the step between it and a served call: Ledge's own queue and threads
+without HTTP, as `ledge bench --in-process` measures it.
 """
 import json
 import subprocess
@@ -11,7 +12,7 @@ from peers import fetch
 
 from .figures import percentile
 from .lanes import Lane, Round
-from .ledge import CHECKOUT
+from .ledge import CHECKOUT, HOME, has_verb
 
 
 class Worker:
@@ -71,6 +72,29 @@ def open_reference(runtime, model, tensor_file, shape, threads=1, instances=1, s
     check_versions()
     name = f"in-process, {runtime}"
     return InProcessLane(name, Worker(), runtime, model, tensor_file, shape, threads, instances, spin)
+
+
+class ServingCoreLane(Lane):
+    """A lane whose rounds are each a run of `ledge bench --in-process`; it takes its own CPU time, loading excluded."""
+
+    def __init__(self, name, daemon, model):
+        super().__init__(name)
+        self.command = [daemon.binary, "bench", model, "--in-process", "--concurrency", "1", "--rounds", "1", "--warmup", "300ms",
+                        "--json", "--root", daemon.folder, "--set", f"runtimes.dir={HOME / 'runtimes'}"]
+
+    def measure(self, seconds):
+        command = [*map(str, self.command), "--duration", f"{int(seconds * 1000)}ms"]
+        result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if result.returncode:
+            raise RuntimeError(f"ledge bench ended with {result.returncode}: {result.stderr.strip()[-300:]}")
+        figures = json.loads(result.stdout)["results"][0]["figures"]
+        latency = figures["latency_ms"]
+        return Round(figures["answered"], figures["cpu_ms_per_request"] * 1e3, latency["p50"] * 1e3, latency["p99"] * 1e3, {})
+
+
+def serving_core(daemon, model):
+    """[the lane], or nothing from a binary without that verb."""
+    return [ServingCoreLane("the serving core without HTTP", daemon, model)] if has_verb("bench", daemon.binary) else []
 
 
 def check_versions():

@@ -9,7 +9,7 @@ from .servers import Server
 CHECKOUT = Path(__file__).resolve().parents[2]
 HOME = CHECKOUT / ".ledge"
 WORK = HOME / "bench"
-BINARY = CHECKOUT / "target" / "release" / "ledge"
+BINARY = CHECKOUT / "target" / "release" / "ledge"  # another one with --binary
 ONE_THREAD = "instance_group = { count = 1, threads = 1 }\n"
 
 
@@ -18,11 +18,11 @@ class Ledge(Server):
 
     name = "Ledge"
 
-    def __init__(self, folder, settings=(), binary=None):
+    def __init__(self, folder, settings=()):
         super().__init__(WORK / folder)
         self.models = self.folder / "models"
         self.settings = list(settings)
-        self.binary = binary or BINARY
+        self.binary = BINARY
         if self.models.exists():
             shutil.rmtree(self.models)
         self.models.mkdir()
@@ -56,9 +56,9 @@ class Ledge(Server):
         return "not in the repository"
 
 
-def has_verb(verb, binary=None):
+def has_verb(verb, binary):
     """Whether the command line knows this verb."""
-    result = subprocess.run([binary or BINARY, verb, "--help"], stdin=subprocess.DEVNULL, capture_output=True)
+    result = subprocess.run([binary, verb, "--help"], stdin=subprocess.DEVNULL, capture_output=True)
     return result.returncode == 0
 
 

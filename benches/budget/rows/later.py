@@ -2,8 +2,8 @@
 import json
 import subprocess
 
+from .. import ledge
 from ..figures import Row, Spread, not_built
-from ..ledge import BINARY, CHECKOUT, has_verb
 
 
 def tuner(_, options):
@@ -12,10 +12,10 @@ def tuner(_, options):
     Expected of it: {"models": [{"model", "chosen": {"throughput"}, "best": {"throughput"}}]}.
     """
     what = "tuner's choice against an exhaustive search"
-    if not has_verb("tune"):
+    if not ledge.has_verb("tune", ledge.BINARY):
         yield Row(what, "% slower", 3, verdict=not_built(2), beside=["`ledge tune` is not there"])
         return
-    command = [BINARY, "--root", CHECKOUT / ".ledge", "tune", "--exhaustive", "--json"]
+    command = [ledge.BINARY, "--root", ledge.CHECKOUT / ".ledge", "tune", "--exhaustive", "--json"]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if result.returncode:
         raise RuntimeError(f"ledge tune ended with {result.returncode}: {result.stderr.strip()[-300:]}")

@@ -3,7 +3,7 @@ import re
 
 from .. import stage
 from ..figures import Row, Spread, percentile
-from ..inprocess import Worker, open_reference
+from ..inprocess import Worker, open_reference, serving_core
 from ..lanes import ServedLane, interleave
 from ..wire import binary_call, request
 from .requests import beside, oip_binary, own_format, peer_lanes
@@ -34,7 +34,8 @@ def network(servers, options):
             bytes_lane = ServedLane("Ledge", servers["ledge"], binary_call(model, tensor))
             photo_lane = PhotoLane(servers["ledge"], model, photo)
             others = peer_lanes(servers, "network", tensor, {"triton": oip_binary, "mosec network": own_format})
-            lanes = [reference, bytes_lane, photo_lane, *(others if runtime == "onnxruntime" else [])]
+            lanes = [reference, bytes_lane, photo_lane, *serving_core(servers["ledge"], model),
+                     *(others if runtime == "onnxruntime" else [])]
             interleave(lanes, options.rounds, 2 * options.seconds)
         finally:
             reference.worker.stop()
@@ -44,7 +45,7 @@ def network(servers, options):
         inprocess = f"{digits_ms(reference)} in-process"
         yield Row(f"int8 network, 602 KB over the socket, {runtime}: CPU", "% more", 6, more(bytes_lane, reference),
                   beside=[f"{digits_ms(bytes_lane)} served, {inprocess}; by thread: {bytes_lane.by_thread()}",
-                          *(f"{lane.name} {more(lane, reference).show()} % more; {beside(lane, bytes_lane)}"
+                          *(f"{lane.name} {more(lane, reference).show()} % more than in-process; {beside(lane, bytes_lane)}"
                             for lane in lanes[3:])])
         yield Row(f"int8 network, JPEG in, {runtime}: CPU beyond decoding", "% more", 3,
                   more(photo_lane, reference, decode),
