@@ -3,7 +3,7 @@
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test build run test test-peers clean
+.PHONY: help setup setup-test build run test test-peers bench bench-peers clean
 .NOTPARALLEL:
 
 help: ## say what each target does
@@ -28,6 +28,14 @@ test: setup-test ## set up what the tests need, and run them all
 
 test-peers: setup-test ## run real clients, servers and brokers against Ledge (may need root)
 	LEDGE_TEST_ROOT=$(CURDIR)/.ledge $(if $(shell command -v cargo-nextest),cargo nextest run --locked --test it clients,cargo test --locked --test it clients)
+
+bench: setup-test build ## print the budget table: Ledge beside the runtime in-process (five minutes; BENCH=--quick, BENCH=--long)
+	$(PYTHON) benches/peers/fetch.py inprocess
+	$(PYTHON) benches/budget $(BENCH)
+
+bench-peers: setup-test build ## fetch Triton, MLServer and mosec, and run them interleaved with Ledge (BENCH as above)
+	$(PYTHON) benches/peers/fetch.py
+	$(PYTHON) benches/budget --peers $(BENCH)
 
 clean: ## remove what cargo compiled; .ledge/, with the downloads and your own models, stays
 	cargo clean

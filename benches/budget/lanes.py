@@ -1,0 +1,118 @@
+"""One contender doing one thing, and the interleaving of several: A B C A B C ...
+
+What disturbs the machine for a second then disturbs each of them alike, and a ratio is taken within a round.
+"""
+import collections
+import time
+from dataclasses import dataclass
+from typing import Dict, List, Tuple
+
+from . import processes
+from .figures import Spread, digits, percentile
+from .wire import Connection
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one contender did in one round."""
+
+    calls: int
+    cpu_us: float  # of the server's whole process tree, for each call; the client's is not in it
+    p50_us: float
+    p99_us: float
+    threads_us: Dict[int, Tuple[str, float]]  # CPU of each thread, with its name, for each call; empty if not known
+
+
+class Lane:
+    """A contender; subclasses say what a round is."""
+
+    def __init__(self, name):
+        self.name = name
+        self.rounds: List[Round] = []
+
+    def measure(self, seconds):
+        raise NotImplementedError
+
+    def cpu_us(self):
+        return Spread.of(each.cpu_us for each in self.rounds)
+
+    def p50_us(self):
+        return Spread.of(each.p50_us for each in self.rounds)
+
+    def p99_us(self):
+        return Spread.of(each.p99_us for each in self.rounds)
+
+    def show(self):
+        """`p50 83 [80-91] us, p99 ..., CPU 61 [60-64] us`."""
+        return f"p50 {self.p50_us().show()} us, p99 {self.p99_us().show()} us, CPU {self.cpu_us().show()} us"
+
+    def by_thread(self, least_us=1.0):
+        """`infer-x 4231 us, control 120 us`: where the CPU time of a call went, mean over the rounds."""
+        spent = collections.Counter()
+        for each in self.rounds:
+            for name, us in each.threads_us.values():
+                spent[name] += us / len(self.rounds)
+        return ", ".join(f"{name} {digits(us)} us" for name, us in spent.most_common() if us >= least_us)
+
+    def as_json(self):
+        return {"name": self.name, "rounds": [vars(each) for each in self.rounds]}
+
+
+class ServedLane(Lane):
+    """A server asked over one kept-alive connection, the next request when the last is answered."""
+
+    def __init__(self, name, server, data, inspect=None):
+        """INSPECT, if given, sees the connection after each answer, outside of the time that is counted."""
+        super().__init__(name)
+        self.server, self.data, self.inspect = server, data, inspect
+        self.connection = Connection(server.port)
+        self.ask()  # a request that the server refuses ends here, not in the middle of the rounds
+
+    def ask(self):
+        """One call; the server's refusal in its words is an error."""
+        status = self.connection.call(self.data)
+        if status != 200:
+            raise RuntimeError(f"{self.name}: status {status}: {self.connection.body[:300]!r}")
+
+    def measure(self, seconds):
+        # A worker that came or went within the round would be missing in one of the two sums: do that round again.
+        for _ in range(3):
+            pids = processes.tree(self.server.pid)
+            threads, before = processes.thread_cpu_ns(pids), processes.cpu_ns(pids)
+            latencies = self.drive(seconds)
+            if processes.tree(self.server.pid) == pids:
+                spent = processes.cpu_ns(pids) - before
+                each = {thread: (name, (ns - threads.get(thread, ("", 0))[1]) / len(latencies) / 1e3)
+                        for thread, (name, ns) in processes.thread_cpu_ns(pids).items()}
+                return Round(len(latencies), spent / len(latencies) / 1e3,
+                             percentile(latencies, 0.5) / 1e3, percentile(latencies, 0.99) / 1e3, each)
+        raise RuntimeError(f"{self.name}: its processes come and go")
+
+    def drive(self, seconds):
+        latencies, clock, call = [], time.perf_counter_ns, self.connection.call
+        now = clock()
+        end = now + int(seconds * 1e9)
+        while now < end:
+            start = clock()
+            status = call(self.data)
+            now = clock()
+            if status != 200:
+                raise RuntimeError(f"{self.name}: status {status}: {self.connection.body[:300]!r}")
+            latencies.append(now - start)
+            if self.inspect:
+                self.inspect(self.connection)
+        return latencies
+
+
+def interleave(lanes, rounds, seconds, warm_up=0.3):
+    """Runs all lanes ROUNDS times in turn, SECONDS each, after a warm-up that is not kept."""
+    for lane in lanes:
+        lane.measure(warm_up)
+    for _ in range(rounds):
+        for lane in lanes:
+            lane.rounds.append(lane.measure(seconds))
+
+
+def ratio(one, other, value="cpu_us", less=0.0):
+    """ONE's figure to OTHER's, round by round; LESS is taken off ONE's first."""
+    return Spread.of((getattr(a, value) - less) / getattr(b, value) for a, b in zip(one.rounds, other.rounds))

@@ -1,0 +1,70 @@
+"""The daemon from this checkout, over folders made for the measurement."""
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+from .servers import Server
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+HOME = CHECKOUT / ".ledge"
+WORK = HOME / "bench"
+BINARY = CHECKOUT / "target" / "release" / "ledge"  # another one with --binary
+ONE_THREAD = "instance_group = { count = 1, threads = 1 }\n"
+
+
+class Ledge(Server):
+    """`ledge serve` over a root of its own under .ledge/bench."""
+
+    name = "Ledge"
+
+    def __init__(self, folder, settings=()):
+        super().__init__(WORK / folder)
+        self.models = self.folder / "models"
+        self.settings = list(settings)
+        self.binary = BINARY
+        if self.models.exists():
+            shutil.rmtree(self.models)
+        self.models.mkdir()
+
+    def add(self, name, source, config):
+        """A model: the version folder and labels of SOURCE (under .ledge), and CONFIG as its model.toml."""
+        folder = self.models / name
+        shutil.copytree(HOME / source / "1", folder / "1")
+        labels = HOME / source / "labels.txt"
+        if labels.exists():
+            shutil.copy(labels, folder)
+        (folder / "model.toml").write_text(config)
+        return self
+
+    def command(self):
+        settings = [f"http.listen=127.0.0.1:{self.port}", f"runtimes.dir={HOME / 'runtimes'}", "log.format=text",
+                    "log.level=warn", *self.settings]
+        options = [part for setting in settings for part in ("--set", setting)]
+        return [self.binary, "serve", "--root", self.folder, *options], {}
+
+    def forget_compiled(self):
+        """Empties the cache of compiled models."""
+        shutil.rmtree(self.folder / "cache", ignore_errors=True)
+
+    def why_not(self, model):
+        """None for a model that serves, else the reason that the index gives."""
+        _, body = self.get("/v2/repository/index", "POST", "{}")
+        for entry in json.loads(body):
+            if entry["name"] == model:
+                return None if entry.get("state") == "READY" else entry.get("reason", "not loaded")
+        return "not in the repository"
+
+
+def has_verb(verb, binary):
+    """Whether the command line knows this verb."""
+    result = subprocess.run([binary, verb, "--help"], stdin=subprocess.DEVNULL, capture_output=True)
+    return result.returncode == 0
+
+
+def pipeline_config(runtime, instances=1):
+    """The model config of the MobileNet-class model: as shipped, pinned to a runtime, one thread an instance."""
+    shipped = (HOME / "models" / "efficientnet_lite0" / "model.toml").read_text()
+    kept = shipped.split("[[golden]]")[0]
+    kept = kept.replace('runtime = "auto"', f'runtime = "{runtime}"')
+    return f"instance_group = {{ count = {instances}, threads = 1 }}\n" + kept

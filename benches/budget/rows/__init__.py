@@ -1,0 +1,1 @@
+"""The rows of the table; a function a subject, each giving its rows."""

@@ -1,0 +1,102 @@
+"""Reloads under load, and the time from start to ready."""
+import shutil
+import threading
+import time
+
+from .. import stage
+from ..figures import Row, Spread, digits, percentile
+from ..ledge import HOME, Ledge, pipeline_config
+from ..load import closed_loop
+from ..wire import binary_call
+
+CALLERS = 2
+
+
+class Reloads(threading.Thread):
+    """Reloads a model COUNT times, each GAP seconds after the last; when each began and ended."""
+
+    def __init__(self, server, model, count, gap):
+        super().__init__(daemon=True)
+        self.server, self.model, self.count, self.gap = server, model, count, gap
+        self.windows, self.refusals, self.done = [], [], False
+
+    def run(self):
+        try:
+            for _ in range(self.count):
+                time.sleep(self.gap)
+                self.server.touch(self.model)
+                began = time.perf_counter_ns()
+                status, body = self.server.get(f"/v2/repository/models/{self.model}/load", "POST")
+                self.windows.append((began, time.perf_counter_ns()))
+                if status != 200:
+                    self.refusals.append(body[:200])
+            time.sleep(self.gap)
+        finally:
+            self.done = True
+
+
+def reload_under_load(server, model, data, seconds, count, gap=0.5):
+    """Callers ask for SECONDS undisturbed, then while the model reloads COUNT times."""
+    usual = closed_loop(server.port, data, CALLERS, seconds)
+    reloads = Reloads(server, model, count, gap)
+    reloads.start()
+    during = closed_loop(server.port, data, CALLERS, until=lambda: reloads.done)
+    reloads.join()
+    if reloads.refusals or len(reloads.windows) < count:
+        raise RuntimeError(f"{server.name} did not reload {model}: {reloads.refusals}")
+    usual_ms = [sample.latency_ms for sample in usual]
+    # A request belongs to a reload when the two overlap.
+    worst = [max((sample.latency_ms for sample in during if sample.answered >= began and sample.sent <= ended), default=0)
+             for began, ended in reloads.windows]
+    return {
+        "asked": len(during), "lost": sum(sample.status != 200 for sample in during),
+        "p50_ms": percentile(usual_ms, 0.5), "p99_ms": percentile(usual_ms, 0.99), "usual_worst_ms": max(usual_ms),
+        "worst_ms": worst, "reload_ms": [(ended - began) / 1e6 for began, ended in reloads.windows]}
+
+
+def hot_reload(servers, options):
+    """Two callers ask the MobileNet-class model, which is reloaded again and again."""
+    data = {"ledge": ("network_onnxruntime", binary_call("network_onnxruntime", stage.picture())),
+            "triton": ("network", binary_call("network", stage.picture()))}
+    seen = {key: reload_under_load(servers[key], *call, 6 * options.seconds, options.reloads)
+            for key, call in data.items() if key in servers}
+    options.keep_raw("hot reload", seen)
+    ours = seen["ledge"]
+    lines = [f"{servers[key].name}: {told(figures)}" for key, figures in seen.items()]
+    yield Row("hot reload under load: requests lost", "lost", 0, Spread.of([ours["lost"]]), beside=lines[:1])
+    yield Row("hot reload under load: worst request to the usual p99", "x", 2,
+              worst_of([worst / ours["p99_ms"] for worst in ours["worst_ms"]]), beside=lines[1:])
+
+
+def worst_of(values):
+    """The worst one judges; the spread tells of all."""
+    return Spread(max(values), min(values), max(values))
+
+
+def told(figures):
+    worst, took = Spread.of(figures["worst_ms"]), Spread.of(figures["reload_ms"])
+    return (f"{figures['asked']} requests, {figures['lost']} lost; p50 {digits(figures['p50_ms'])} ms, p99 "
+            f"{digits(figures['p99_ms'])} ms, worst without a reload {digits(figures['usual_worst_ms'])} ms; worst of each "
+            f"reload {worst.show()} ms; a reload took {took.show()} ms")
+
+
+def ready_after_start(servers, options):
+    """From spawning the daemon to the first 200 of /v2/health/ready; with files in the page cache."""
+    shipped = Ledge("start")
+    for model in ("wine_mlp", "efficientnet_lite0"):
+        shutil.copytree(HOME / "models" / model, shipped.models / model)
+    compiled = Ledge("start-openvino").add("network", "models/efficientnet_lite0", pipeline_config("openvino"))
+    empty = Ledge("start-empty")
+    without, cold, warm, bare = [], [], [], []
+    for _ in range(options.starts):  # interleaved, too
+        compiled.forget_compiled()
+        for daemon, into in ((shipped, without), (compiled, cold), (compiled, warm), (empty, bare)):
+            into.append(daemon.start())
+            daemon.stop()
+    options.keep_raw("ready after start", {"shipped": without, "cold": cold, "cached": warm, "no models": bare})
+    peers = [f"{server.name} {digits(server.ready_after / Spread.of(warm).median)} x ours, {server.holds()}, once: "
+             f"{digits(server.ready_after)} s" for key, server in servers.items() if key in ("triton", "mlserver", "mosec network")]
+    yield Row("ready after start, the shipped models", "s", 0.3, Spread.of(without),
+              beside=[f"without models {Spread.of(bare).show()} s"])
+    yield Row("ready after start, OpenVINO with compiled-model cache", "s", 0.3, Spread.of(warm),
+              beside=[f"without the cache {Spread.of(cold).show()} s", *peers])

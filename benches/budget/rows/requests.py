@@ -1,0 +1,91 @@
+"""Small requests: a tiny model over JSON, answers from the cache, numbers parsed from JSON."""
+from .. import stage
+from ..figures import NOT_MEASURED, Row, Spread, digits, not_built
+from ..lanes import ServedLane, interleave, ratio
+from ..wire import binary_call, json_call
+
+
+def beside(lane, ours, value="cpu_us"):
+    """A peer's line: its ratio to ours first."""
+    return f"{lane.name} {ratio(lane, ours, value).show()} x ours: {lane.show()}"
+
+
+def peer_lanes(servers, model, tensor, calls):
+    """Lanes for the peers that are up: CALLS maps a server's key to what it is asked."""
+    return [ServedLane(servers[key].name, servers[key], call(servers[key], model, tensor))
+            for key, call in calls.items() if key in servers]
+
+
+def oip_json(_, model, tensor):
+    return json_call(model, tensor)
+
+
+def oip_binary(_, model, tensor):
+    return binary_call(model, tensor)
+
+
+def own_format(server, _, tensor):
+    return server.call(tensor)
+
+
+def tiny_model(servers, options):
+    """One caller asks the tiny model, the next request when the last is answered."""
+    tensor = stage.wine()
+    ours = ServedLane("Ledge", servers["ledge"], json_call("wine_mlp", tensor))
+    lanes = [ours, *peer_lanes(servers, "wine_mlp", tensor, {
+        "triton": oip_json, "mlserver": oip_json, "mosec wine": own_format})]
+    interleave(lanes, options.rounds, options.seconds)
+    options.keep("tiny model", lanes)
+    yield Row("tiny model over HTTP JSON, one client: p50", "us", 100, ours.p50_us(),
+              beside=[f"p99 {ours.p99_us().show()} us", *(beside(lane, ours, "p50_us") for lane in lanes[1:])])
+    yield Row("tiny model over HTTP JSON, one client: CPU", "us", 75, ours.cpu_us(),
+              beside=[beside(lane, ours) for lane in lanes[1:]])
+
+
+def cache_hits(servers, options):
+    """The same question again, to a model whose config asks for a result cache."""
+    small, large = stage.wine(), stage.numbers()
+    for what, limit, model, tensor, call in (
+            ("cache hit, tiny input: CPU", 40, "wine_cached", small, json_call),
+            ("cache hit, 110 KB input: CPU", 100, "sum_cached", large, binary_call)):
+        reason = servers["ledge"].why_not(model)
+        if reason:
+            yield Row(what, "us", limit, verdict=not_built(2), beside=[reason.split(", expected")[0]])
+            continue
+        ours = ServedLane("Ledge", servers["ledge"], call(model, tensor))
+        ours.ask()
+        if b"x-ledge-cache: hit" not in ours.connection.head:
+            yield Row(what, "us", limit, verdict=not_built(2), beside=["no 'x-ledge-cache: hit' in the second answer"])
+            continue
+        lanes = [ours, *peer_lanes(servers, model, tensor, {"triton": oip_json if call is json_call else oip_binary})]
+        interleave(lanes, options.rounds, options.seconds)
+        options.keep(what, lanes)
+        yield Row(what, "us", limit, ours.cpu_us(),
+                  beside=[f"p50 {ours.p50_us().show()} us", *(beside(lane, ours) for lane in lanes[1:])])
+
+
+def json_numbers(servers, options):
+    """218 KB of JSON numbers and the same numbers as 110 KB of bytes, to a model that adds them up: the difference."""
+    tensor = stage.numbers()
+    text, raw = {"triton": oip_json, "mlserver": oip_json, "mosec json": own_format}, {
+        "triton": oip_binary, "mosec raw": own_format}
+    as_json = [ServedLane("Ledge", servers["ledge"], json_call("sum", tensor)), *peer_lanes(servers, "sum", tensor, text)]
+    as_bytes = [ServedLane("Ledge", servers["ledge"], binary_call("sum", tensor)), *peer_lanes(servers, "sum", tensor, raw)]
+    interleave(as_json + as_bytes, options.rounds, options.seconds)
+    options.keep("JSON numbers", as_json), options.keep("the same as bytes", as_bytes)
+    binary = {lane.name: lane for lane in as_bytes}
+    parsed = {lane.name: parsing_ms(lane, binary[lane.name]) for lane in as_json if lane.name in binary}
+    ours = parsed.pop("Ledge")
+    lines = [f"{name} {digits(spread.median / ours.median)} x ours: {spread.show()} ms" for name, spread in parsed.items()]
+    lines += [f"{lane.name} takes no binary tensors over HTTP; its whole JSON call: {lane.cpu_us().show(1e-3)} ms CPU"
+              for lane in as_json if lane.name not in binary]
+    yield Row(f"{len(as_json[0].data) // 1000} KB of JSON numbers parsed: CPU", "ms", 1, ours, beside=lines)
+
+
+def parsing_ms(text, raw):
+    return Spread.of((one.cpu_us - other.cpu_us) / 1e3 for one, other in zip(text.rounds, raw.rounds))
+
+
+def failed(what, reason):
+    """A row for something that could not be measured."""
+    return Row(what, verdict=NOT_MEASURED, beside=[str(reason)])

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Fetches what Ledge is measured against, each into a virtual environment of its own: .ledge/peers/NAME.
+
+usage: python3 benches/peers/fetch.py [NAME...]      NAME: inprocess triton mlserver mosec; without one, all
+
+Every wheel is pinned by version and hash (requirements/NAME.txt). Nothing of it is a dependency of Ledge, and nothing is
+written outside .ledge/peers. A peer that cannot be had here is said so with pip's words; the others are still fetched.
+Only Python's standard library is used; pip is the pinned one of `make setup`.
+"""
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CHECKOUT = HERE.parents[1]
+FOLDER = CHECKOUT / ".ledge" / "peers"
+NAMES = ("inprocess", "triton", "mlserver", "mosec")
+MINORS = (11, 12)  # what pin.py pins, the preferred one first
+
+
+class Missing(Exception):
+    """A peer that is not to be had here, with the reason in words for a person."""
+
+
+def interpreter():
+    """A Python that the pinned wheels are for: this one, else one on the PATH."""
+    if sys.version_info[:2] in [(3, minor) for minor in MINORS]:
+        return sys.executable
+    for minor in MINORS:
+        found = shutil.which(f"python3.{minor}")
+        if found and subprocess.run([found, "-c", ""], stderr=subprocess.DEVNULL).returncode == 0:
+            return found
+    raise Missing("it is pinned for Python 3.11 and 3.12, and neither is on the PATH")
+
+
+def python_of(name):
+    """The interpreter of a fetched environment, or None when it is not there or is of older pins."""
+    folder = FOLDER / name
+    made = folder / "made.txt"
+    return folder / "bin" / "python3" if made.exists() and made.read_text() == stamp(name) else None
+
+
+def stamp(name):
+    return hashlib.sha256((HERE / "requirements" / f"{name}.txt").read_bytes()).hexdigest()
+
+
+def fetch(name):
+    """Makes the environment anew; the stamp is written last, so a half-made one is never used."""
+    python, folder = interpreter(), FOLDER / name
+    pip = CHECKOUT / ".ledge" / "tools" / "pip"
+    if not pip.exists():
+        raise Missing("run `make setup` first: it brings the pip that is used here")
+    if folder.exists():
+        shutil.rmtree(folder)
+    if python == sys.executable:
+        venv.create(folder, with_pip=False, symlinks=True)
+    else:
+        subprocess.run([python, "-m", "venv", "--without-pip", str(folder)], check=True)
+    scratch = folder / "tmp"  # /tmp may be small
+    scratch.mkdir()
+    result = subprocess.run(
+        [python, "-s", "-m", "pip", "--python", str(folder / "bin" / "python3"), "install", "--quiet", "--require-hashes",
+         "--no-deps", "--only-binary=:all:", "--requirement", str(HERE / "requirements" / f"{name}.txt")],
+        env=dict(os.environ, PYTHONPATH=str(pip), TMPDIR=str(scratch), PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_INPUT="1"),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    shutil.rmtree(scratch)
+    if result.returncode:
+        raise Missing("pip could not install it:\n      " + "\n      ".join(result.stdout.strip().splitlines()[-6:]))
+    (folder / "made.txt").write_text(stamp(name))
+
+
+def main(names):
+    unknown = [name for name in names if name not in NAMES]
+    if unknown:
+        sys.exit(f"unknown: {', '.join(unknown)}\n{__doc__}")
+    failed = []
+    for name in names or NAMES:
+        if python_of(name):
+            continue
+        print(f"  fetch {name} into {FOLDER.relative_to(CHECKOUT)}/{name} ...", flush=True)
+        try:
+            fetch(name)
+        except Missing as missing:
+            failed.append(name)
+            print(f"    {name} is not to be had here: {missing}", file=sys.stderr)
+    # Ledge is measured against the others; without the runtime in-process there is nothing to print a ratio to.
+    return 1 if "inprocess" in failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
