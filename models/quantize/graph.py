@@ -5,7 +5,7 @@ import logging
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, shape_inference, version_converter
+from onnx import TensorProto, helper, version_converter
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from progress import Failure
 
@@ -15,7 +15,6 @@ QUANTIZED = {
     "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul"}
 # The operators that hold nearly all of a model's work; the others are not worth a line in the report.
 HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "Attention")
-INTEGER = {TensorProto.UINT8, TensorProto.INT8}
 
 Port = collections.namedtuple("Port", "name shape dtype")  # shape: None for a variable dimension
 
@@ -100,38 +99,8 @@ def port(value):
         raise Failure(f"{value.name} of the model is not a tensor") from None
 
 
-def keep_outputs_float(model):
-    """Takes the QuantizeLinear/DequantizeLinear pair off each output.
-
-    The last layer's sums are exact; rounding them to 256 steps only makes ties between classes.
-    """
-    graph, names = model.graph, {value.name for value in model.graph.output}
-    maker = {name: node for node in graph.node for name in node.output}
-    for name in names:
-        dequantize = maker.get(name)
-        quantize = maker.get(dequantize.input[0]) if dequantize and dequantize.op_type == "DequantizeLinear" else None
-        source = maker.get(quantize.input[0]) if quantize and quantize.op_type == "QuantizeLinear" else None
-        readers = [node for node in graph.node if quantize and quantize.input[0] in node.input]
-        others = [node for node in graph.node if quantize and quantize.output[0] in node.input or name in node.input]
-        if not source or len(readers) != 1 or len(others) != 1:
-            continue
-        raw = quantize.input[0]
-        source.output[:] = [name if output == raw else output for output in source.output]
-        graph.node.remove(quantize)
-        graph.node.remove(dequantize)
-    drop_unused_constants(graph)
-    return model
-
-
-def drop_unused_constants(graph):
-    used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
-    for tensor in [tensor for tensor in graph.initializer if tensor.name not in used]:
-        graph.initializer.remove(tensor)
-
-
 def coverage(model):
     """What of the heavy operators became int8: {"int8": {operator: count}, "float": [node names]}."""
-    model = shape_inference.infer_shapes(model)
     maker = {name: node for node in model.graph.node for name in node.output}
 
     def dequantized(name):

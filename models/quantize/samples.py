@@ -45,8 +45,8 @@ class Samples:
         return feeds
 
 
-def read(options, ports, class_names):
-    """All samples, split."""
+def read(options, ports, class_names, classes):
+    """All samples, split. CLASSES: how many the model tells apart, None if unknown."""
     source = options.samples
     if not source.exists():
         raise Failure(f"{source}: no such file or folder")
@@ -68,7 +68,7 @@ def read(options, ports, class_names):
         found = [sample for path in tables for sample in rows(path, ports)]
     unique = list({sample.digest: sample for sample in found}.values())
     notes = [f"{len(found) - len(unique)} samples are copies of others and were left out"] if len(unique) < len(found) else []
-    notes += label(unique, options, class_names)
+    notes += label(unique, options, class_names, classes)
     return split(kind, unique, preparation, options.calibration_samples, notes)
 
 
@@ -167,7 +167,7 @@ def is_number(text):
     return True
 
 
-def label(samples, options, class_names):
+def label(samples, options, class_names, classes):
     """Gives samples their truth as an index; returns notes. Labels come with the samples, from a file, or from folders."""
     file = options.labels or (options.samples / "labels.csv" if options.samples.is_dir() else None)
     if file and (file.exists() or options.labels):
@@ -186,6 +186,12 @@ def label(samples, options, class_names):
         if class_names:
             odd = next(word for word in words if not word.isdigit() and word not in index)
             raise Failure(f"label {odd!r} is not in {options.class_names}")
+        if len(words) != classes:
+            for sample in samples:
+                sample.truth = None
+            return [
+                f"the samples come in {len(words)} groups or labels, the model has {classes or 'an unknown number of'} classes: "
+                "not taken for labels. --class-names tells which name is which class."]
         index = {word: number for number, word in enumerate(words)}
         notes.append(f"no --class-names: the labels in alphabetical order are taken for classes 0 to {len(words) - 1}")
     for sample in labelled:
