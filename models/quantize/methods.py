@@ -89,6 +89,7 @@ def make_nncf(options, source, target, feeds):
     """NNCF chooses ranges and corrects the biases of what rounding did to the layers before."""
     import logging
     import nncf  # its packages are there only when the method asks for them
+    from nncf.quantization.advanced_parameters import QuantizationParameters
 
     nncf.set_log_level(logging.ERROR)
     model = onnx.load(source)
@@ -100,7 +101,10 @@ def make_nncf(options, source, target, feeds):
             model, nncf.Dataset(feeds), subset_size=len(feeds), preset=nncf.QuantizationPreset.MIXED,
             model_type=None if has_convolutions(model) else nncf.ModelType.TRANSFORMER,
             ignored_scope=nncf.IgnoredScope(names=kept) if kept else None,
-            advanced_parameters=nncf.AdvancedQuantizationParameters(overflow_fix=overflow))
+            # NNCF would give activations before a depthwise convolution a scale for each channel, which OpenVINO computes
+            # well and ONNX Runtime only in float.
+            advanced_parameters=nncf.AdvancedQuantizationParameters(
+                overflow_fix=overflow, activations_quantization_params=QuantizationParameters(per_channel=False)))
     if options.activations == "uint8":
         quantized = rewrites.unsigned_activations(quantized)
     quantized = rewrites.integer_biases(quantized)

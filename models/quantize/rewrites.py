@@ -86,7 +86,7 @@ def integer_biases(model):
         if bias.dtype != np.float32 or not (np.abs(steps) <= LARGEST_BIAS).all():
             continue
         # A bias may serve two convolutions, so the name is the convolution's.
-        name = f"{node.output[0]}/bias"
+        name = f"{node.output[0]}/int32_bias"
         parts = {"steps": steps.astype(np.int32), "scale": scale, "zero": np.zeros(scale.shape, np.int32)}
         graph.initializer.extend(numpy_helper.from_array(np.array(data), f"{name}/{part}") for part, data in parts.items())
         inputs = [f"{name}/{part}" for part in parts]

@@ -94,6 +94,8 @@ class Run:
                     progress.done("failed")
                     continue
                 made.append((self.judge(candidate.name, path), path))
+        if all("failed" in result for result, _ in made):
+            raise Failure("no method could do it:\n" + "\n".join(f"  {result['name']}: {result['failed']}" for result, _ in made))
         return sorted(made, key=self.rank)
 
     def judge(self, name, path):
