@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
 sys.path.append(str(HERE.parent / "setup"))
 
-from options import parse  # noqa: E402
+from options import FAILED, parse  # noqa: E402
 from progress import Failure  # noqa: E402
 from steps import Setup, Step  # noqa: E402
 
@@ -60,11 +60,15 @@ def install(with_nncf):
 
 
 def main(arguments):
-    options = parse(arguments)
+    only_install = arguments == ["--install"]  # for the tests
+    options = None if only_install else parse(arguments)
     try:
-        folders = install(with_nncf=options.method in ("auto", "nncf"))
+        folders = install(with_nncf=only_install or options.method in ("auto", "nncf"))
     except (Failure, OSError) as error:
-        sys.exit(f"\nThe quantizer's packages are not complete: {error}")
+        print(f"\nThe quantizer's packages are not complete: {error}", file=sys.stderr)
+        sys.exit(FAILED)
+    if only_install:
+        return
     # -s: the user's own packages stay out; PYTHONPATH comes before those of a virtual environment.
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(folders), **ENVIRONMENT)
     sys.stdout.flush()

@@ -57,12 +57,14 @@ def prepare(model, target):
             raise Failure(
                 f"the model has opset {opset(model)} and cannot be converted to {LEAST_OPSET}: {first_line(error)}. "
                 f"Export it again with opset_version={LEAST_OPSET} or more.") from error
+    # As a file: of a model in memory quant_pre_process makes files with weights beside them, and stumbles over those.
+    onnx.save(model, target)
     with quiet():
         try:
-            quant_pre_process(model, str(target), skip_symbolic_shape=True)
+            quant_pre_process(str(target), str(target), skip_symbolic_shape=True)
         except Exception as error:
             try:  # without ONNX Runtime's graph optimization, which is what fails as a rule
-                quant_pre_process(model, str(target), skip_symbolic_shape=True, skip_optimization=True)
+                quant_pre_process(str(target), str(target), skip_symbolic_shape=True, skip_optimization=True)
             except Exception:
                 raise Failure(f"ONNX Runtime cannot prepare the model: {first_line(error)}") from error
             notes.append("prepared without graph optimization")
@@ -97,6 +99,23 @@ def port(value):
         return Port(value.name, shape, np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)))
     except KeyError:
         raise Failure(f"{value.name} of the model is not a tensor") from None
+
+
+def preamble(model):
+    """The names of the nodes that do arithmetic on the raw inputs before the first real layer: a normalisation, mostly.
+
+    They stay float. The columns of a table have ranges of their own, and one scale of 256 steps for all would wipe out those
+    with small numbers.
+    """
+    constants = {tensor.name for tensor in model.graph.initializer}
+    raw = {port.name for port in inputs(model)}
+    names = []
+    for node in model.graph.node:
+        given = [name for name in node.input if name and name not in constants]
+        if node.op_type in ("Add", "Sub", "Mul", "Div", "Cast") and given and raw.issuperset(given):
+            raw.update(node.output)
+            names.append(node.name)
+    return names
 
 
 def coverage(model):

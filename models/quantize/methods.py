@@ -78,10 +78,13 @@ def make_static(options, calibration, source, target, feeds):
 
 def make_dynamic(options, source, target, _feeds):
     """Ranges of activations are found anew in each run; only weights are int8 beforehand."""
+    kept = nodes_to_keep(options, onnx.load(source))
+    # quantize_dynamic first turns a Gemm into a MatMul and an Add, and looks for the names afterwards.
+    kept += [f"{name}_MatMul" for name in kept]
     with graph.quiet():
         quantize_dynamic(
             str(source), str(target), per_channel=True, reduce_range=options.reduce_range, weight_type=QuantType.QInt8,
-            nodes_to_exclude=nodes_to_keep(options, onnx.load(source)))
+            nodes_to_exclude=kept)
     save(onnx.load(target), target)
 
 
@@ -118,8 +121,8 @@ def name_nodes(model):
 
 
 def nodes_to_keep(options, model):
-    """The names of the nodes that --keep-float leaves in float. That each word of it finds one was checked before."""
-    return [node.name for node in model.graph.node if node.name in options.keep_float or node.op_type in options.keep_float]
+    """The names of the nodes that stay float: those of --keep-float, and arithmetic on the raw inputs."""
+    return graph.preamble(model) + [node.name for node in model.graph.node if node.name in options.keep_float or node.op_type in options.keep_float]
 
 
 def save(model, target):

@@ -4,6 +4,9 @@ import math
 import re
 from pathlib import Path
 
+# Exit statuses; argparse ends with 2 as well.
+REFUSED, FAILED = 1, 2
+
 # The loss that is allowed when --max-loss does not say: of 1 for the three that are shares or cosines, and the size of the
 # error relative to the size of the answer for `relative`.
 MAX_LOSS = {"top1": 0.02, "accuracy": 0.01, "cosine": 0.01, "relative": 0.05}
@@ -14,7 +17,8 @@ what is lost, and how --max-loss measures it:
   accuracy   accuracy of the float model less that of the int8 model; needs labels    (0.01)
   cosine     1 - mean cosine between the two answers; for embeddings                  (0.01)
   relative   |int8 - float| / |float| over all held-out answers; for regressions      (0.05)
-`auto` takes accuracy with labels, top1 for an output of several classes, else relative.
+`auto` takes accuracy with labels; top1 for an output that looks like classes (--class-names, --softmax, a Softmax, or a name
+such as logits or scores); cosine for any other vector; else relative.
 
 exit status: 0 written, 1 refused for its loss (REPORT at OUTPUT.rejected.json), 2 nothing could be done
 """

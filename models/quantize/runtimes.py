@@ -86,5 +86,5 @@ def compare(runtime, float_path, int8_path, feed, threads, rounds):
 
 def spread(values):
     """Median and quartiles."""
-    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
     return {"median": round(middle, 4), "low": round(low, 4), "high": round(high, 4)}

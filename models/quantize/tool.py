@@ -14,10 +14,8 @@ import onnx  # noqa: E402
 import report  # noqa: E402
 import runtimes  # noqa: E402
 import samples as sample_files  # noqa: E402
-from options import parse  # noqa: E402
+from options import FAILED, REFUSED, parse  # noqa: E402
 from progress import Failure, Progress  # noqa: E402
-
-REFUSED, FAILED = 1, 2
 
 
 class Run:
@@ -181,12 +179,13 @@ def quantize(options):
         if not result["accepted"]:
             report.write(rejected, result)
             raise Rejected(f"  Nothing was written but the report: {rejected}")
-        _best, path = made[0]
+        best, path = made[0]
         (new / "1").mkdir()
         (new / "1" / "model.onnx").write_bytes(path.read_bytes())
         if options.keep_fp32:
             (new / "float32.onnx").write_bytes(options.model.read_bytes())
-        entry.fill(new, options, run.samples, runtimes.OnnxRuntime(path, 1), run.ports, run.judged, run.class_names)
+        models = [runtime(path, 1) for runtime in runtimes.RUNTIMES if runtime.name not in best["refused_by"]]
+        entry.fill(new, options, run.samples, models, run.ports, run.judged, run.class_names)
         report.write(new / "report.json", result)
     rejected.unlink(missing_ok=True)
     print(f"  Written: {options.output}/ (model.toml, 1/model.onnx, report.json)")
