@@ -81,7 +81,8 @@ def model_toml(options, samples, ports, judged, class_names, golden):
         lines += [f"resize_shorter_side = {preparation.resize_short}"] if preparation.resize_short else []
         lines += [
             f"crop = [{preparation.size[0]}, {preparation.size[1]}]", f"mean = {decimals(preparation.mean)}",
-            f"std = {decimals(preparation.std)}", f'layout = "{preparation.layout.upper()}"', f'color = "{preparation.color.upper()}"',
+            f"std = {decimals(preparation.std)}", f'layout = "{preparation.layout.upper()}"',
+            f'color = "{preparation.color.upper()}"',
             f'activation = "{"softmax" if options.softmax else "none"}"']
     for entry in golden:
         lines += ["", "[[golden]]", *(f"{key} = {value}" for key, value in entry.items())]
@@ -133,7 +134,8 @@ def golden_request(folder, samples, models, ports):
     if sum(tensor.size for tensor in tensors) > LARGEST_GOLDEN or any(tensor.dtype.name not in DATATYPES for tensor in tensors):
         return []
     (folder / "golden").mkdir()
-    content = {"inputs": [entry(port.name, feed[port.name]) for port in ports], "outputs": [entry(*pair) for pair in answer.items()]}
+    inputs, outputs = [entry(port.name, feed[port.name]) for port in ports], [entry(*pair) for pair in answer.items()]
+    content = {"inputs": inputs, "outputs": outputs}
     (folder / "golden" / "request.json").write_text(json.dumps(content) + "\n")
     # Runtimes and processors round int8 sums differently by a step or two of 256, and later layers may widen that.
     reach = max(largest(tensor) for tensor in answer.values())

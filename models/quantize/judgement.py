@@ -35,7 +35,8 @@ def choose_metric(options, samples, answers, softmax_at_the_end):
         raise Failure(f"--metric {metric} needs one output with a score for each class; name it with --output-name")
     if metric == "accuracy" and not labelled:
         raise Failure("--metric accuracy needs labels: labels.csv, a folder for each class, or a column `label`")
-    beyond = [sample.name for sample in samples.held_out if classes and sample.truth is not None and not 0 <= sample.truth < classes]
+    labels = {sample.name: sample.truth for sample in samples.held_out if sample.truth is not None}
+    beyond = [name for name, truth in labels.items() if classes and not 0 <= truth < classes]
     if metric == "accuracy" and beyond:
         raise Failure(f"{beyond[0]} has a label beyond the model's {classes} classes (0 to {classes - 1})")
     return metric, why, names
@@ -123,8 +124,8 @@ def cautions(metric, limit, samples):
     count, notes = len(samples.held_out), []
     if metric in ("top1", "accuracy") and limit and count * limit < 1:
         notes.append(
-            f"only {count} samples are held out: one different answer is a loss of {1 / count:.3f}, more than the limit of {limit:g}. "
-            f"Give at least {math.ceil(2 / limit)} samples, better several times as many.")
+            f"only {count} samples are held out: one different answer is a loss of {1 / count:.3f}, more than the limit "
+            f"of {limit:g}. Give at least {math.ceil(2 / limit)} samples, better several times as many.")
     elif count < 50:
         notes.append(f"only {count} samples are held out; the numbers are rough")
     if len(samples.calibration) < 50:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import graph
 import onnx
 import rewrites
-from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_dynamic, quantize_static
+from onnxruntime.quantization import (
+    CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_dynamic, quantize_static)
 
 CALIBRATIONS = {
     "minmax": CalibrationMethod.MinMax, "entropy": CalibrationMethod.Entropy, "percentile": CalibrationMethod.Percentile}
@@ -122,7 +123,8 @@ def name_nodes(model):
 
 def nodes_to_keep(options, model):
     """The names of the nodes that stay float: those of --keep-float, and arithmetic on the raw inputs."""
-    return graph.preamble(model) + [node.name for node in model.graph.node if node.name in options.keep_float or node.op_type in options.keep_float]
+    words = options.keep_float
+    return graph.preamble(model) + [node.name for node in model.graph.node if node.name in words or node.op_type in words]
 
 
 def save(model, target):

@@ -81,10 +81,11 @@ def parser():
     group.add_argument("--rounds", type=positive, default=30, help="timed runs of each model in each setting (30)")
 
     group = result.add_argument_group("photographs (the same preparation that Ledge does)")
-    group.add_argument("--image-size", metavar="S|HxW", help="height and width of the model's input; default: what the model says")
+    group.add_argument("--image-size", metavar="S|HxW", help="height and width of the model's input; default: its own")
     group.add_argument("--resize-short", type=positive, metavar="S",
-                       help="resize so that the shorter side has S pixels, then cut the middle; default: resize without regard to aspect")
-    group.add_argument("--scale", type=float, default=1.0, help="multiply pixels, 0 to 255, with this first, e.g. 0.00392156862745098 (1)")
+                       help="resize to a shorter side of S pixels, then cut the middle; default: resize without regard to aspect")
+    group.add_argument("--scale", type=float, default=1.0,
+                       help="multiply pixels, 0 to 255, with this first, e.g. 0.00392156862745098 (1)")
     group.add_argument("--mean", type=three, default=[0.0] * 3, metavar="M|R,G,B", help="then subtract this (0)")
     group.add_argument("--std", type=three, default=[1.0] * 3, metavar="D|R,G,B", help="then divide by this (1)")
     group.add_argument("--layout", choices=("nchw", "nhwc"), default="nchw")

@@ -73,7 +73,8 @@ def preparation(options, port):
     channels = port.shape[1] if options.layout == "nchw" else port.shape[3]
     if channels not in (3, None):
         other = "nhwc" if options.layout == "nchw" else "nchw"
-        raise Failure(f"{port.name} has shape {show(port.shape)}: not 3 channels with --layout {options.layout}. Try --layout {other}.")
+        raise Failure(
+            f"{port.name} has shape {show(port.shape)}: not 3 channels with --layout {options.layout}. Try --layout {other}.")
     size = options.image_size or tuple(sides)
     if None in size:
         raise Failure(f"{port.name} has shape {show(port.shape)}: say the size of its pictures with --image-size")

@@ -4,6 +4,8 @@ import json
 import platform
 from importlib import metadata
 
+from progress import size as text_size
+
 PACKAGES = ("onnxruntime", "openvino", "onnx", "numpy", "pillow", "nncf")
 
 
@@ -30,13 +32,13 @@ def processor():
     return facts.get("model name", platform.machine()), fast
 
 
-def recommendation(rows, accepted):
-    """One sentence for the user, from the timings of the best candidate."""
+def recommendation(best, float_bytes, accepted):
+    """One sentence for the user, from the timings and the size of the best candidate."""
     if not accepted:
         return (
             "Keep the float model. If int8 is a must: give more samples that look like the real ones, leave the layers that lose "
             "most in float (--keep-float), or train with quantization in mind.")
-    timed = [row for row in rows if "speedup" in row]
+    timed = [row for row in best["latency"] if "speedup" in row]
     single = [row for row in timed if row["threads"] == 1]
     if not single:
         return "Neither runtime could be timed; see `latency` in the report."
@@ -45,8 +47,11 @@ def recommendation(rows, accepted):
     fastest_float = min(single, key=lambda row: row["float_ms"]["median"])
     gain = fastest_float["float_ms"]["median"] / fastest_int8["int8_ms"]["median"]
     if gain < 1.05:
-        how = "is not faster in either runtime" if not faster else f"in {faster[0]['runtime']} is no faster than float in {fastest_float['runtime']}"
-        return f"On this processor int8 {how}: keep the float model unless the size matters."
+        how = "is not faster in either runtime"
+        if faster:
+            how = f"in {faster[0]['runtime']} is no faster than float in {fastest_float['runtime']}"
+        unless = " unless the size matters" if best["bytes"] < 0.8 * float_bytes else ""
+        return f"On this processor int8 {how}: keep the float model{unless}."
     pin = fastest_int8["runtime"].replace(" ", "").lower()
     if len(faster) < len(single) or max(row["int8_ms"]["median"] for row in single) > 1.25 * fastest_int8["int8_ms"]["median"]:
         return (
@@ -64,7 +69,7 @@ def table(report):
     yield f"{report['model']['file']}: {report['samples']['kind']}, {report['samples']['calibration']} to calibrate, " \
           f"{report['samples']['held_out']} held out; judged by {report['metric']} ({report['metric_because']})"
     yield ""
-    yield f"{'':2}{'candidate':<22}{'loss':>9}{'agreement':>11}{'cosine':>9}{'MB':>8}   int8 is faster by (1 thread)"
+    yield f"{'':2}{'candidate':<22}{'loss':>9}{'agreement':>11}{'cosine':>9}{'size':>9}   int8 is faster by (1 thread)"
     for candidate in report["candidates"]:
         yield candidate_line(candidate, candidate["name"] == report["chosen"])
     chosen = next((candidate for candidate in report["candidates"] if candidate["name"] == report["chosen"]), None)
@@ -91,7 +96,7 @@ def candidate_line(candidate, chosen):
     speed = ", ".join(
         f"{row['runtime']} {row['speedup']['median']:.2f}x" if "speedup" in row else f"{row['runtime']} refuses it"
         for row in candidate["latency"] if row["threads"] == 1)
-    return f"{mark} {candidate['name']:<22}{loss:>9}{agreement:>11}{cosine:>9}{candidate['bytes'] / 1e6:>8.2f}   {speed}"
+    return f"{mark} {candidate['name']:<22}{loss:>9}{agreement:>11}{cosine:>9}{text_size(candidate['bytes']):>9}   {speed}"
 
 
 def latency_lines(rows):
@@ -110,12 +115,14 @@ def latency_lines(rows):
 
 def facts(report, chosen):
     size = report["model"]["bytes"]
-    yield f"  size: {size / 1e6:.2f} MB float, {chosen['bytes'] / 1e6:.2f} MB int8 ({size / chosen['bytes']:.1f} times smaller)"
+    yield f"  size: float {text_size(size)}, int8 {text_size(chosen['bytes'])} ({chosen['bytes'] / size:.0%} of it)"
     for runtime, agreement in chosen["agreement"].items():
         if "accuracy" in agreement:
-            yield f"  accuracy in {runtime}: float {agreement['float_accuracy']:.1%}, int8 {agreement['accuracy']:.1%} of {agreement['labelled']}"
+            before, after = agreement["float_accuracy"], agreement["accuracy"]
+            yield f"  accuracy in {runtime}: float {before:.1%}, int8 {after:.1%} of {agreement['labelled']}"
         elif "top1_agreement" in agreement:
-            yield f"  {runtime}: same best class {agreement['top1_agreement']:.1%}, float's best among int8's five {agreement['top5_contains']:.1%}"
+            same, among = agreement["top1_agreement"], agreement["top5_contains"]
+            yield f"  {runtime}: same best class {same:.1%}, float's best among int8's five {among:.1%}"
     left = chosen["layers"]["float"]
     done = ", ".join(f"{count} {name}" for name, count in chosen["layers"]["int8"].items()) or "none"
     more = f" and {len(left) - 5} more" if len(left) > 5 else ""

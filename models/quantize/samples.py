@@ -74,7 +74,8 @@ def read(options, ports, class_names, classes):
 
 def split(kind, samples, preparation, most, notes):
     if len(samples) < 4:
-        raise Failure(f"{len(samples)} samples: at least 4 are needed, some to calibrate on and others to judge by; 200 and more are better")
+        raise Failure(
+            f"{len(samples)} samples: at least 4 are needed, some to calibrate on and others to judge by; 200 and more are better")
     samples.sort(key=lambda sample: sample.digest)
     count = min(len(samples) // 2, most)
     return Samples(kind, samples[:count], samples[count:], preparation, notes)

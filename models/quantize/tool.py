@@ -17,6 +17,9 @@ import samples as sample_files  # noqa: E402
 from options import FAILED, REFUSED, parse  # noqa: E402
 from progress import Failure, Progress  # noqa: E402
 
+# Less of a difference in speed than this is noise.
+CLEARLY = 0.85
+
 
 class Run:
     """One model, its samples, and the candidates made of it in SCRATCH."""
@@ -47,7 +50,8 @@ class Run:
         for port in self.ports:
             if port.shape and port.shape[0] not in (None, 1):
                 raise Failure(
-                    f"{port.name} takes batches of exactly {port.shape[0]}. Export the model with a variable first dimension, or with 1.")
+                    f"{port.name} takes batches of exactly {port.shape[0]}. "
+                    "Export the model with a variable first dimension, or with 1.")
 
     def read_samples(self):
         with Progress("read the samples") as progress:
@@ -94,7 +98,7 @@ class Run:
                 made.append((self.judge(candidate.name, path), path))
         if all("failed" in result for result, _ in made):
             raise Failure("no method could do it:\n" + "\n".join(f"  {result['name']}: {result['failed']}" for result, _ in made))
-        return sorted(made, key=self.rank)
+        return self.best_first(made)
 
     def judge(self, name, path):
         result = {"name": name, "bytes": path.stat().st_size, "sha256": report.sha256(path), "agreement": {}, "refused_by": {}}
@@ -125,14 +129,20 @@ class Run:
         result["latency"] = runtimes.latencies(self.options.model, path, feed, self.threads, self.options.rounds)
         return result
 
-    def rank(self, pair):
-        """Those within a tenth of the limit of each other agree equally well; of them the fastest is best."""
+    def best_first(self, made):
+        """Agreement decides. Of those that agree equally well the first is taken, unless another is clearly faster."""
+        made = sorted(made, key=self.disagreement)
+        equal = [pair for pair in made if self.disagreement(pair) == self.disagreement(made[0])]
+        fastest = max(speed(result) for result, _ in equal)
+        best = next(pair for pair in equal if speed(pair[0]) >= CLEARLY * fastest)
+        return [best, *(pair for pair in made if pair is not best)]
+
+    def disagreement(self, pair):
+        """Losses that differ by less than a tenth of the limit count as equal; a model that one runtime refuses comes later."""
         result, _path = pair
         if result.get("loss") is None:
-            return (2, 0, 0)
-        step = self.limit / 10 or 1e-9
-        times = [row["int8_ms"]["median"] for row in result["latency"] if "int8_ms" in row and row["threads"] == 1]
-        return (bool(result["refused_by"]), round(max(result["loss"], 0) / step), min(times, default=float("inf")))
+            return (2, 0)
+        return (bool(result["refused_by"]), round(max(result["loss"], 0) / (self.limit / 10 or 1e-9)))
 
     def report(self, made):
         best, _path = made[0]
@@ -145,7 +155,7 @@ class Run:
         return {
             "accepted": accepted, "chosen": best["name"] if best.get("loss") is not None else None,
             "verdict": f"{verdict}: the loss {loss}, allowed is {self.limit:g} ({self.metric})",
-            "recommendation": report.recommendation(best.get("latency", []), accepted), "notes": self.notes,
+            "recommendation": report.recommendation(best, self.options.model.stat().st_size, accepted), "notes": self.notes,
             "metric": self.metric, "metric_because": self.because, "max_loss": self.limit, "judged_outputs": self.judged,
             "model": {
                 "file": self.options.model.name, "bytes": self.options.model.stat().st_size,
@@ -156,6 +166,12 @@ class Run:
                 "held_out_names": [sample.name for sample in self.samples.held_out]},
             "candidates": [result for result, _ in made], "processor": {"name": name, "fast_int8": fast, "threads": self.threads},
             "versions": report.versions(self.options.method in ("auto", "nncf"))}
+
+
+def speed(result):
+    """How much faster than float, with one thread, in the runtime that gains most. Ratios are steadier than times."""
+    rows = [row for row in result.get("latency", []) if "speedup" in row and row["threads"] == 1]
+    return max((row["speedup"]["median"] for row in rows), default=0)
 
 
 def read_names(path):

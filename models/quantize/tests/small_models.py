@@ -37,7 +37,8 @@ def wine(folder):
     random = np.random.default_rng(1)
     rows = np.array(weights["mean"]) + random.normal(size=(160, 13)) / np.array(weights["inverse_deviation"])
     path = folder / "wines.csv"
-    path.write_text(",".join(f"f{index}" for index in range(13)) + "\n" + "".join(",".join(f"{v:.4f}" for v in row) + "\n" for row in rows))
+    lines = [",".join(f"f{index}" for index in range(13)), *(",".join(f"{value:.4f}" for value in row) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
     return model, path
 
 
@@ -77,8 +78,22 @@ def fragile(folder):
     second = random.normal(size=(8, 4))
     second[0] = 0  # the wide one has no say in the answer
     model = save(folder / "fragile.onnx", [
-        ("Gemm", ["x", "w", "zeros"], ["hidden"]), ("Relu", ["hidden"], ["positive"]), ("Gemm", ["positive", "v", "none"], ["logits"])],
+        ("Gemm", ["x", "w", "zeros"], ["hidden"]), ("Relu", ["hidden"], ["positive"]),
+        ("Gemm", ["positive", "v", "none"], ["logits"])],
         {"w": weight, "zeros": np.zeros(8), "v": second, "none": np.zeros(4)}, {"x": ["N", 8]}, {"logits": ["N", 4]})
     (folder / "arrays").mkdir()
     np.save(folder / "arrays" / "x.npy", values)
     return model, folder / "arrays"
+
+
+def quantized(folder):
+    """A model of one QuantizeLinear."""
+    zero = numpy_helper.from_array(np.array(0, np.uint8), "zero")
+    scale = numpy_helper.from_array(np.array(0.1, np.float32), "scale")
+    graph = helper.make_graph(
+        [helper.make_node("QuantizeLinear", ["features", "scale", "zero"], ["steps"])], "quantized",
+        [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["N", 13])],
+        [helper.make_tensor_value_info("steps", TensorProto.UINT8, ["N", 13])], [scale, zero])
+    path = folder / "quantized.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return path
