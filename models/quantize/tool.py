@@ -44,7 +44,10 @@ class Run:
         known = {word for node in self.ready.graph.node for word in (node.name, node.op_type)}
         for word in self.options.keep_float:
             if word not in known:
-                raise Failure(f"--keep-float {word}: the model has no such node or operator once it is prepared")
+                operators = ", ".join(sorted({node.op_type for node in self.ready.graph.node}))
+                raise Failure(
+                    f"--keep-float {word}: the prepared model has no such node or operator. Its operators are {operators}; "
+                    "ONNX Runtime merges and splits some while it prepares a model.")
 
     def check_batch(self):
         for port in self.ports:

@@ -8,9 +8,13 @@ import os
 import subprocess
 import sys
 import tempfile
-import tomllib
 import unittest
 from pathlib import Path
+
+if sys.version_info < (3, 11):
+    raise unittest.SkipTest("the quantizer needs Python 3.11 or newer")
+
+import tomllib  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 TOOL = HERE.parent
@@ -141,6 +145,11 @@ class WhatCannotBeDone(Quantizing):
         model, _rows = small_models.wine(self.folder)
         _other, arrays = small_models.fragile(self.folder)
         self.failed(2, "has shape [80, 8]; features of the model takes [N,13]", model, arrays, "--method", "static")
+
+    def test_an_operator_to_keep_that_is_not_there(self):
+        import small_models
+        model, rows = small_models.wine(self.folder)
+        self.failed(2, "Its operators are Gemm, Mul, Relu, Sub", model, rows, "--keep-float", "Conv", "--method", "static")
 
     def test_too_few_samples(self):
         import small_models
