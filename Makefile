@@ -3,11 +3,11 @@
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test build run test test-peers bench bench-peers clean
+.PHONY: help setup setup-test build run test test-peers test-quantize bench bench-peers clean
 .NOTPARALLEL:
 
 help: ## say what each target does
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## fetch the inference runtimes and build the models into .ledge/ (once; needs the network)
 	@$(need_python)
@@ -26,8 +26,12 @@ run: setup build ## set up, build, start Ledge on port 8000 and ask it what is o
 test: setup-test ## set up what the tests need, and run them all
 	LEDGE_TEST_ROOT=$(CURDIR)/.ledge $(if $(shell command -v cargo-nextest),cargo nextest run --locked,cargo test --locked)
 
-test-peers: setup-test ## run real clients, servers and brokers against Ledge (may need root)
+test-peers: setup-test test-quantize ## run real clients, servers and brokers against Ledge (may need root)
 	LEDGE_TEST_ROOT=$(CURDIR)/.ledge $(if $(shell command -v cargo-nextest),cargo nextest run --locked --test it clients,cargo test --locked --test it clients)
+
+test-quantize: ## quantize small models with models/quantize (its packages are fetched the first time; Python 3.11 or newer)
+	@$(need_python)
+	$(PYTHON) -B -m unittest discover -s models/quantize/tests
 
 bench: setup-test build ## print the budget table: Ledge beside the runtime in-process (five minutes; BENCH=--quick, BENCH=--long)
 	$(PYTHON) benches/peers/fetch.py inprocess

@@ -1,0 +1,175 @@
+"""Quantizes small models for real, through the command that people type.
+
+usage: python3 -m unittest discover -s models/quantize/tests     (the packages are fetched into .ledge/tools/ the first time)
+"""
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+if sys.version_info < (3, 11):
+    raise unittest.SkipTest("the quantizer needs Python 3.11 or newer")
+
+import tomllib  # noqa: E402
+
+HERE = Path(__file__).resolve().parent
+TOOL = HERE.parent
+CHECKOUT = TOOL.parents[1]
+PACKAGES = CHECKOUT / ".ledge" / "tools" / "quantize"
+
+
+def setUpModule():
+    """Fetches the packages if they are missing, and makes them importable for the tests' own models."""
+    subprocess.run([sys.executable, "-B", str(TOOL), "--install"], check=True, stdout=subprocess.DEVNULL)
+    sys.path[:0] = [str(PACKAGES), str(HERE)]
+
+
+def digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class Quantizing(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.output = self.folder / "models" / "mine"
+
+    def quantize(self, model, samples, *more, output=None):
+        command = [sys.executable, "-B", str(TOOL), str(model), "--samples", str(samples),
+                   "--output", str(output or self.output), "--rounds", "2", *map(str, more)]
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def accepted(self, *arguments, **more):
+        result = self.quantize(*arguments, **more)
+        self.assertEqual(result.returncode, 0, result.stdout)
+        return json.loads(((more.get("output") or self.output) / "report.json").read_text())
+
+    def failed(self, status, words, *arguments):
+        """Asserts how the run ends and that it leaves no model, not even half of one."""
+        result = self.quantize(*arguments)
+        self.assertEqual(result.returncode, status, result.stdout)
+        self.assertIn(words, result.stdout)
+        self.assertFalse(self.output.exists())
+        left = sorted(path.name for path in self.output.parent.glob("*")) if self.output.parent.exists() else []
+        self.assertEqual(left, ["mine.rejected.json"] if status == 1 else [])
+
+    def operators(self, path):
+        import onnx
+        return [node.op_type for node in onnx.load(path).graph.node]
+
+
+class AModelThatKeepsItsAnswers(Quantizing):
+    def test_rows_become_an_int8_model_with_golden_request(self):
+        import small_models
+        report = self.accepted(*small_models.wine(self.folder), "--method", "static")
+        self.assertIn("QuantizeLinear", self.operators(self.output / "1" / "model.onnx"))
+        chosen = report["candidates"][0]
+        self.assertEqual(chosen["layers"], {"int8": {"Gemm": 2}, "float": []})
+        self.assertGreaterEqual(min(agreement["top1_agreement"] for agreement in chosen["agreement"].values()), 0.98)
+        self.assertEqual(set(chosen["agreement"]), {"ONNX Runtime", "OpenVINO"})
+        self.assertEqual((report["samples"]["calibration"], report["samples"]["held_out"]), (80, 80))
+        self.assertEqual(chosen["sha256"], digest(self.output / "1" / "model.onnx"))
+        golden = tomllib.loads((self.output / "model.toml").read_text())["golden"]
+        request = json.loads((self.output / golden[0]["file"]).read_text())
+        self.assertEqual(request["inputs"][0]["shape"], [1, 13])
+
+    def test_photographs_of_an_opset_11_model_become_an_image_pipeline(self):
+        import small_models
+        model, pictures, names = small_models.colors(self.folder)
+        report = self.accepted(
+            model, pictures, "--method", "static", "--class-names", names, "--softmax", "--resize-short", 36,
+            "--scale", 1 / 255, "--mean", "0.5", "--std", "0.5", "--max-loss", 0, "--keep-fp32")
+        self.assertEqual(report["metric"], "accuracy")
+        self.assertEqual(report["candidates"][0]["agreement"]["OpenVINO"]["accuracy"], 1)
+        self.assertIn("converted from opset 11 to 13", report["notes"])
+        config = tomllib.loads((self.output / "model.toml").read_text())
+        pipeline = config["pipeline"]["image_classification"]
+        self.assertEqual((pipeline["crop"], pipeline["mean"], pipeline["std"]), ([32, 32], [127.5] * 3, [127.5] * 3))
+        self.assertTrue((self.output / config["golden"][0]["file"]).is_file())
+        self.assertEqual(digest(self.output / "float32.onnx"), digest(model))
+
+    def test_nncf_makes_convolutions_that_both_runtimes_take(self):
+        import small_models
+        model, pictures, names = small_models.colors(self.folder)
+        report = self.accepted(model, pictures, "--method", "nncf", "--class-names", names, "--scale", 1 / 255)
+        chosen = report["candidates"][0]
+        self.assertEqual((chosen["layers"]["int8"].get("Conv"), chosen["refused_by"]), (1, {}))
+
+    def test_the_same_samples_give_the_same_bytes(self):
+        import small_models
+        model, rows = small_models.wine(self.folder)
+        header, *lines = rows.read_text().splitlines()
+        turned = self.folder / "turned.csv"
+        turned.write_text("\n".join([header, *reversed(lines)]) + "\n")
+        outputs = [self.folder / "first", self.folder / "second"]
+        for samples, output in zip((rows, turned), outputs):
+            self.accepted(model, samples, "--method", "static", "--calibration", "percentile", output=output)
+        self.assertEqual(*(digest(output / "1" / "model.onnx") for output in outputs))
+
+    def test_a_node_may_stay_in_float(self):
+        import small_models
+        report = self.accepted(*small_models.wine(self.folder), "--method", "dynamic", "--keep-float", "Gemm", "--metric", "cosine")
+        self.assertEqual(report["candidates"][0]["layers"]["int8"], {})
+
+
+class AModelThatLosesTooMuch(Quantizing):
+    def test_it_is_refused_and_only_a_report_is_written(self):
+        import small_models
+        self.failed(1, "REFUSED", *small_models.fragile(self.folder), "--method", "static")
+        report = json.loads((self.folder / "models" / "mine.rejected.json").read_text())
+        self.assertFalse(report["accepted"])
+        self.assertGreater(report["candidates"][0]["loss"], 0.02)
+
+    def test_what_is_there_stays_when_a_replacement_is_refused(self):
+        import small_models
+        self.accepted(*small_models.wine(self.folder), "--method", "static")
+        before = {path: digest(path) for path in self.output.rglob("*") if path.is_file()}
+        result = self.quantize(*small_models.fragile(self.folder), "--method", "static", "--replace")
+        self.assertEqual(result.returncode, 1, result.stdout)
+        self.assertEqual(before, {path: digest(path) for path in self.output.rglob("*") if path.is_file()})
+
+
+class WhatCannotBeDone(Quantizing):
+    def test_a_model_that_is_quantized_already(self):
+        import small_models
+        _model, rows = small_models.wine(self.folder)
+        self.failed(2, "quantized already", small_models.quantized(self.folder), rows, "--method", "static")
+
+    def test_samples_of_another_shape(self):
+        import small_models
+        model, _rows = small_models.wine(self.folder)
+        _other, arrays = small_models.fragile(self.folder)
+        self.failed(2, "has shape [80, 8]; features of the model takes [N,13]", model, arrays, "--method", "static")
+
+    def test_an_operator_to_keep_that_is_not_there(self):
+        import small_models
+        model, rows = small_models.wine(self.folder)
+        self.failed(2, "Its operators are Gemm, Mul, Relu, Sub", model, rows, "--keep-float", "Conv", "--method", "static")
+
+    def test_too_few_samples(self):
+        import small_models
+        model, rows = small_models.wine(self.folder)
+        rows.write_text("\n".join(rows.read_text().splitlines()[:3]) + "\n")
+        self.failed(2, "at least 4 are needed", model, rows, "--method", "static")
+
+    def test_a_batch_that_is_fixed(self):
+        import small_models
+        model, pictures, _names = small_models.colors(self.folder, batch=4)
+        self.failed(2, "batches of exactly 4", model, pictures, "--method", "static")
+
+    def test_a_folder_that_is_there(self):
+        import small_models
+        self.output.mkdir(parents=True)
+        result = self.quantize(*small_models.wine(self.folder), "--method", "static")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("is there already", result.stdout)
+        self.assertEqual(os.listdir(self.output), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
