@@ -15,7 +15,7 @@ use crate::inference::backend::Runtime;
 use crate::principal::Principal;
 use crate::readiness::{Latch, Readiness};
 use crate::repository::{ModelDefaults, Repository};
-use crate::serving::Serving;
+use crate::serving::{Serving, ServingLimits};
 use crate::shutdown::Shutdown;
 use crate::telemetry::process;
 
@@ -140,7 +140,13 @@ pub fn serving(config: &Config, runtimes: Runtimes, audit: AuditSink) -> Serving
     };
     let path = config.repository.path.clone();
     let repository = Repository::new(path, runtimes, defaults, config.repository.parallel_loads, audit.clone());
-    Serving::new(repository, audit, cores, config.serving.max_queue_size, config.http.max_pixels)
+    let limits = ServingLimits {
+        decoders: cores,
+        max_queue_size: config.serving.max_queue_size,
+        max_pixels: config.http.max_pixels,
+        cache_bytes: config.response_cache.max_bytes,
+    };
+    Serving::new(repository, audit, &limits)
 }
 
 /// Loads every model, then again what has changed at each SIGHUP.

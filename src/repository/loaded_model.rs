@@ -1,8 +1,9 @@
 //! One version of a model, loaded, warmed up and checked: what answers requests.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::folder::{self, FolderError};
@@ -66,6 +67,8 @@ pub struct LoadedModel {
     pub timeout: Duration,
     /// Counters; they outlive this handle.
     pub statistics: Arc<Statistics>,
+    /// What the layer above keeps for this handle, and loses with it: nothing outlives the weights it was made from.
+    pub attached: OnceLock<Box<dyn Any + Send + Sync>>,
     instances: Instances,
 }
 
@@ -145,6 +148,7 @@ impl LoadedModel {
             labels,
             timeout: config.queue.default_timeout_ms.map_or(defaults.timeout, Duration::from_millis),
             statistics: source.statistics.clone(),
+            attached: OnceLock::new(),
             instances,
         };
         let checked = match model.check_config() {

@@ -62,6 +62,27 @@ pub struct Counters {
     pub compute: BatchTotals,
     /// Compute time by batch size.
     pub batches: BTreeMap<usize, BatchTotals>,
+    /// Requests answered from the response cache; time of the look-up.
+    pub cache_hit: Total,
+    /// Requests whose answer was not kept; time of the look-up and of keeping it.
+    pub cache_miss: Total,
+    /// Calls that a full queue refused.
+    pub queue_full: u64,
+    /// Calls whose deadline passed.
+    pub deadline: u64,
+    /// Calls that a quota refused.
+    pub quota: u64,
+}
+
+/// Why a call was refused or given up, rather than failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The model's queue was full.
+    QueueFull,
+    /// The deadline passed.
+    Deadline,
+    /// A quota, a limit of the model, or a closed window.
+    Quota,
 }
 
 /// The counters of one version.
@@ -91,6 +112,32 @@ impl Statistics {
     /// Counts a request that failed after `total`.
     pub fn failed(&self, total: Duration) {
         self.lock().fail.add(total);
+    }
+
+    /// Counts a request of which the answer was kept, or was being computed already: it took `total`, of which the
+    /// look-up took `lookup`.
+    pub fn cache_hit(&self, now_ms: u64, total: Duration, lookup: Duration) {
+        let mut counters = self.lock();
+        counters.last_inference_ms = now_ms;
+        counters.success.add(total);
+        counters.queue.add(Duration::ZERO);
+        counters.cache_hit.add(lookup);
+    }
+
+    /// Counts a request of which the answer was not kept, beside its run: looking it up took `lookup`, keeping it
+    /// `insert`.
+    pub fn cache_miss(&self, lookup: Duration, insert: Duration) {
+        self.lock().cache_miss.add(lookup + insert);
+    }
+
+    /// Counts why a call was refused or given up; it counts as failed too.
+    pub fn refused(&self, why: Refusal) {
+        let mut counters = self.lock();
+        match why {
+            Refusal::QueueFull => counters.queue_full += 1,
+            Refusal::Deadline => counters.deadline += 1,
+            Refusal::Quota => counters.quota += 1,
+        }
     }
 
     /// The counters now.

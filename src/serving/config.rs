@@ -1,4 +1,4 @@
-//! The section `[serving]` of the configuration.
+//! The sections `[serving]` and `[response_cache]` of the configuration.
 
 use std::time::Duration;
 
@@ -21,6 +21,21 @@ pub struct ServingConfig {
 impl Default for ServingConfig {
     fn default() -> Self {
         Self { max_queue_size: 1024, default_timeout_ms: 30_000 }
+    }
+}
+
+/// The answers that are kept, of all models together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ResponseCacheConfig {
+    /// The most bytes of kept answers, overheads included; 0 keeps none, whatever the models ask for.
+    #[serde(deserialize_with = "in_range::<0, 1_099_511_627_776, _, _>")]
+    pub max_bytes: u64,
+}
+
+impl Default for ResponseCacheConfig {
+    fn default() -> Self {
+        Self { max_bytes: 64 << 20 }
     }
 }
 
