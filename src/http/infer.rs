@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::models::{PathParts, target};
 use super::reply::{Failure, json, json_bytes};
+use super::terms::HeaderTerms;
 use super::{App, body};
 use crate::pipeline::image::ImageFormat;
 use crate::principal::Principal;
@@ -39,16 +40,18 @@ pub async fn infer(
     let arrived = Instant::now();
     let bytes = body::read(&parts.headers, body, app.config()).await?;
     let header_length = header_length(&parts.headers)?;
+    let terms = HeaderTerms::read(&parts.headers, arrived)?;
     let is_photograph =
         header_length.is_none() && content_type(&parts.headers).is_some_and(|kind| kind.starts_with("image/"));
     let response = if is_photograph {
         let Target { model, version } = target;
-        let request = PhotographRequest { model, version, photograph: bytes, deadline: None, priority: None };
+        let request =
+            PhotographRequest { model, version, photograph: bytes, deadline: terms.deadline, priority: terms.priority };
         let answer = app.serving().classify(request, &principal).await?;
         with_cache(answer.response.cache, json(&PhotographAnswer::new(&answer)))
     } else {
         let looks_like = ImageFormat::sniff(&bytes);
-        let DecodedRequest { id, request, reply, .. } =
+        let DecodedRequest { id, mut request, reply, .. } =
             decode(target, bytes, header_length, arrived).await.map_err(|error| match looks_like {
                 Some(format) if header_length.is_none() => {
                     let kind = format.content_type();
@@ -59,6 +62,8 @@ pub async fn infer(
                 }
                 _ => error.into(),
             })?;
+        request.priority = request.priority.or(terms.priority);
+        request.deadline = terms.deadline_or(request.deadline);
         let answer = app.serving().infer(request, &principal).await?;
         let encoded = encode::encode_response(&answer, id.as_deref(), &reply)?;
         let header_length = encoded.header_length;

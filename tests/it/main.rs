@@ -9,6 +9,7 @@ mod daemon;
 mod fuzz;
 mod http;
 mod lifecycle;
+mod limits;
 mod oip;
 mod runtimes;
 mod tidy;
