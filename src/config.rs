@@ -13,7 +13,7 @@ use crate::http::config::HttpConfig;
 use crate::identity::device::DeviceConfig;
 use crate::inference::config::RuntimesConfig;
 use crate::repository::config::RepositoryConfig;
-use crate::serving::config::{ResponseCacheConfig, ServingConfig};
+use crate::serving::config::{QuotaConfig, ResponseCacheConfig, ServingConfig};
 use crate::telemetry::logging::LogConfig;
 use crate::toml_check::{Mistake, in_range};
 
@@ -39,6 +39,8 @@ pub struct Config {
     pub serving: ServingConfig,
     /// The answers that are kept.
     pub response_cache: ResponseCacheConfig,
+    /// What each caller may ask for.
+    pub quota: QuotaConfig,
     /// The log.
     pub log: LogConfig,
     /// Who this box is.

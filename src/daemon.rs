@@ -145,6 +145,7 @@ pub fn serving(config: &Config, runtimes: Runtimes, audit: AuditSink) -> Serving
         max_queue_size: config.serving.max_queue_size,
         max_pixels: config.http.max_pixels,
         cache_bytes: config.response_cache.max_bytes,
+        quota: config.quota.limits(),
     };
     Serving::new(repository, audit, &limits)
 }

@@ -16,7 +16,7 @@ pub(super) struct Call<'a> {
     pub model: Arc<LoadedModel>,
     pub started: Instant,
     audit: &'a AuditSink,
-    principal: &'a Principal,
+    pub principal: &'a Principal,
     counted: Option<Counted>,
 }
 

@@ -1,9 +1,10 @@
-//! The sections `[serving]` and `[response_cache]` of the configuration.
+//! The sections `[serving]`, `[response_cache]` and `[quota]` of the configuration.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::repository::model_config::{Limits, Rate};
 use crate::toml_check::in_range;
 
 /// What holds for a model unless its `model.toml` says otherwise.
@@ -36,6 +37,31 @@ pub struct ResponseCacheConfig {
 impl Default for ResponseCacheConfig {
     fn default() -> Self {
         Self { max_bytes: 64 << 20 }
+    }
+}
+
+/// What each caller may ask for: an address, or a user behind the Unix socket.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct QuotaConfig {
+    /// The most calls a second, over time; 0 is no limit.
+    pub max_rate_per_principal: Rate,
+    /// The most calls at once after a quiet time; 0 is one second's worth.
+    #[serde(deserialize_with = "in_range::<0, 1_000_000, _, _>")]
+    pub burst: u32,
+    /// The most calls at a time, waiting ones included; 0 is no limit.
+    #[serde(deserialize_with = "in_range::<0, 1_000_000, _, _>")]
+    pub max_concurrent_per_principal: u32,
+}
+
+impl QuotaConfig {
+    /// As the limits of one caller.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            max_concurrent: self.max_concurrent_per_principal,
+            max_rate: self.max_rate_per_principal,
+            burst: self.burst,
+        }
     }
 }
 

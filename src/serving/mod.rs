@@ -2,6 +2,7 @@
 //!
 //! Each call is counted once and audited once, here.
 
+pub mod admission;
 mod answer;
 pub mod cache;
 mod call;
@@ -9,6 +10,7 @@ pub mod config;
 pub mod inputs;
 mod photograph;
 pub mod request;
+mod token_bucket;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,8 +20,10 @@ use crate::inference::terms::{Priority, Terms};
 use crate::names::{ModelName, ModelVersion};
 use crate::pipeline::classification::{self, Label};
 use crate::principal::Principal;
+use crate::repository::model_config::Limits;
 use crate::repository::statistics::Refusal;
 use crate::repository::{LoadedModel, PinError, Repository};
+use admission::{Gate, Owner, Permit, Quotas, Refused, admit};
 use answer::{Answer, Times, cached, names, run};
 use cache::{Budget, KeyMaker, ResponseCache};
 use call::{Call, Counted};
@@ -44,6 +48,9 @@ pub enum ServingError {
         /// How many wait.
         depth: usize,
     },
+    /// A quota or a limit is used up.
+    #[error(transparent)]
+    Refused(#[from] Refused),
     /// The deadline passed.
     #[error("Request timeout expired for '{model}' after {} ms", waited.as_millis())]
     DeadlineExceeded {
@@ -71,10 +78,25 @@ pub enum ServingError {
 }
 
 impl ServingError {
+    /// For a call that may be answered later: after what time it is worth another try.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused(refused) => Some(refused.retry_after()),
+            // A queue of small models drains in well under that.
+            Self::Overloaded { .. } => Some(Duration::from_secs(1)),
+            Self::Pin(_)
+            | Self::Misfit(_)
+            | Self::DeadlineExceeded { .. }
+            | Self::BadInput { .. }
+            | Self::ModelFailed { .. } => None,
+        }
+    }
+
     /// Why it counts as refused, if it does.
     fn refusal(&self) -> Option<Refusal> {
         match self {
             Self::Overloaded { .. } => Some(Refusal::QueueFull),
+            Self::Refused(_) => Some(Refusal::Quota),
             Self::DeadlineExceeded { .. } => Some(Refusal::Deadline),
             Self::Pin(_) | Self::Misfit(_) | Self::BadInput { .. } | Self::ModelFailed { .. } => None,
         }
@@ -105,6 +127,8 @@ pub struct ServingLimits {
     pub max_pixels: u64,
     /// Bytes of kept answers of all models together.
     pub cache_bytes: u64,
+    /// What each caller may ask for.
+    pub quota: Limits,
 }
 
 /// A handle to the serving core. Clones share it.
@@ -114,12 +138,14 @@ pub struct Serving {
     audit: AuditSink,
     decoders: Decoders,
     cache_budget: Arc<Budget>,
+    quotas: Option<Arc<Quotas>>,
 }
 
 /// What the serving core keeps beside a loaded version that asks for it.
 #[derive(Debug)]
 struct Attached {
     cache: Option<ResponseCache>,
+    gate: Option<Gate>,
 }
 
 impl Serving {
@@ -130,6 +156,7 @@ impl Serving {
             audit,
             decoders: Decoders::new(limits.decoders, limits.max_queue_size, limits.max_pixels),
             cache_budget: Arc::new(Budget::new(limits.cache_bytes)),
+            quotas: Quotas::new(limits.quota.clone()).map(Arc::new),
         }
     }
 
@@ -146,7 +173,10 @@ impl Serving {
     /// Answers an inference call.
     pub async fn infer(&self, request: InferRequest, principal: &Principal) -> Result<InferResponse, ServingError> {
         let call = self.call(&request.model, request.version, principal)?;
-        let answered = self.infer_pinned(&call.model, request, call.started, principal).await;
+        let answered = match self.admit(&call) {
+            Ok(_permit) => self.infer_pinned(&call.model, request, call.started, principal).await,
+            Err(refused) => Err(refused.into()),
+        };
         finish(call, answered)
     }
 
@@ -157,7 +187,10 @@ impl Serving {
         principal: &Principal,
     ) -> Result<Classified, ServingError> {
         let call = self.call(&request.model, request.version, principal)?;
-        let answered = self.classify_pinned(&call.model, request, call.started, principal).await;
+        let answered = match self.admit(&call) {
+            Ok(_permit) => self.classify_pinned(&call.model, request, call.started, principal).await,
+            Err(refused) => Err(refused.into()),
+        };
         finish(call, answered)
     }
 
@@ -250,9 +283,19 @@ impl Serving {
         let (input, output) = model.image_ports().map_err(misfit)?;
         let port = model.signature.inputs.get(input).ok_or_else(|| misfit("the model has no input".to_owned()))?;
         let since = Instant::now();
-        let tensor = self.decoders.decode(model, port.datatype, photograph, started, terms.deadline).await?;
+        let tensor = self.decoders.decode(model, port.datatype, photograph, started, &terms).await?;
         let fitted = Fitted { inputs: vec![tensor], outputs: vec![output], batch: 1 };
         run(model, fitted, terms, started, since.elapsed()).await
+    }
+
+    /// Lets a call in, or says why not.
+    fn admit(&self, call: &Call<'_>) -> Result<Permit, Refused> {
+        let limited = call.model.config.limits.is_set();
+        let gate = if limited { self.attached(&call.model).and_then(|attached| attached.gate.as_ref()) } else { None };
+        if gate.is_none() && self.quotas.is_none() {
+            return Ok(Permit::default());
+        }
+        admit(call.principal, self.quotas.as_deref(), gate, call.started)
     }
 
     /// The kept answers of a model that wants them kept.
@@ -262,7 +305,8 @@ impl Serving {
 
     /// What is kept beside a loaded version; made when it is first asked for.
     fn attached<'m>(&self, model: &'m LoadedModel) -> Option<&'m Attached> {
-        model.attached.get_or_init(|| Box::new(Attached { cache: self.new_cache(model) })).downcast_ref()
+        let new = || Box::new(Attached { cache: self.new_cache(model), gate: new_gate(model) }) as _;
+        model.attached.get_or_init(new).downcast_ref()
     }
 
     fn new_cache(&self, model: &LoadedModel) -> Option<ResponseCache> {
@@ -273,6 +317,11 @@ impl Serving {
         let max_bytes = config.max_bytes.unwrap_or(self.cache_budget.total() / 4);
         config.enable.then(|| ResponseCache::new(keys, &self.cache_budget, max_bytes, config.ttl()))?
     }
+}
+
+fn new_gate(model: &LoadedModel) -> Option<Gate> {
+    let limits = &model.config.limits;
+    limits.is_set().then(|| Gate::new(Owner::Model(model.name.clone()), limits, Instant::now()))
 }
 
 /// Counts a call and takes its answer apart.

@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 use super::ServingError;
 use super::answer::late;
 use super::inputs::Misfit;
+use crate::inference::terms::{Priority, Terms};
 use crate::pipeline::image::{self, DecodeLimits};
 use crate::repository::LoadedModel;
 use crate::tensor::{DataType, Tensor};
@@ -18,6 +19,8 @@ use crate::tensor::{DataType, Tensor};
 pub(super) struct Decoders {
     /// One permit a core: decoding photographs may use all cores, but never more threads than that.
     cores: Arc<Semaphore>,
+    /// Background work has to pass here first, so that few of its photographs stand before an urgent one.
+    background: Arc<Semaphore>,
     /// One permit for each photograph that is decoded or waits for it.
     photographs: Arc<Semaphore>,
     max_queue_size: usize,
@@ -31,6 +34,7 @@ impl Decoders {
         Self {
             photographs: Arc::new(Semaphore::new(count.saturating_add(max_queue_size).min(Semaphore::MAX_PERMITS))),
             cores: Arc::new(Semaphore::new(count)),
+            background: Arc::new(Semaphore::new((count - 1).max(1))),
             max_queue_size,
             limits: DecodeLimits { max_pixels },
         }
@@ -43,7 +47,7 @@ impl Decoders {
         datatype: DataType,
         photograph: Bytes,
         started: Instant,
-        deadline: Instant,
+        terms: &Terms,
     ) -> Result<Tensor, ServingError> {
         let limits = self.limits;
         let place = self
@@ -52,12 +56,18 @@ impl Decoders {
             .try_acquire_owned()
             .map_err(|_| ServingError::Overloaded { model: model.name.clone(), depth: self.max_queue_size })?;
         // Queued here, a photograph waits undecoded: that is a few hundred kB, not some MB.
-        let turn = tokio::time::timeout_at(deadline.into(), self.cores.clone().acquire_owned());
-        let permit = turn.await.map_err(|_| late(model, started))?;
+        let turn = async {
+            let behind = match terms.priority {
+                Priority::Interactive => None,
+                Priority::Batch => Some(self.background.clone().acquire_owned().await),
+            };
+            (behind, self.cores.clone().acquire_owned().await)
+        };
+        let turn = tokio::time::timeout_at(terms.deadline.into(), turn).await.map_err(|_| late(model, started))?;
         let model = model.clone();
         let decoded =
             tokio::task::spawn_blocking(move || {
-                let _held = (permit, place);
+                let _held = (turn, place);
                 let pipeline = model.config.pipeline.image_classification.as_ref()?;
                 let image = image::decode(&photograph, limits).map_err(|error| error.to_string());
                 Some(image.and_then(|image| {

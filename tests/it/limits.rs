@@ -57,3 +57,60 @@ fn a_bad_header_is_named() {
     }
     assert_eq!(ask(client, "add_sub", &[("x-ledge-priority", "2"), ("x-ledge-timeout-ms", "20000")]).status, 200);
 }
+
+#[test]
+fn a_model_over_its_rate_answers_429_with_the_time_to_wait() {
+    let limits = "[limits]\nmax_rate = 0.01\nburst = 2\n";
+    let daemon = TestRoot::new().models(&["add_sub", "slow"]).file("add_sub/model.toml", limits).start();
+    let client = &mut daemon.client();
+    assert_eq!([ask(client, "add_sub", &[]).status, ask(client, "add_sub", &[]).status], [200, 200]);
+    let refused = ask(client, "add_sub", &[]);
+    assert_eq!(refused.status, 429, "{refused:?}");
+    assert_eq!(refused.error(), "model 'add_sub' may have 0.01 calls per second (limits.max_rate of its model.toml)");
+    let wait: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    // A token comes in 100 s; the calls before took far less than a minute.
+    assert!((40..=100).contains(&wait), "{wait}");
+    assert_eq!(ask(client, "slow", &[]).status, 200, "the limit is that model's alone");
+    let stats = client.get("/v2/models/add_sub/stats").json();
+    assert_eq!(stats["model_stats"][0]["inference_stats"]["fail"]["count"], 1);
+}
+
+#[test]
+fn a_model_takes_only_so_many_calls_at_a_time() {
+    let daemon = TestRoot::new().models(&["slow"]).file("slow/model.toml", "[limits]\nmax_concurrent = 2\n").start();
+    let mut clients: Vec<Client> = (0..12).map(|_| daemon.client()).collect();
+    let (path, body) = row("slow");
+    for client in &mut clients {
+        let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+        client.send(format!("{head}{body}").as_bytes());
+    }
+    let answers: Vec<_> = clients.iter_mut().map(Client::receive).collect();
+    let (answered, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 200);
+    assert!(answered.len() >= 2 && !refused.is_empty(), "{answers:?}");
+    for answer in refused {
+        assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
+        assert!(answer.error().contains("limits.max_concurrent"), "{}", answer.error());
+    }
+    assert_eq!(ask(&mut daemon.client(), "slow", &[]).status, 200, "the places are free again");
+}
+
+#[test]
+fn each_caller_has_a_quota_of_its_own_over_all_models() {
+    let daemon = TestRoot::new()
+        .models(&["add_sub", "slow"])
+        .set("quota.max_rate_per_principal=0.01")
+        .set("quota.burst=3")
+        .set("quota.max_concurrent_per_principal=5")
+        .start();
+    let (tcp, unix) = (&mut daemon.client(), &mut daemon.unix_client());
+    for model in ["add_sub", "slow", "add_sub"] {
+        assert_eq!(ask(tcp, model, &[]).status, 200);
+    }
+    let refused = ask(&mut daemon.client(), "slow", &[]);
+    assert_eq!(refused.status, 429, "another connection is the same caller: {refused:?}");
+    assert!(
+        refused.error().contains("caller 'ip:127.0.0.1'") && refused.error().contains("quota.max_rate_per_principal")
+    );
+    assert_eq!(ask(unix, "add_sub", &[]).status, 200, "another caller");
+    assert_eq!(tcp.get("/v2/models/add_sub").status, 200, "only inference is limited");
+}
