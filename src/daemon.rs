@@ -146,6 +146,7 @@ pub fn serving(config: &Config, runtimes: Runtimes, audit: AuditSink) -> Serving
         max_pixels: config.http.max_pixels,
         cache_bytes: config.response_cache.max_bytes,
         quota: config.quota.limits(),
+        batch_windows: config.serving.batch_windows.clone(),
     };
     Serving::new(repository, audit, &limits)
 }

@@ -12,6 +12,7 @@ use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, UnitWeighter};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::token_bucket::{Refill, TokenBucket};
+use super::windows::{self, Window};
 use crate::names::ModelName;
 use crate::principal::Principal;
 use crate::repository::model_config::{Limits, Rate};
@@ -43,6 +44,17 @@ pub enum Refused {
         /// When the next call will be let in.
         wait: Duration,
     },
+    /// Background work may not run now.
+    #[error(
+        "calls of priority batch are answered at {windows} only (serving.batch_windows, local time); the next window \
+         opens in {} s", opens_in.as_secs()
+    )]
+    Window {
+        /// When it may.
+        windows: String,
+        /// When it may next.
+        opens_in: Duration,
+    },
 }
 
 impl Refused {
@@ -51,6 +63,7 @@ impl Refused {
         match self {
             Self::Concurrent { .. } => SOON,
             Self::Rate { wait, .. } => *wait,
+            Self::Window { opens_in, .. } => *opens_in,
         }
     }
 }
@@ -176,6 +189,16 @@ impl Quotas {
     }
 }
 
+/// Lets background work in at `second` of the local day, or says when it may come.
+pub fn check_window(principal: &Principal, windows: &[Window], second: u32) -> Result<(), Refused> {
+    match windows::closed_for(windows, second) {
+        Some(opens_in) if *principal != Principal::Local => {
+            Err(Refused::Window { windows: windows::list(windows), opens_in })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Lets a call in, or says what is used up. The caller's own quota comes first: whoever exceeds it takes nothing from
 /// the model's.
 pub fn admit(
@@ -267,6 +290,20 @@ mod tests {
         let permits: Vec<_> = (0..5).map(|_| admit(&Principal::Local, Some(&quotas), Some(&gate), now)).collect();
         assert!(permits.iter().all(Result::is_ok));
         assert!(admit(&Principal::User(0), Some(&quotas), Some(&gate), now).is_ok());
+    }
+
+    #[test]
+    fn background_work_outside_its_window_learns_when_to_come() {
+        let windows = ["20:00-06:00".parse().unwrap(), "12:00-13:00".parse().unwrap()];
+        let refused = check_window(&peer(1), &windows, 11 * 3600 + 1800).unwrap_err();
+        assert_eq!(refused.retry_after(), Duration::from_mins(30));
+        assert_eq!(
+            refused.to_string(),
+            "calls of priority batch are answered at 20:00-06:00, 12:00-13:00 only (serving.batch_windows, local \
+             time); the next window opens in 1800 s"
+        );
+        assert_eq!(check_window(&peer(1), &windows, 12 * 3600), Ok(()));
+        assert_eq!(check_window(&Principal::Local, &windows, 8 * 3600), Ok(()));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::windows::Window;
 use crate::repository::model_config::{Limits, Rate};
 use crate::toml_check::in_range;
 
@@ -17,11 +18,13 @@ pub struct ServingConfig {
     /// How long a call that names no timeout may take, waiting included, in milliseconds.
     #[serde(deserialize_with = "in_range::<1, 3_600_000, _, _>")]
     pub default_timeout_ms: u64,
+    /// The times of day, in local time, at which calls of priority batch are answered; always when it is empty.
+    pub batch_windows: Vec<Window>,
 }
 
 impl Default for ServingConfig {
     fn default() -> Self {
-        Self { max_queue_size: 1024, default_timeout_ms: 30_000 }
+        Self { max_queue_size: 1024, default_timeout_ms: 30_000, batch_windows: Vec::new() }
     }
 }
 

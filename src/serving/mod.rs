@@ -11,11 +11,13 @@ pub mod inputs;
 mod photograph;
 pub mod request;
 mod token_bucket;
+pub mod windows;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::audit_event::{AuditEvent, AuditSink};
+use crate::clock;
 use crate::inference::terms::{Priority, Terms};
 use crate::names::{ModelName, ModelVersion};
 use crate::pipeline::classification::{self, Label};
@@ -30,6 +32,7 @@ use call::{Call, Counted};
 use inputs::{Fitted, Misfit};
 use photograph::Decoders;
 use request::{InferRequest, InferResponse, OutputRequest, PhotographRequest};
+use windows::Window;
 
 /// Why a call was not answered.
 #[derive(Debug, thiserror::Error)]
@@ -129,6 +132,8 @@ pub struct ServingLimits {
     pub cache_bytes: u64,
     /// What each caller may ask for.
     pub quota: Limits,
+    /// When background work may run; always without any.
+    pub batch_windows: Vec<Window>,
 }
 
 /// A handle to the serving core. Clones share it.
@@ -139,6 +144,7 @@ pub struct Serving {
     decoders: Decoders,
     cache_budget: Arc<Budget>,
     quotas: Option<Arc<Quotas>>,
+    batch_windows: Arc<[Window]>,
 }
 
 /// What the serving core keeps beside a loaded version that asks for it.
@@ -157,6 +163,7 @@ impl Serving {
             decoders: Decoders::new(limits.decoders, limits.max_queue_size, limits.max_pixels),
             cache_budget: Arc::new(Budget::new(limits.cache_bytes)),
             quotas: Quotas::new(limits.quota.clone()).map(Arc::new),
+            batch_windows: limits.batch_windows.as_slice().into(),
         }
     }
 
@@ -173,7 +180,7 @@ impl Serving {
     /// Answers an inference call.
     pub async fn infer(&self, request: InferRequest, principal: &Principal) -> Result<InferResponse, ServingError> {
         let call = self.call(&request.model, request.version, principal)?;
-        let answered = match self.admit(&call) {
+        let answered = match self.admit(&call, request.priority) {
             Ok(_permit) => self.infer_pinned(&call.model, request, call.started, principal).await,
             Err(refused) => Err(refused.into()),
         };
@@ -187,7 +194,7 @@ impl Serving {
         principal: &Principal,
     ) -> Result<Classified, ServingError> {
         let call = self.call(&request.model, request.version, principal)?;
-        let answered = match self.admit(&call) {
+        let answered = match self.admit(&call, request.priority) {
             Ok(_permit) => self.classify_pinned(&call.model, request, call.started, principal).await,
             Err(refused) => Err(refused.into()),
         };
@@ -289,8 +296,11 @@ impl Serving {
     }
 
     /// Lets a call in, or says why not.
-    fn admit(&self, call: &Call<'_>) -> Result<Permit, Refused> {
+    fn admit(&self, call: &Call<'_>, priority: Option<Priority>) -> Result<Permit, Refused> {
         let limited = call.model.config.limits.is_set();
+        if priority == Some(Priority::Batch) && !self.batch_windows.is_empty() {
+            admission::check_window(call.principal, &self.batch_windows, clock::local_second_of_day())?;
+        }
         let gate = if limited { self.attached(&call.model).and_then(|attached| attached.gate.as_ref()) } else { None };
         if gate.is_none() && self.quotas.is_none() {
             return Ok(Permit::default());

@@ -114,3 +114,32 @@ fn each_caller_has_a_quota_of_its_own_over_all_models() {
     assert_eq!(ask(unix, "add_sub", &[]).status, 200, "another caller");
     assert_eq!(tcp.get("/v2/models/add_sub").status, 200, "only inference is limited");
 }
+
+#[test]
+fn background_work_is_answered_in_its_windows_only() {
+    let minute = |from_now: i64| (jiff::Zoned::now() + jiff::ToSpan::minutes(from_now)).strftime("%H:%M").to_string();
+    let windows = format!("serving.batch_windows=[\"{}-{}\"]", minute(120), minute(180));
+    let daemon = TestRoot::new().models(&["add_sub", "efficientnet_lite0"]).set(&windows).start();
+    let client = &mut daemon.client();
+    let batch = ("x-ledge-priority", "batch");
+    let photograph = data("photos/coffee.png");
+    let refused = [
+        ask(client, "add_sub", &[batch]),
+        client.post("/v2/models/efficientnet_lite0/infer", &[PHOTOGRAPH, batch], &photograph),
+    ];
+    for answer in refused {
+        assert_eq!(answer.status, 429, "{answer:?}");
+        assert!(answer.error().contains("serving.batch_windows"), "{}", answer.error());
+        let wait: u64 = answer.header("retry-after").unwrap().parse().unwrap();
+        assert!((7000..=7200).contains(&wait), "{wait}");
+    }
+    assert_eq!(ask(client, "add_sub", &[]).status, 200, "only background work has its hours");
+    let (path, body) = row("add_sub");
+    let mut urgent: Value = serde_json::from_str(&body).unwrap();
+    urgent["parameters"] = json!({"priority": 1});
+    assert_eq!(client.post(&path, &[batch], urgent.to_string().as_bytes()).status, 200, "the body's priority wins");
+
+    let around_now = format!("serving.batch_windows=[\"{}-{}\"]", minute(-60), minute(60));
+    let daemon = TestRoot::new().models(&["add_sub"]).set(&around_now).start();
+    assert_eq!(ask(&mut daemon.client(), "add_sub", &[batch]).status, 200);
+}

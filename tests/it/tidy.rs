@@ -27,6 +27,7 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("openvino_sys::", &["inference/openvino.rs"]),
     ("axum::", &["http/"]),
     ("sysinfo::", &["telemetry/"]),
+    ("jiff::", &["clock.rs"]),
     ("quick_cache::", &["serving/"]),
     ("systemd_journal_logger::", &["telemetry/"]),
     ("TcpStream::connect", &["egress.rs"]),

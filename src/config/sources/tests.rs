@@ -73,7 +73,7 @@ fn mistakes_of_every_source_come_together() {
             "ledge.toml:3: http.max_connections: invalid value: integer `0`, expected a whole number from 1 to 65536",
             "ledge.toml:5: log.format: unknown variant `xml`, expected one of `auto`, `journal`, `text`, `json`",
             "ledge.toml:7: htpp: unknown field `htpp`, expected one of `http`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `log`, `device`, `state`, `shutdown`, `control`",
-            "ledge.toml:9: serving.max_queue: unknown field `max_queue`, expected `max_queue_size` or `default_timeout_ms`",
+            "ledge.toml:9: serving.max_queue: unknown field `max_queue`, expected one of `max_queue_size`, `default_timeout_ms`, `batch_windows`",
             "LEDGE_CONTROL_THREADS: control.threads: invalid type: string \"many\", expected a whole number from 1 to 16",
             "LEDGE_DEVICE_ID: device.id: device name \"shop/7\" has a character outside A-Z a-z 0-9 . _ -",
             "LEDGE_HTPP_LISTEN: htpp: unknown field `htpp`, expected one of `http`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `log`, `device`, `state`, `shutdown`, `control`",
