@@ -90,6 +90,7 @@ fn wire(c: &mut Criterion) {
             runtime: Runtime::OnnxRuntime,
             outputs: vec![("y".to_owned(), Tensor::from_vec(vec![1, count], pixels(count)).unwrap())],
             timings: Timings::default(),
+            cache: None,
         };
         let length = encode_response(&response, None, &format).unwrap().content_length();
         group.throughput(Throughput::Bytes(length as u64));

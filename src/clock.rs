@@ -9,3 +9,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub fn unix_millis() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
+
+/// The seconds since midnight on a clock on the wall here: in the time zone of the system (`TZ`, else
+/// `/etc/localtime`), or UTC when that says nothing. From 0 to 86,399.
+pub fn local_second_of_day() -> u32 {
+    let time = jiff::Zoned::now().time();
+    let part = |number: i8| u32::try_from(number).unwrap_or(0);
+    // A leap second is not a second of its own in here.
+    part(time.hour()) * 3600 + part(time.minute()) * 60 + part(time.second())
+}

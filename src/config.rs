@@ -13,7 +13,7 @@ use crate::http::config::HttpConfig;
 use crate::identity::device::DeviceConfig;
 use crate::inference::config::RuntimesConfig;
 use crate::repository::config::RepositoryConfig;
-use crate::serving::config::ServingConfig;
+use crate::serving::config::{QuotaConfig, ResponseCacheConfig, ServingConfig};
 use crate::telemetry::logging::LogConfig;
 use crate::toml_check::{Mistake, in_range};
 
@@ -37,6 +37,10 @@ pub struct Config {
     pub runtimes: RuntimesConfig,
     /// What holds for every model.
     pub serving: ServingConfig,
+    /// The answers that are kept.
+    pub response_cache: ResponseCacheConfig,
+    /// What each caller may ask for.
+    pub quota: QuotaConfig,
     /// The log.
     pub log: LogConfig,
     /// Who this box is.

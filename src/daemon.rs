@@ -18,7 +18,7 @@ use crate::principal::Principal;
 use crate::readiness::{Latch, Readiness};
 use crate::repository::profile::Profiles;
 use crate::repository::{ModelDefaults, Repository};
-use crate::serving::Serving;
+use crate::serving::{Serving, ServingLimits};
 use crate::shutdown::Shutdown;
 use crate::telemetry::process;
 
@@ -149,7 +149,15 @@ pub fn serving(config: &Config, runtimes: Runtimes, audit: AuditSink) -> Serving
     let megabytes = config.runtimes.memory_mb;
     let engine = Engine::new(runtimes, budget, (megabytes > 0).then(|| megabytes << 20));
     let repository = Repository::new(path, engine, defaults, config.repository.parallel_loads, audit.clone());
-    Serving::new(repository, audit, cores, config.serving.max_queue_size, config.http.max_pixels)
+    let limits = ServingLimits {
+        decoders: cores,
+        max_queue_size: config.serving.max_queue_size,
+        max_pixels: config.http.max_pixels,
+        cache_bytes: config.response_cache.max_bytes,
+        quota: config.quota.limits(),
+        batch_windows: config.serving.batch_windows.clone(),
+    };
+    Serving::new(repository, audit, &limits)
 }
 
 /// Loads every model, then again what has changed at each SIGHUP.

@@ -25,6 +25,7 @@ use crate::protocol::decode::{self, ReplyFormat, Target};
 use crate::protocol::encode;
 use crate::protocol::photograph::PhotographAnswer;
 use crate::serving::Serving;
+use crate::serving::request::PhotographRequest;
 
 /// The arguments of `ledge infer`.
 #[derive(Debug, Args)]
@@ -164,7 +165,9 @@ type Answer = anyhow::Result<Value>;
 async fn ask(serving: &Serving, target: &Target, file: &Path) -> Answer {
     let content = Bytes::from(std::fs::read(file)?);
     if ImageFormat::sniff(&content).is_some() {
-        let answer = serving.classify(&target.model, target.version, content, &Principal::Local).await?;
+        let Target { model, version } = target.clone();
+        let request = PhotographRequest { model, version, photograph: content, deadline: None, priority: None };
+        let answer = serving.classify(request, &Principal::Local).await?;
         // Through its text, as over HTTP: a score stays the shortest number that is the same f32.
         return Ok(serde_json::from_slice(&serde_json::to_vec(&PhotographAnswer::new(&answer))?)?);
     }

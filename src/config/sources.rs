@@ -109,7 +109,7 @@ impl Sources {
             if NOT_KEYS.iter().any(|known| name == known || (known.ends_with('_') && name.starts_with(known))) {
                 continue;
             }
-            match rest.to_ascii_lowercase().split_once('_') {
+            match section_and_key(&rest.to_ascii_lowercase(), &merged.table) {
                 Some((section, key)) if is_key(section) && is_key(key) => {
                     read_value(name, &format!("{section}.{key}"), value, merged);
                 }
@@ -130,6 +130,13 @@ fn read_text(path: &Path) -> io::Result<String> {
         let line = error.as_bytes().iter().take(good).filter(|byte| **byte == b'\n').count() + 1;
         io::Error::new(io::ErrorKind::InvalidData, format!("line {line} is not UTF-8 text"))
     })
+}
+
+/// The parts of a variable's name, the longest section among `sections` first: some have a `_` of their own.
+fn section_and_key<'n>(name: &'n str, sections: &toml::Table) -> Option<(&'n str, &'n str)> {
+    let mut splits = name.match_indices('_').map(|(at, _)| name.split_at(at));
+    let known = splits.rfind(|(section, _)| sections.contains_key(*section));
+    known.map(|(section, key)| (section, key.strip_prefix('_').unwrap_or(key))).or_else(|| name.split_once('_'))
 }
 
 fn is_key(text: &str) -> bool {

@@ -10,15 +10,20 @@ use bytes::Bytes;
 
 use super::models::{PathParts, target};
 use super::reply::{Failure, json, json_bytes};
+use super::terms::HeaderTerms;
 use super::{App, body};
 use crate::pipeline::image::ImageFormat;
 use crate::principal::Principal;
 use crate::protocol::decode::{self, DecodedRequest, Target};
 use crate::protocol::photograph::PhotographAnswer;
 use crate::protocol::{ProtocolError, encode};
+use crate::serving::request::{CacheOutcome, PhotographRequest};
 
 /// Says how much of a body is JSON; what follows is binary tensor data.
 const HEADER_LENGTH: &str = "inference-header-content-length";
+
+/// Says what the response cache did.
+const CACHE: &str = "x-ledge-cache";
 
 /// JSON above this is not decoded on an async thread, which would keep other callers waiting.
 const LARGE_JSON: usize = 256 << 10;
@@ -35,14 +40,18 @@ pub async fn infer(
     let arrived = Instant::now();
     let bytes = body::read(&parts.headers, body, app.config()).await?;
     let header_length = header_length(&parts.headers)?;
+    let terms = HeaderTerms::read(&parts.headers, arrived)?;
     let is_photograph =
         header_length.is_none() && content_type(&parts.headers).is_some_and(|kind| kind.starts_with("image/"));
     let response = if is_photograph {
-        let answer = app.serving().classify(&target.model, target.version, bytes, &principal).await?;
-        json(&PhotographAnswer::new(&answer))
+        let Target { model, version } = target;
+        let request =
+            PhotographRequest { model, version, photograph: bytes, deadline: terms.deadline, priority: terms.priority };
+        let answer = app.serving().classify(request, &principal).await?;
+        with_cache(answer.response.cache, json(&PhotographAnswer::new(&answer)))
     } else {
         let looks_like = ImageFormat::sniff(&bytes);
-        let DecodedRequest { id, request, reply, .. } =
+        let DecodedRequest { id, mut request, reply, .. } =
             decode(target, bytes, header_length, arrived).await.map_err(|error| match looks_like {
                 Some(format) if header_length.is_none() => {
                     let kind = format.content_type();
@@ -53,6 +62,8 @@ pub async fn infer(
                 }
                 _ => error.into(),
             })?;
+        request.priority = request.priority.or(terms.priority);
+        request.deadline = terms.deadline_or(request.deadline);
         let answer = app.serving().infer(request, &principal).await?;
         let encoded = encode::encode_response(&answer, id.as_deref(), &reply)?;
         let header_length = encoded.header_length;
@@ -62,7 +73,7 @@ pub async fn infer(
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
             headers.insert(HEADER_LENGTH, HeaderValue::from(length));
         }
-        response
+        with_cache(answer.cache, response)
     };
     Ok(body::pack(&parts.headers, response).await)
 }
@@ -79,6 +90,14 @@ async fn decode(
     }
     let decoding = tokio::task::spawn_blocking(move || decode::decode_request(target, bytes, header_length, arrived));
     decoding.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+}
+
+/// Says what the response cache did, if there is one.
+fn with_cache(cache: Option<CacheOutcome>, mut response: Response) -> Response {
+    if let Some(outcome) = cache {
+        response.headers_mut().insert(CACHE, HeaderValue::from_static(outcome.as_str()));
+    }
+    response
 }
 
 fn content_type(headers: &HeaderMap) -> Option<String> {

@@ -11,6 +11,7 @@ mod metrics;
 mod models;
 mod openapi;
 mod reply;
+mod terms;
 
 use std::sync::Arc;
 

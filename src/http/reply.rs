@@ -1,5 +1,7 @@
 //! Answers: JSON, errors, and their headers.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -9,9 +11,6 @@ use crate::protocol::{ProtocolError, status};
 use crate::repository::{LoadModelError, PinError};
 use crate::serving::ServingError;
 
-/// Seconds after which a refused caller may try again: a queue of small models drains in well under that.
-const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
-
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// An error answer: a status and the protocol's `{"error": message}`.
@@ -19,9 +18,6 @@ pub fn error(status: StatusCode, message: &str) -> Response {
     let mut response = Response::new(Body::from(status::error_body(message)));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, JSON);
-    if status == StatusCode::TOO_MANY_REQUESTS {
-        response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
-    }
     response
 }
 
@@ -45,18 +41,25 @@ pub fn json_bytes(body: impl Into<Body>) -> Response {
 pub struct Failure {
     status: StatusCode,
     message: String,
+    retry_after: Option<Duration>,
 }
 
 impl Failure {
     /// A failure of the transport's own.
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into() }
+        Self { status, message: message.into(), retry_after: None }
     }
 }
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        error(self.status, &self.message)
+        let mut response = error(self.status, &self.message);
+        if let Some(wait) = self.retry_after {
+            // Whole seconds, and not before the time: a caller that comes early is refused again.
+            let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+        }
+        response
     }
 }
 
@@ -66,7 +69,8 @@ fn status_code(code: u16) -> StatusCode {
 
 impl From<ServingError> for Failure {
     fn from(error: ServingError) -> Self {
-        Self::new(status_code(status::of_serving(&error)), error.to_string())
+        let retry_after = error.retry_after();
+        Self { retry_after, ..Self::new(status_code(status::of_serving(&error)), error.to_string()) }
     }
 }
 

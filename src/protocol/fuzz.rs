@@ -80,6 +80,7 @@ pub(super) fn response(outputs: Tensors) -> InferResponse {
         runtime: Runtime::OnnxRuntime,
         outputs,
         timings: Timings::default(),
+        cache: None,
     }
 }
 

@@ -57,8 +57,9 @@ pub fn of_serving(error: &ServingError) -> u16 {
     match error {
         ServingError::Pin(error) => of_pin(error),
         ServingError::Misfit(_) | ServingError::BadInput { .. } => 400,
-        ServingError::Overloaded { .. } => 429,
+        ServingError::Overloaded { .. } | ServingError::Refused(_) => 429,
         ServingError::ModelFailed { .. } => 500,
+        ServingError::Unavailable { .. } => 503,
         ServingError::DeadlineExceeded { .. } => 504,
     }
 }

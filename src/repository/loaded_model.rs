@@ -1,8 +1,9 @@
 //! One version of a model, loaded, warmed up and checked: what answers requests.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::model_config::ModelConfig;
@@ -55,6 +56,8 @@ pub struct LoadedModel {
     pub timeout: Duration,
     /// Counters; they outlive this handle.
     pub statistics: Arc<Statistics>,
+    /// What the layer above keeps for this handle, and loses with it: nothing outlives the weights it was made from.
+    pub attached: OnceLock<Box<dyn Any + Send + Sync>>,
     pub(super) instances: Instances,
 }
 

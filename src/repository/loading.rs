@@ -172,6 +172,7 @@ impl Loading<'_> {
             labels: self.labels.clone(),
             timeout: config.queue.default_timeout_ms.map_or(defaults.timeout, Duration::from_millis),
             statistics: self.source.statistics.clone(),
+            attached: OnceLock::new(),
             instances,
         };
         let checked = match model.check_config() {

@@ -7,6 +7,7 @@ mod check;
 pub mod config;
 mod folder;
 mod golden;
+mod limits_config;
 mod loading;
 pub mod loaded_model;
 pub mod model_config;

@@ -8,6 +8,8 @@ use crate::pipeline::Pipeline;
 use crate::tensor::DataType;
 use crate::toml_check::{self, Mistake};
 
+pub use super::limits_config::{Limits, Rate, ResponseCache};
+
 /// The largest batch of a model that has a variable first dimension and does not say otherwise.
 pub const DEFAULT_MAX_BATCH_SIZE: usize = 64;
 
@@ -39,6 +41,10 @@ pub struct ModelConfig {
     pub dynamic_batching: Option<DynamicBatching>,
     /// The queue before it.
     pub queue: QueueConfig,
+    /// The answers that are kept.
+    pub response_cache: ResponseCache,
+    /// What its callers together may ask for.
+    pub limits: Limits,
     /// What is known of its inputs beyond the model file.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub input: Vec<PortConfig>,
@@ -275,6 +281,7 @@ impl ModelConfig {
             );
             check(golden.tolerance.is_none_or(|value| value >= 0.0), "golden.tolerance", "expected 0 or more");
         }
+        mistakes.extend(self.response_cache.mistakes());
         mistakes.extend(self.pipeline.validate().into_iter().map(|message| ("pipeline", message)));
         mistakes
     }

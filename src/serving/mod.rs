@@ -2,29 +2,37 @@
 //!
 //! Each call is counted once and audited once, here.
 
+pub mod admission;
+mod answer;
+pub mod cache;
+mod call;
 pub mod config;
 pub mod inputs;
+mod photograph;
 pub mod request;
+mod token_bucket;
+pub mod windows;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use tokio::sync::Semaphore;
-
 use crate::audit_event::{AuditEvent, AuditSink};
 use crate::clock;
-use crate::inference::backend::{ComputeTime, RunError};
-use crate::inference::instance::{Answer, InferError};
 use crate::inference::terms::{Priority, Terms};
 use crate::names::{ModelName, ModelVersion};
 use crate::pipeline::classification::{self, Label};
-use crate::pipeline::image::{self, DecodeLimits};
 use crate::principal::Principal;
+use crate::repository::model_config::Limits;
+use crate::repository::statistics::Refusal;
 use crate::repository::{LoadedModel, PinError, Repository};
-use crate::tensor::Tensor;
+use admission::{Gate, Owner, Permit, Quotas, Refused, admit};
+use answer::{Answer, Times, cached, names, run};
+use cache::{Budget, KeyMaker, ResponseCache};
+use call::{Call, Counted};
 use inputs::{Fitted, Misfit};
-use request::{InferRequest, InferResponse, OutputRequest, Timings};
+use photograph::Decoders;
+use request::{InferRequest, InferResponse, OutputRequest, PhotographRequest};
+use windows::Window;
 
 /// Why a call was not answered.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +51,9 @@ pub enum ServingError {
         /// How many wait.
         depth: usize,
     },
+    /// A quota or a limit is used up.
+    #[error(transparent)]
+    Refused(#[from] Refused),
     /// The deadline passed.
     #[error("Request timeout expired for '{model}' after {} ms", waited.as_millis())]
     DeadlineExceeded {
@@ -59,6 +70,14 @@ pub enum ServingError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The model had given its memory back, and cannot be loaded again.
+    #[error("model '{model}' cannot be loaded again: {reason}")]
+    Unavailable {
+        /// The model.
+        model: ModelName,
+        /// Why.
+        reason: String,
+    },
     /// The model failed on this input.
     #[error("model '{model}': {reason}")]
     ModelFailed {
@@ -67,6 +86,41 @@ pub enum ServingError {
         /// The runtime's words.
         reason: String,
     },
+}
+
+impl ServingError {
+    /// For a call that may be answered later: after what time it is worth another try.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused(refused) => Some(refused.retry_after()),
+            // A queue of small models drains in well under that.
+            Self::Overloaded { .. } => Some(Duration::from_secs(1)),
+            Self::Pin(_)
+            | Self::Misfit(_)
+            | Self::DeadlineExceeded { .. }
+            | Self::BadInput { .. }
+            | Self::Unavailable { .. }
+            | Self::ModelFailed { .. } => None,
+        }
+    }
+
+    /// Why it counts as refused, if it does.
+    fn refusal(&self) -> Option<Refusal> {
+        match self {
+            Self::Overloaded { .. } => Some(Refusal::QueueFull),
+            Self::Refused(_) => Some(Refusal::Quota),
+            Self::DeadlineExceeded { .. } => Some(Refusal::Deadline),
+            Self::Pin(_)
+            | Self::Misfit(_)
+            | Self::BadInput { .. }
+            | Self::Unavailable { .. }
+            | Self::ModelFailed { .. } => None,
+        }
+    }
+
+    fn failed(model: &LoadedModel, reason: String) -> Self {
+        Self::ModelFailed { model: model.name.clone(), reason }
+    }
 }
 
 /// The answer to a photograph.
@@ -78,38 +132,51 @@ pub struct Classified {
     pub labels: Vec<Label>,
 }
 
+/// What a serving core may use.
+#[derive(Debug, Clone)]
+pub struct ServingLimits {
+    /// Photographs decoded at a time.
+    pub decoders: usize,
+    /// How many more photographs may wait for that.
+    pub max_queue_size: usize,
+    /// Photographs with more pixels are refused.
+    pub max_pixels: u64,
+    /// Bytes of kept answers of all models together.
+    pub cache_bytes: u64,
+    /// What each caller may ask for.
+    pub quota: Limits,
+    /// When background work may run; always without any.
+    pub batch_windows: Vec<Window>,
+}
+
 /// A handle to the serving core. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Serving {
     repository: Repository,
     audit: AuditSink,
-    /// One permit a core: decoding photographs may use all cores, but never more threads than that.
-    decoders: Arc<Semaphore>,
-    /// One permit for each photograph that is decoded or waits for it.
-    photographs: Arc<Semaphore>,
-    max_queue_size: usize,
-    max_pixels: u64,
+    decoders: Decoders,
+    cache_budget: Arc<Budget>,
+    quotas: Option<Arc<Quotas>>,
+    batch_windows: Arc<[Window]>,
+}
+
+/// What the serving core keeps beside a loaded version that asks for it.
+#[derive(Debug)]
+struct Attached {
+    cache: Option<ResponseCache>,
+    gate: Option<Gate>,
 }
 
 impl Serving {
-    /// A serving core over a repository. Photographs above `max_pixels` are refused; `decoders` are decoded at a time
-    /// and `max_queue_size` more may wait for that.
-    pub fn new(
-        repository: Repository,
-        audit: AuditSink,
-        decoders: usize,
-        max_queue_size: usize,
-        max_pixels: u64,
-    ) -> Self {
-        let decoders = decoders.max(1);
-        let photographs = Arc::new(Semaphore::new(decoders.saturating_add(max_queue_size).min(Semaphore::MAX_PERMITS)));
+    /// A serving core over a repository.
+    pub fn new(repository: Repository, audit: AuditSink, limits: &ServingLimits) -> Self {
         Self {
             repository,
             audit,
-            photographs,
-            decoders: Arc::new(Semaphore::new(decoders)),
-            max_queue_size,
-            max_pixels,
+            decoders: Decoders::new(limits.decoders, limits.max_queue_size, limits.max_pixels),
+            cache_budget: Arc::new(Budget::new(limits.cache_bytes)),
+            quotas: Quotas::new(limits.quota.clone()).map(Arc::new),
+            batch_windows: limits.batch_windows.as_slice().into(),
         }
     }
 
@@ -126,23 +193,25 @@ impl Serving {
     /// Answers an inference call.
     pub async fn infer(&self, request: InferRequest, principal: &Principal) -> Result<InferResponse, ServingError> {
         let call = self.call(&request.model, request.version, principal)?;
-        let (response, counted) = infer_pinned(&call.model, request, call.started, principal).await?;
-        call.succeed(counted);
-        Ok(response)
+        let answered = match self.admit(&call, request.priority) {
+            Ok(_permit) => self.infer_pinned(&call.model, request, call.started, principal).await,
+            Err(refused) => Err(refused.into()),
+        };
+        finish(call, answered)
     }
 
-    /// Answers a photograph (JPEG, PNG or WebP) with its best classes. `version` as in a request.
+    /// Answers a photograph (JPEG, PNG or WebP) with its best classes.
     pub async fn classify(
         &self,
-        name: &ModelName,
-        version: Option<ModelVersion>,
-        photograph: Bytes,
+        request: PhotographRequest,
         principal: &Principal,
     ) -> Result<Classified, ServingError> {
-        let call = self.call(name, version, principal)?;
-        let (classified, counted) = self.classify_pinned(&call.model, photograph, call.started, principal).await?;
-        call.succeed(counted);
-        Ok(classified)
+        let call = self.call(&request.model, request.version, principal)?;
+        let answered = match self.admit(&call, request.priority) {
+            Ok(_permit) => self.classify_pinned(&call.model, request, call.started, principal).await,
+            Err(refused) => Err(refused.into()),
+        };
+        finish(call, answered)
     }
 
     /// Pins the model for one call.
@@ -154,7 +223,7 @@ impl Serving {
     ) -> Result<Call<'a>, ServingError> {
         let started = Instant::now();
         match self.repository.pin(name, version) {
-            Ok(model) => Ok(Call { audit: &self.audit, model, principal, started, counted: None }),
+            Ok(model) => Ok(Call::new(&self.audit, model, principal, started)),
             Err(error) => {
                 let (model, principal) = (name.clone(), principal.clone());
                 self.audit.record(AuditEvent::Inference { model, version: None, principal, ok: false });
@@ -163,10 +232,36 @@ impl Serving {
         }
     }
 
+    async fn infer_pinned(
+        &self,
+        model: &Arc<LoadedModel>,
+        request: InferRequest,
+        started: Instant,
+        principal: &Principal,
+    ) -> Result<(InferResponse, Counted), ServingError> {
+        let fitted = inputs::fit(model, request.inputs, request.outputs.as_deref())?;
+        let terms = terms(model, request.deadline, request.priority, started, principal);
+        let names = names(model, &fitted.outputs);
+        let answer = match self.cache(model) {
+            None => run(model, fitted, terms, started, Duration::ZERO).await?,
+            Some(cache) => {
+                let times = Times { started, since: Instant::now() };
+                let key = cache.keys.of_tensors(&fitted).await;
+                let compute = || run(model, fitted, terms.clone(), started, Duration::ZERO);
+                cached(cache, key, model, &terms, times, compute).await?
+            }
+        };
+        let (mut response, counted) = answer.into_response(model, names);
+        if let Some(wanted) = &request.outputs {
+            classify_outputs(model, wanted, &mut response)?;
+        }
+        Ok((response, counted))
+    }
+
     async fn classify_pinned(
         &self,
         model: &Arc<LoadedModel>,
-        photograph: Bytes,
+        request: PhotographRequest,
         started: Instant,
         principal: &Principal,
     ) -> Result<(Classified, Counted), ServingError> {
@@ -177,153 +272,108 @@ impl Serving {
                 model.name
             )));
         };
-        let (input, output) = model.image_ports().map_err(misfit)?;
-        let port = model.signature.inputs.get(input).ok_or_else(|| misfit("the model has no input".to_owned()))?;
-        let deadline = started + model.timeout;
-        let tensor = self.decode(model.clone(), port.datatype, photograph, started, deadline).await?;
-        let decode = started.elapsed();
-        let fitted = Fitted { inputs: vec![tensor], outputs: vec![output], batch: 1 };
-        let terms = Terms { deadline, priority: Priority::default(), principal: principal.clone() };
-        let (response, counted) = run(model, fitted, terms, started, decode).await?;
+        let (_, output) = model.image_ports().map_err(misfit)?;
+        let terms = terms(model, request.deadline, request.priority, started, principal);
+        let answer = match self.cache(model) {
+            None => self.run_photograph(model, request.photograph, terms, started).await?,
+            Some(cache) => {
+                let times = Times { started, since: Instant::now() };
+                let key = cache.keys.of_photograph(&request.photograph).await;
+                let compute = || self.run_photograph(model, request.photograph, terms.clone(), started);
+                cached(cache, key, model, &terms, times, compute).await?
+            }
+        };
+        let (response, counted) = answer.into_response(model, names(model, &[output]));
         let (name, scores) = response.outputs.first().ok_or_else(|| misfit("no output came".to_owned()))?;
         let labels = pipeline
             .labels(scores, model.labels.get(name).map_or(&[], Vec::as_slice))
-            .map_err(|error| failed(model, error.to_string()))?;
+            .map_err(|error| ServingError::failed(model, error.to_string()))?;
         Ok((Classified { response, labels }, counted))
     }
 
-    /// Decodes and prepares a photograph off the async threads.
-    async fn decode(
+    /// Decodes a photograph and runs the model on it.
+    async fn run_photograph(
         &self,
-        model: Arc<LoadedModel>,
-        datatype: crate::tensor::DataType,
-        photograph: Bytes,
+        model: &Arc<LoadedModel>,
+        photograph: bytes::Bytes,
+        terms: Terms,
         started: Instant,
-        deadline: Instant,
-    ) -> Result<Tensor, ServingError> {
-        let limits = DecodeLimits { max_pixels: self.max_pixels };
-        let place = self
-            .photographs
-            .clone()
-            .try_acquire_owned()
-            .map_err(|_| ServingError::Overloaded { model: model.name.clone(), depth: self.max_queue_size })?;
-        // Queued here, a photograph waits undecoded: that is a few hundred kB, not some MB.
-        let turn = tokio::time::timeout_at(deadline.into(), self.decoders.clone().acquire_owned());
-        let permit = turn
-            .await
-            .map_err(|_| ServingError::DeadlineExceeded { model: model.name.clone(), waited: started.elapsed() })?;
-        let decoded =
-            tokio::task::spawn_blocking(move || {
-                let _held = (permit, place);
-                let pipeline = model.config.pipeline.image_classification.as_ref()?;
-                let image = image::decode(&photograph, limits).map_err(|error| error.to_string());
-                Some(image.and_then(|image| {
-                    pipeline.preparation().prepare(&image, datatype).map_err(|error| error.to_string())
-                }))
-            });
-        let reason = match decoded.await {
-            Ok(Some(Ok(tensor))) => return Ok(tensor),
-            Ok(Some(Err(reason))) => reason,
-            Ok(None) => "the model takes no photographs".to_owned(),
-            Err(_) => "the photograph cannot be decoded".to_owned(),
-        };
-        Err(Misfit::Photograph { reason }.into())
+    ) -> Result<Answer, ServingError> {
+        let misfit = |reason: String| ServingError::Misfit(Misfit::Photograph { reason });
+        let (input, output) = model.image_ports().map_err(misfit)?;
+        let port = model.signature.inputs.get(input).ok_or_else(|| misfit("the model has no input".to_owned()))?;
+        let since = Instant::now();
+        let tensor = self.decoders.decode(model, port.datatype, photograph, started, &terms).await?;
+        let fitted = Fitted { inputs: vec![tensor], outputs: vec![output], batch: 1 };
+        run(model, fitted, terms, started, since.elapsed()).await
     }
-}
 
-/// One call on its way. When it is dropped it is counted and audited, once: as a failure unless it succeeded, so a
-/// caller that hung up leaves its trace too.
-struct Call<'a> {
-    audit: &'a AuditSink,
-    model: Arc<LoadedModel>,
-    principal: &'a Principal,
-    started: Instant,
-    counted: Option<Counted>,
-}
-
-/// What an answered call adds to the statistics.
-struct Counted {
-    batch: usize,
-    queue: Duration,
-    compute: ComputeTime,
-}
-
-impl Call<'_> {
-    fn succeed(mut self, counted: Counted) {
-        self.counted = Some(counted);
-    }
-}
-
-impl Drop for Call<'_> {
-    fn drop(&mut self) {
-        let (statistics, total) = (&self.model.statistics, self.started.elapsed());
-        match &self.counted {
-            Some(Counted { batch, queue, compute }) => {
-                statistics.succeeded(clock::unix_millis(), *batch, total, *queue, *compute);
-            }
-            None => statistics.failed(total),
+    /// Lets a call in, or says why not.
+    fn admit(&self, call: &Call<'_>, priority: Option<Priority>) -> Result<Permit, Refused> {
+        let limited = call.model.config.limits.is_set();
+        if priority == Some(Priority::Batch) && !self.batch_windows.is_empty() {
+            admission::check_window(call.principal, &self.batch_windows, clock::local_second_of_day())?;
         }
-        self.audit.record(AuditEvent::Inference {
-            model: self.model.name.clone(),
-            version: Some(self.model.version),
-            principal: self.principal.clone(),
-            ok: self.counted.is_some(),
-        });
+        let gate = if limited { self.attached(&call.model).and_then(|attached| attached.gate.as_ref()) } else { None };
+        if gate.is_none() && self.quotas.is_none() {
+            return Ok(Permit::default());
+        }
+        admit(call.principal, self.quotas.as_deref(), gate, call.started)
+    }
+
+    /// The kept answers of a model that wants them kept.
+    fn cache<'m>(&self, model: &'m LoadedModel) -> Option<&'m ResponseCache> {
+        if model.config.response_cache.enable { self.attached(model)?.cache.as_ref() } else { None }
+    }
+
+    /// What is kept beside a loaded version; made when it is first asked for.
+    fn attached<'m>(&self, model: &'m LoadedModel) -> Option<&'m Attached> {
+        let new = || Box::new(Attached { cache: self.new_cache(model), gate: new_gate(model) }) as _;
+        model.attached.get_or_init(new).downcast_ref()
+    }
+
+    fn new_cache(&self, model: &LoadedModel) -> Option<ResponseCache> {
+        let config = &model.config.response_cache;
+        let version = model.version.to_string();
+        let identity = [model.name.as_str(), &version, &model.digest, &model.config_text, model.runtime().as_str()];
+        let keys = KeyMaker::new(&identity, &model.signature.inputs);
+        let max_bytes = config.max_bytes.unwrap_or(self.cache_budget.total() / 4);
+        config.enable.then(|| ResponseCache::new(keys, &self.cache_budget, max_bytes, config.ttl()))?
     }
 }
 
-async fn infer_pinned(
+fn new_gate(model: &LoadedModel) -> Option<Gate> {
+    let limits = &model.config.limits;
+    limits.is_set().then(|| Gate::new(Owner::Model(model.name.clone()), limits, Instant::now()))
+}
+
+/// Counts a call and takes its answer apart.
+fn finish<T>(call: Call<'_>, answered: Result<(T, Counted), ServingError>) -> Result<T, ServingError> {
+    match answered {
+        Ok((answer, counted)) => {
+            call.succeed(counted);
+            Ok(answer)
+        }
+        Err(error) => {
+            if let Some(why) = error.refusal() {
+                call.refuse(why);
+            }
+            Err(error)
+        }
+    }
+}
+
+/// A caller may only shorten the model's own deadline.
+fn terms(
     model: &LoadedModel,
-    request: InferRequest,
+    deadline: Option<Instant>,
+    priority: Option<Priority>,
     started: Instant,
     principal: &Principal,
-) -> Result<(InferResponse, Counted), ServingError> {
-    let fitted = inputs::fit(model, request.inputs, request.outputs.as_deref())?;
-    // A caller may only shorten the model's own deadline.
+) -> Terms {
     let longest = started + model.timeout;
-    let deadline = request.deadline.map_or(longest, |asked| asked.min(longest));
-    let terms = Terms { deadline, priority: request.priority.unwrap_or_default(), principal: principal.clone() };
-    let (mut response, counted) = run(model, fitted, terms, started, Duration::ZERO).await?;
-    if let Some(wanted) = &request.outputs {
-        classify_outputs(model, wanted, &mut response)?;
-    }
-    Ok((response, counted))
-}
-
-async fn run(
-    model: &LoadedModel,
-    fitted: Fitted,
-    terms: Terms,
-    started: Instant,
-    decode: Duration,
-) -> Result<(InferResponse, Counted), ServingError> {
-    let Fitted { inputs, outputs, batch } = fitted;
-    let names: Vec<String> =
-        outputs.iter().filter_map(|&index| Some(model.signature.outputs.get(index)?.name.clone())).collect();
-    let Answer { run, queue } = model.run(inputs, outputs, terms).await.map_err(|error| match error {
-        InferError::Overloaded { depth } => ServingError::Overloaded { model: model.name.clone(), depth },
-        InferError::DeadlineExceeded { .. } => {
-            ServingError::DeadlineExceeded { model: model.name.clone(), waited: started.elapsed() }
-        }
-        InferError::Unavailable { reason } => failed(model, reason),
-        InferError::Run(error @ RunError::Input { .. }) => {
-            ServingError::BadInput { model: model.name.clone(), reason: error.to_string() }
-        }
-        InferError::Run(error) => failed(model, error.to_string()),
-    })?;
-    let compute = run.time;
-    let response = InferResponse {
-        model: model.name.clone(),
-        version: model.version,
-        runtime: model.runtime(),
-        outputs: names.into_iter().zip(run.outputs).collect(),
-        timings: Timings { decode, queue, compute: compute.total() },
-    };
-    Ok((response, Counted { batch, queue, compute }))
-}
-
-fn failed(model: &LoadedModel, reason: String) -> ServingError {
-    ServingError::ModelFailed { model: model.name.clone(), reason }
+    let deadline = deadline.map_or(longest, |asked| asked.min(longest));
+    Terms { deadline, priority: priority.unwrap_or_default(), principal: principal.clone() }
 }
 
 /// Replaces the outputs for which the caller asked classes.

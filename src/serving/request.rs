@@ -26,6 +26,21 @@ pub struct InferRequest {
     pub priority: Option<Priority>,
 }
 
+/// A photograph to be classified.
+#[derive(Debug, Clone)]
+pub struct PhotographRequest {
+    /// The model.
+    pub model: ModelName,
+    /// The version asked for; `None` is the model's default.
+    pub version: Option<ModelVersion>,
+    /// JPEG, PNG or WebP, whole.
+    pub photograph: Bytes,
+    /// When the caller stops caring; `None` is the model's default.
+    pub deadline: Option<Instant>,
+    /// How urgent it is; `None` is the default.
+    pub priority: Option<Priority>,
+}
+
 /// The inputs of a call.
 #[derive(Debug, Clone)]
 pub enum Inputs {
@@ -57,6 +72,30 @@ pub struct InferResponse {
     pub outputs: Vec<(String, Tensor)>,
     /// Where the time went.
     pub timings: Timings,
+    /// What the response cache did; `None` for a model without one.
+    pub cache: Option<CacheOutcome>,
+}
+
+/// What the response cache did for a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheOutcome {
+    /// The answer was kept.
+    Hit,
+    /// The model ran.
+    Miss,
+    /// An equal call was under way, and its answer is this one's too.
+    Joined,
+}
+
+impl CacheOutcome {
+    /// The word in headers.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Hit => "hit",
+            Self::Miss => "miss",
+            Self::Joined => "joined",
+        }
+    }
 }
 
 /// Where the time of one call went.

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics says where")]
 
 mod bench;
+mod cache;
 mod cli;
 mod client;
 mod clients;
@@ -11,6 +12,7 @@ mod fuzz;
 mod http;
 mod lifecycle;
 mod metrics;
+mod limits;
 mod oip;
 mod runtimes;
 mod tidy;

@@ -27,6 +27,8 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("openvino_sys::", &["inference/openvino.rs", "sys.rs"]),
     ("axum::", &["http/"]),
     ("sysinfo::", &["telemetry/"]),
+    ("jiff::", &["clock.rs"]),
+    ("quick_cache::", &["serving/"]),
     ("systemd_journal_logger::", &["telemetry/"]),
     ("TcpStream::connect", &["egress.rs", "egress/"]),
     // The listener asks a left-over socket whether anybody still answers; nothing leaves the box.

@@ -9,7 +9,7 @@ use super::random::Random;
 use crate::principal::Principal;
 use crate::protocol::decode;
 use crate::protocol::status;
-use crate::serving::request::{InferRequest, InferResponse, Inputs};
+use crate::serving::request::{InferRequest, InferResponse, Inputs, PhotographRequest};
 use crate::serving::{Serving, ServingError};
 
 /// A serving core, and the requests to put to it.
@@ -31,7 +31,10 @@ pub struct InProcess<'a> {
 pub async fn ask(serving: &Serving, target: &decode::Target, payload: Payload) -> Result<InferResponse, ServingError> {
     let decode::Target { model, version } = target.clone();
     match payload {
-        Payload::Photo(photo) => Ok(serving.classify(&model, version, photo, &Principal::Local).await?.response),
+        Payload::Photo(photograph) => {
+            let request = PhotographRequest { model, version, photograph, deadline: None, priority: None };
+            Ok(serving.classify(request, &Principal::Local).await?.response)
+        }
         Payload::Tensors(tensors) => {
             let inputs = Inputs::Named(tensors);
             let request = InferRequest { model, version, inputs, outputs: None, deadline: None, priority: None };

@@ -1,0 +1,73 @@
+//! The bytes that all response caches share.
+//!
+//! A cache gets what it asked for as long as that fits; when all together ask for more than there is, each gets its
+//! part in proportion. So no model starves another, and during a reload the old and the new cache share until the old
+//! one goes.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::Store;
+
+/// The bytes for all caches, and who has asked for how many.
+#[derive(Debug)]
+pub struct Budget {
+    total: u64,
+    members: Mutex<Vec<Member>>,
+}
+
+#[derive(Debug)]
+struct Member {
+    store: Arc<Store>,
+    wanted: u64,
+}
+
+impl Budget {
+    /// A budget of `total` bytes; 0 keeps nothing.
+    pub fn new(total: u64) -> Self {
+        Self { total, members: Mutex::default() }
+    }
+
+    /// All bytes.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Gives a cache its part of the bytes. `false` when there are none to give.
+    pub(super) fn join(&self, store: &Arc<Store>, wanted: u64) -> bool {
+        let wanted = wanted.min(self.total);
+        if wanted > 0 {
+            let mut members = self.lock();
+            members.push(Member { store: store.clone(), wanted });
+            self.share_out(&members);
+        }
+        wanted > 0
+    }
+
+    /// Takes back what a cache had.
+    pub(super) fn leave(&self, store: &Arc<Store>) {
+        let mut members = self.lock();
+        members.retain(|member| !Arc::ptr_eq(&member.store, store));
+        self.share_out(&members);
+    }
+
+    fn share_out(&self, members: &[Member]) {
+        let asked: u128 = members.iter().map(|member| u128::from(member.wanted)).sum();
+        let share = |member: &Member| {
+            let part = u128::from(member.wanted) * u128::from(self.total) / asked.max(u128::from(self.total));
+            u64::try_from(part).unwrap_or(self.total)
+        };
+        // Those that shrink first: at no time is more handed out than there is.
+        let (shrink, grow): (Vec<_>, Vec<_>) =
+            members.iter().map(|m| (m, share(m))).partition(|(member, share)| *share < member.store.capacity());
+        for (member, share) in shrink.into_iter().chain(grow) {
+            if member.store.capacity() != share {
+                member.store.set_capacity(share);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Member>> {
+        // Nothing panics under this lock.
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

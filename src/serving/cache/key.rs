@@ -1,0 +1,201 @@
+//! The name of a request's answer: two requests have the same key only if their answers are equal.
+//!
+//! BLAKE3-256 over every part with its length before it, so that no two lists of parts give the same bytes. The bytes
+//! come from outside; a shorter or faster hash could be made to collide, and the answer would be a foreign one.
+
+use std::hash::Hash;
+
+use blake3::Hasher;
+use bytes::Bytes;
+
+use crate::inference::backend::Port;
+use crate::inference::terms::Priority;
+use crate::serving::inputs::Fitted;
+use crate::tensor::Tensor;
+
+/// Hashing this many bytes takes some tenths of a millisecond: more is done off the async threads.
+const LARGE: usize = 1 << 20;
+
+/// The key of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key([u8; 32]);
+
+impl Hash for Key {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        state.write(&self.0);
+    }
+}
+
+impl Key {
+    /// The key under which callers of `priority` wait for each other.
+    pub(super) fn of_lane(mut self, priority: Priority) -> Self {
+        if let (Priority::Batch, [first, ..]) = (priority, &mut self.0) {
+            // To find two keys that differ in this alone is as hard as to find two that are equal.
+            *first ^= 1;
+        }
+        self
+    }
+}
+
+/// Makes the keys of one loaded version.
+#[derive(Debug)]
+pub struct KeyMaker {
+    /// All that is the same for every request of the version.
+    version: [u8; 32],
+    /// The names of its inputs.
+    inputs: Vec<String>,
+}
+
+impl KeyMaker {
+    /// For a version with these inputs. `identity` is all that makes its answers what they are beside the request:
+    /// its name and version, the digest of its files, its config, the runtime.
+    pub fn new(identity: &[&str], inputs: &[Port]) -> Self {
+        let mut hasher = Hasher::new_derive_key("ledge response cache, 2026: version");
+        for part in identity {
+            add(&mut hasher, part.as_bytes());
+        }
+        Self { version: *hasher.finalize().as_bytes(), inputs: inputs.iter().map(|port| port.name.clone()).collect() }
+    }
+
+    /// The key of tensors that fit the version.
+    ///
+    /// Not in it, because the outputs do not depend on them: the request's id, priority and timeout, how its tensors
+    /// travel, and classifications, which are made of the kept outputs.
+    pub async fn of_tensors(&self, fitted: &Fitted) -> Key {
+        let mut hasher = self.hasher("tensors");
+        number(&mut hasher, fitted.outputs.len());
+        for &output in &fitted.outputs {
+            number(&mut hasher, output);
+        }
+        number(&mut hasher, fitted.inputs.len());
+        for (name, tensor) in self.inputs.iter().zip(&fitted.inputs) {
+            add(&mut hasher, name.as_bytes());
+            describe(&mut hasher, tensor);
+            hasher = add_large(hasher, tensor.data()).await;
+        }
+        Key(*hasher.finalize().as_bytes())
+    }
+
+    /// The key of a photograph as it came, undecoded.
+    pub async fn of_photograph(&self, photograph: &Bytes) -> Key {
+        let hasher = add_large(self.hasher("photograph"), photograph).await;
+        Key(*hasher.finalize().as_bytes())
+    }
+
+    fn hasher(&self, kind: &str) -> Hasher {
+        let mut hasher = Hasher::new_keyed(&self.version);
+        add(&mut hasher, kind.as_bytes());
+        hasher
+    }
+}
+
+fn number(hasher: &mut Hasher, number: usize) {
+    hasher.update(&(number as u64).to_le_bytes());
+}
+
+fn add(hasher: &mut Hasher, bytes: &[u8]) {
+    number(hasher, bytes.len());
+    hasher.update(bytes);
+}
+
+fn describe(hasher: &mut Hasher, tensor: &Tensor) {
+    add(hasher, tensor.datatype().as_str().as_bytes());
+    number(hasher, tensor.shape().len());
+    for &dim in tensor.shape() {
+        number(hasher, dim);
+    }
+}
+
+async fn add_large(mut hasher: Hasher, bytes: &Bytes) -> Hasher {
+    if bytes.len() < LARGE {
+        add(&mut hasher, bytes);
+        return hasher;
+    }
+    let bytes = bytes.clone();
+    let hashing = tokio::task::spawn_blocking(move || {
+        add(&mut hasher, &bytes);
+        hasher
+    });
+    hashing.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::tensor::DataType;
+
+    fn port(name: &str) -> Port {
+        Port { name: name.to_owned(), datatype: DataType::Uint8, shape: vec![-1] }
+    }
+
+    fn key_of(identity: &[&str], ports: &[Port], inputs: Vec<Tensor>, outputs: Vec<usize>) -> Key {
+        let fitted = Fitted { inputs, outputs, batch: 1 };
+        KeyMaker::new(identity, ports).of_tensors(&fitted).now_or_never().unwrap()
+    }
+
+    fn tensor(datatype: DataType, shape: &[usize], data: &[u8]) -> Tensor {
+        Tensor::new(datatype, shape.to_vec(), Bytes::copy_from_slice(data)).unwrap()
+    }
+
+    #[test]
+    fn every_part_of_a_request_changes_the_key() {
+        let (a, b) = ([port("a")], [port("b")]);
+        let base = || tensor(DataType::Uint8, &[2, 2], &[0, 1, 0, 1]);
+        let keys = [
+            key_of(&["m", "1"], &a, vec![base()], vec![0, 1]),
+            key_of(&["m", "2"], &a, vec![base()], vec![0, 1]),
+            key_of(&["m1", ""], &a, vec![base()], vec![0, 1]),
+            key_of(&["m", "1"], &b, vec![base()], vec![0, 1]),
+            key_of(&["m", "1"], &a, vec![base()], vec![1, 0]),
+            key_of(&["m", "1"], &a, vec![base()], vec![0]),
+            key_of(&["m", "1"], &a, vec![base()], vec![]),
+            key_of(&["m", "1"], &a, vec![tensor(DataType::Uint8, &[4], &[0, 1, 0, 1])], vec![0, 1]),
+            key_of(&["m", "1"], &a, vec![tensor(DataType::Uint8, &[2, 2, 1], &[0, 1, 0, 1])], vec![0, 1]),
+            key_of(&["m", "1"], &a, vec![tensor(DataType::Int8, &[2, 2], &[0, 1, 0, 1])], vec![0, 1]),
+            key_of(&["m", "1"], &a, vec![tensor(DataType::Bool, &[2, 2], &[0, 1, 0, 1])], vec![0, 1]),
+            key_of(&["m", "1"], &a, vec![tensor(DataType::Uint8, &[2, 2], &[0, 1, 0, 0])], vec![0, 1]),
+        ];
+        for (index, key) in keys.iter().enumerate() {
+            assert!(!keys[..index].contains(key), "key {index} is not new");
+        }
+        assert_eq!(keys[0], key_of(&["m", "1"], &a, vec![base()], vec![0, 1]));
+    }
+
+    #[test]
+    fn a_photograph_is_never_taken_for_tensors_of_the_same_bytes() {
+        let keys = KeyMaker::new(&["m"], &[port("a")]);
+        let bytes = Bytes::from_static(&[1, 2, 3]);
+        let photograph = keys.of_photograph(&bytes).now_or_never().unwrap();
+        assert_ne!(photograph, key_of(&["m"], &[port("a")], vec![tensor(DataType::Uint8, &[3], &bytes)], vec![]));
+        assert_ne!(photograph, photograph.of_lane(Priority::Batch));
+        assert_eq!(photograph, photograph.of_lane(Priority::Interactive));
+    }
+
+    #[tokio::test]
+    async fn bytes_hashed_off_the_async_threads_give_the_same_key() {
+        let keys = KeyMaker::new(&["m"], &[port("a")]);
+        let large = Bytes::from(vec![7; LARGE]);
+        let mut hasher = keys.hasher("photograph");
+        add(&mut hasher, &large);
+        assert_eq!(keys.of_photograph(&large).await, Key(*hasher.finalize().as_bytes()));
+    }
+
+    proptest! {
+        #[test]
+        fn requests_with_equal_keys_are_equal(
+            left in prop::collection::vec(prop::collection::vec(0_u8..2, 0..4), 2),
+            right in prop::collection::vec(prop::collection::vec(0_u8..2, 0..4), 2),
+            outputs in prop::array::uniform2(prop::collection::vec(0_usize..2, 0..3)),
+        ) {
+            let ports = [port("a"), port("b")];
+            let tensors = |data: &[Vec<u8>]| data.iter().map(|d| tensor(DataType::Uint8, &[d.len()], d)).collect();
+            let [first, second] = outputs;
+            let same = left == right && first == second;
+            let left = key_of(&["m"], &ports, tensors(&left), first);
+            prop_assert_eq!(left == key_of(&["m"], &ports, tensors(&right), second), same);
+        }
+    }
+}

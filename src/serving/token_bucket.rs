@@ -1,0 +1,139 @@
+//! A token bucket: so many calls a second over time, and so many at once after a quiet time.
+
+use std::time::{Duration, Instant};
+
+/// How fast a bucket fills and how much it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refill {
+    /// The time in which one token comes.
+    pub interval: Duration,
+    /// How many tokens a full bucket holds; at least one.
+    pub burst: u32,
+}
+
+/// A bucket of tokens, full at first.
+///
+/// All it remembers is when it will be full again: the time until then is what the missing tokens need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenBucket {
+    full_at: Instant,
+}
+
+impl TokenBucket {
+    /// A bucket that is full at `now`.
+    pub fn new(now: Instant) -> Self {
+        Self { full_at: now }
+    }
+
+    /// Takes a token, or says after what time there will be one.
+    pub fn take(&mut self, refill: Refill, now: Instant) -> Result<(), Duration> {
+        let missing = self.full_at.saturating_duration_since(now) + refill.interval;
+        let capacity = refill.interval.saturating_mul(refill.burst.max(1));
+        if missing > capacity {
+            return Err(missing.saturating_sub(capacity));
+        }
+        self.full_at = now + missing;
+        Ok(())
+    }
+
+    /// Gives back the token taken last, for a call that was refused after all.
+    pub fn give_back(&mut self, refill: Refill) {
+        self.full_at = self.full_at.checked_sub(refill.interval).unwrap_or(self.full_at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The bucket as told: a level that rises with time up to the brim.
+    struct Told {
+        level_ns: u128,
+        at: Instant,
+    }
+
+    impl Told {
+        fn take(&mut self, refill: Refill, now: Instant) -> Result<(), Duration> {
+            let (token, brim) = (refill.interval.as_nanos(), refill.interval.as_nanos() * u128::from(refill.burst));
+            self.level_ns = brim.min(self.level_ns + (now - self.at).as_nanos());
+            self.at = now;
+            match self.level_ns.checked_sub(token) {
+                Some(left) => {
+                    self.level_ns = left;
+                    Ok(())
+                }
+                None => Err(Duration::from_nanos((token - self.level_ns).try_into().unwrap())),
+            }
+        }
+    }
+
+    fn refills() -> impl Strategy<Value = Refill> {
+        (1_000_u64..2_000_000_000, 1_u32..20)
+            .prop_map(|(interval, burst)| Refill { interval: Duration::from_nanos(interval), burst })
+    }
+
+    #[test]
+    fn a_token_given_back_can_be_taken_again() {
+        let refill = Refill { interval: Duration::from_secs(1), burst: 1 };
+        let now = Instant::now();
+        let mut bucket = TokenBucket::new(now);
+        assert_eq!(bucket.take(refill, now), Ok(()));
+        assert_eq!(bucket.take(refill, now), Err(refill.interval));
+        bucket.give_back(refill);
+        assert_eq!(bucket.take(refill, now), Ok(()));
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_what_a_rising_level_does(
+            refill in refills(),
+            // In tenths of an interval.
+            waits in prop::collection::vec(0_u32..60, 0..200),
+        ) {
+            let mut now = Instant::now();
+            let (mut bucket, mut told) = (TokenBucket::new(now), Told { level_ns: u128::MAX >> 1, at: now });
+            for wait in waits {
+                now += refill.interval * wait / 10;
+                prop_assert_eq!(bucket.take(refill, now), told.take(refill, now));
+            }
+        }
+
+        #[test]
+        fn no_time_sees_more_than_the_burst_and_what_came_meanwhile(
+            refill in refills(),
+            waits in prop::collection::vec(0_u32..30, 1..100),
+            from in any::<prop::sample::Index>(),
+        ) {
+            let mut now = Instant::now();
+            let mut bucket = TokenBucket::new(now);
+            let mut taken = Vec::new();
+            for wait in waits {
+                now += refill.interval * wait / 10;
+                if bucket.take(refill, now).is_ok() {
+                    taken.push(now);
+                }
+            }
+            // The first is always taken.
+            let window = &taken[from.index(taken.len())..];
+            let came = (window[window.len() - 1] - window[0]).as_nanos() / refill.interval.as_nanos();
+            prop_assert!(window.len() as u128 <= came + u128::from(refill.burst));
+        }
+
+        #[test]
+        fn who_waits_as_long_as_told_is_let_in_and_not_a_moment_sooner(refill in refills(), calls in 1_usize..60) {
+            let now = Instant::now();
+            let mut bucket = TokenBucket::new(now);
+            for _ in 0..calls {
+                if let Err(wait) = bucket.take(refill, now) {
+                    let before = bucket;
+                    prop_assert!(bucket.take(refill, now + wait.saturating_sub(Duration::from_nanos(1))).is_err());
+                    prop_assert_eq!(bucket, before, "a refusal takes nothing");
+                    let mut later = bucket;
+                    prop_assert!(later.take(refill, now + wait).is_ok());
+                }
+            }
+        }
+    }
+}
