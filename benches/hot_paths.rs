@@ -11,7 +11,7 @@ use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ledge::inference::backend::Runtime;
 use ledge::inference::batcher::{concat, split};
-use ledge::inference::queue::{Job, Queue, QueueLimits};
+use ledge::inference::queue::{Job, JobInputs, Queue, QueueLimits};
 use ledge::inference::terms::{Priority, Terms};
 use ledge::pipeline::image::{self, DecodeLimits};
 use ledge::pipeline::preparation::{Color, ImagePreparation, Layout};
@@ -144,6 +144,7 @@ fn queue(c: &mut Criterion) {
                 let inputs = vec![Tensor::from_vec(vec![1, 16], pixels(16)).unwrap()];
                 let deadline = now + Duration::from_hours(1);
                 let terms = Terms { deadline, priority: Priority::Interactive, principal: Principal::Local };
+                let inputs = JobInputs::Tensors(inputs);
                 queue.offer(Job { inputs, outputs: vec![0], rows: 1, terms, queued: now, reply });
                 caller
             })

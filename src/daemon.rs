@@ -132,7 +132,6 @@ impl App {
 
 /// The serving core over the configured repository; the command line builds the same one.
 pub fn serving(config: &Config, runtimes: Runtimes, audit: AuditSink) -> Serving {
-    let cores = process::usable_cores();
     // Made by the daemon alone: a command line that only looks leaves nothing behind.
     let cache_dir = config.runtimes.cache.is_dir().then(|| config.runtimes.cache.clone());
     let budget = Topology::read().budget(config.runtimes.threads);
@@ -150,8 +149,6 @@ pub fn serving(config: &Config, runtimes: Runtimes, audit: AuditSink) -> Serving
     let engine = Engine::new(runtimes, budget, (megabytes > 0).then(|| megabytes << 20));
     let repository = Repository::new(path, engine, defaults, config.repository.parallel_loads, audit.clone());
     let limits = ServingLimits {
-        decoders: cores,
-        max_queue_size: config.serving.max_queue_size,
         max_pixels: config.http.max_pixels,
         cache_bytes: config.response_cache.max_bytes,
         quota: config.quota.limits(),

@@ -8,7 +8,7 @@ use tokio::sync::{oneshot, watch};
 use super::backend::{ComputeTime, LoadError, LoadOptions, ModelFiles, RunError, RunResult, Runtime, Signature};
 use super::batcher::BatchPolicy;
 use super::engine::Engine;
-use super::queue::{Job, QueueLimits};
+use super::queue::{Job, JobInputs, Preparation, QueueLimits};
 use super::scheduler::Scale;
 use super::terms::Terms;
 use super::warm_up::WarmUp;
@@ -35,6 +35,12 @@ pub enum InferError {
         /// Why.
         reason: String,
     },
+    /// What came could not be made into the model's inputs.
+    #[error("{reason}")]
+    Unprepared {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The run failed.
     #[error(transparent)]
     Run(#[from] RunError),
@@ -47,6 +53,8 @@ pub struct Answer {
     pub run: RunResult,
     /// Time in the queue.
     pub queue: Duration,
+    /// Time of making the inputs, where they were not tensors.
+    pub prepare: Duration,
 }
 
 /// Is told of each run of a model.
@@ -178,8 +186,30 @@ impl Instances {
         terms: Terms,
     ) -> Result<Answer, InferError> {
         if let Some(result) = self.engine.run_brief(self.id, &inputs, &outputs, rows) {
-            return Ok(Answer { run: result?, queue: Duration::ZERO });
+            return Ok(Answer { run: result?, queue: Duration::ZERO, prepare: Duration::ZERO });
         }
+        self.run_queued(JobInputs::Tensors(inputs), outputs, rows, terms).await
+    }
+
+    /// Makes the inputs of one batch element on a worker, from `bytes` bytes that wait meanwhile, and runs the model on
+    /// them.
+    pub async fn run_prepared(
+        &self,
+        make: Preparation,
+        bytes: usize,
+        outputs: Vec<usize>,
+        terms: Terms,
+    ) -> Result<Answer, InferError> {
+        self.run_queued(JobInputs::Prepare { make, bytes }, outputs, 1, terms).await
+    }
+
+    async fn run_queued(
+        &self,
+        inputs: JobInputs,
+        outputs: Vec<usize>,
+        rows: usize,
+        terms: Terms,
+    ) -> Result<Answer, InferError> {
         let (queued, deadline) = (Instant::now(), terms.deadline);
         let (reply, answer) = oneshot::channel();
         self.engine.offer(self.id, &self.spec, &self.alive, Job { inputs, outputs, rows, terms, queued, reply });

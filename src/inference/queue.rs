@@ -18,8 +18,8 @@ use crate::tensor::Tensor;
 /// One call of a model, waiting for an instance.
 #[derive(Debug)]
 pub struct Job {
-    /// Inputs in the signature's order; they fit it.
-    pub inputs: Vec<Tensor>,
+    /// What the model is run on.
+    pub inputs: JobInputs,
     /// Indices of the outputs wanted.
     pub outputs: Vec<usize>,
     /// Batch elements.
@@ -32,14 +32,55 @@ pub struct Job {
     pub reply: oneshot::Sender<Result<Answer, InferError>>,
 }
 
+/// The inputs of a job, in the signature's order; they fit it.
+pub enum JobInputs {
+    /// Tensors.
+    Tensors(Vec<Tensor>),
+    /// Something smaller, such as a photograph, that becomes tensors on the worker's core, when its turn has come.
+    Prepare {
+        /// Makes the tensors, or says what is wrong.
+        make: Preparation,
+        /// The bytes that wait meanwhile.
+        bytes: usize,
+    },
+}
+
+/// Makes a job's tensors, or says what is wrong.
+pub type Preparation = Box<dyn FnOnce() -> Result<Vec<Tensor>, String> + Send>;
+
+impl std::fmt::Debug for JobInputs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tensors(tensors) => f.debug_tuple("Tensors").field(tensors).finish(),
+            Self::Prepare { bytes, .. } => f.debug_struct("Prepare").field("bytes", bytes).finish_non_exhaustive(),
+        }
+    }
+}
+
 impl Job {
+    /// Its tensors, unless they are still to be made.
+    pub fn tensors(&self) -> Option<&[Tensor]> {
+        match &self.inputs {
+            JobInputs::Tensors(tensors) => Some(tensors),
+            JobInputs::Prepare { .. } => None,
+        }
+    }
+
+    fn goes_with(&self, other: &Self) -> bool {
+        let both = self.tensors().zip(other.tensors());
+        both.is_some_and(|(own, others)| batch_together(own, &self.outputs, others, &other.outputs))
+    }
+
     fn is_wanted(&self, now: Instant) -> bool {
         !self.reply.is_closed() && now < self.terms.deadline
     }
 
     /// Bytes of its inputs.
     pub fn bytes(&self) -> usize {
-        self.inputs.iter().map(|tensor| tensor.data().len()).sum()
+        match &self.inputs {
+            JobInputs::Tensors(tensors) => tensors.iter().map(|tensor| tensor.data().len()).sum(),
+            JobInputs::Prepare { bytes, .. } => *bytes,
+        }
     }
 }
 
@@ -238,8 +279,7 @@ impl Level {
             let before = turns.len();
             for (index, (lane, taken)) in self.lanes.iter().zip(&mut taken).enumerate() {
                 let Some(job) = lane.jobs.get(*taken) else { continue };
-                let fits =
-                    first.is_none_or(|first| batch_together(&first.inputs, &first.outputs, &job.inputs, &job.outputs));
+                let fits = first.is_none_or(|first| first.goes_with(job));
                 if !fits || (first.is_some() && rows + job.rows > policy.max_rows) || !job.is_wanted(now) {
                     // What comes later must not overtake it.
                     break 'gather;

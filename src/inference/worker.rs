@@ -10,10 +10,12 @@ use super::batcher::{NotBatched, concat, split};
 use super::cores;
 use super::engine::Shared;
 use super::instance::{Answer, InferError};
-use super::queue::Job;
+use super::queue::{Job, JobInputs};
 use super::scheduler::{Instance, Next, Task};
 use crate::sys;
 use crate::tensor::Tensor;
+
+type Sender = tokio::sync::oneshot::Sender<Result<Answer, InferError>>;
 
 /// Runs jobs as worker `index` until the engine is closed.
 pub(super) fn serve(shared: &Shared, index: usize) {
@@ -71,7 +73,7 @@ fn run(instance: &mut Instance, jobs: Vec<Job>, taken: Instant) -> Result<(), No
         match run_together(instance, &jobs) {
             Ok(Some((answers, time))) => {
                 for (job, outputs) in jobs.into_iter().zip(answers) {
-                    answer(job, Ok(RunResult { outputs, time }), taken);
+                    answer(job.reply, Ok(RunResult { outputs, time }), job.queued, taken, Duration::ZERO);
                 }
                 return Ok(());
             }
@@ -81,16 +83,33 @@ fn run(instance: &mut Instance, jobs: Vec<Job>, taken: Instant) -> Result<(), No
         }
     }
     for job in jobs {
-        let result = run_once(instance, &job.inputs, &job.outputs, job.rows);
-        answer(job, result, taken);
+        run_alone(instance, job, taken);
     }
     unbatchable
+}
+
+fn run_alone(instance: &mut Instance, job: Job, taken: Instant) {
+    let Job { inputs, outputs, rows, queued, reply, .. } = job;
+    let start = Instant::now();
+    let (inputs, prepare) = match inputs {
+        JobInputs::Tensors(tensors) => (tensors, Duration::ZERO),
+        JobInputs::Prepare { make, .. } => {
+            let made = catch_unwind(AssertUnwindSafe(make))
+                .unwrap_or_else(|panic| Err(format!("cannot be read: {}", panic_message(&*panic))));
+            match made {
+                Ok(tensors) => (tensors, start.elapsed()),
+                Err(reason) => return drop(reply.send(Err(InferError::Unprepared { reason }))),
+            }
+        }
+    };
+    let result = run_once(instance, &inputs, &outputs, rows);
+    answer(reply, result, queued, taken, prepare);
 }
 
 /// `Ok(None)` when the run failed.
 #[expect(clippy::type_complexity, reason = "named nowhere else")]
 fn run_together(instance: &mut Instance, jobs: &[Job]) -> Result<Option<(Vec<Vec<Tensor>>, ComputeTime)>, NotBatched> {
-    let parts: Vec<&[Tensor]> = jobs.iter().map(|job| job.inputs.as_slice()).collect();
+    let Some(parts) = jobs.iter().map(Job::tensors).collect::<Option<Vec<&[Tensor]>>>() else { return Ok(None) };
     let rows: Vec<usize> = jobs.iter().map(|job| job.rows).collect();
     let (Some(inputs), Some(first)) = (concat(&parts), jobs.first()) else { return Ok(None) };
     match run_once(instance, &inputs, &first.outputs, rows.iter().sum()) {
@@ -117,10 +136,10 @@ pub(super) fn run_once(
     result
 }
 
-fn answer(job: Job, result: Result<RunResult, RunError>, taken: Instant) {
-    let queue = taken.saturating_duration_since(job.queued);
+fn answer(reply: Sender, result: Result<RunResult, RunError>, queued: Instant, taken: Instant, prepare: Duration) {
+    let queue = taken.saturating_duration_since(queued);
     // The caller may have left meanwhile.
-    let _ = job.reply.send(result.map(|run| Answer { run, queue }).map_err(InferError::Run));
+    let _ = reply.send(result.map(|run| Answer { run, queue, prepare }).map_err(InferError::Run));
 }
 
 /// The CPU time of this thread.

@@ -11,6 +11,7 @@ use super::profile::Profiles;
 use super::statistics::Statistics;
 use crate::inference::backend::{Port, Runtime, Signature};
 use crate::inference::instance::{Answer, InferError, Instances, Residence};
+use crate::inference::queue::Preparation;
 use crate::inference::scheduler::Scale;
 use crate::inference::terms::Terms;
 use crate::names::{ModelName, ModelVersion};
@@ -140,6 +141,17 @@ impl LoadedModel {
     pub async fn run(&self, inputs: Vec<Tensor>, outputs: Vec<usize>, terms: Terms) -> Result<Answer, InferError> {
         let rows = self.batch_limit.and_then(|_| inputs.first()?.shape().first().copied()).unwrap_or(1);
         self.instances.run(inputs, outputs, rows, terms).await
+    }
+
+    /// Makes the inputs of one batch element from `bytes` bytes, on a core of its own, and runs the model on them.
+    pub async fn run_prepared(
+        &self,
+        make: Preparation,
+        bytes: usize,
+        outputs: Vec<usize>,
+        terms: Terms,
+    ) -> Result<Answer, InferError> {
+        self.instances.run_prepared(make, bytes, outputs, terms).await
     }
 
     /// A future that ends when the model's memory is given back.

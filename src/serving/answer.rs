@@ -3,14 +3,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+
 use super::ServingError;
 use super::cache::{Found, Key, ResponseCache};
 use super::call::Counted;
-use super::inputs::Fitted;
+use super::inputs::{Fitted, Misfit};
 use super::request::{CacheOutcome, InferResponse, Timings};
 use crate::inference::backend::RunError;
 use crate::inference::instance::{self, InferError};
 use crate::inference::terms::Terms;
+use crate::pipeline::image::{self, DecodeLimits};
 use crate::repository::LoadedModel;
 use crate::tensor::Tensor;
 
@@ -56,20 +59,52 @@ pub(super) async fn run(
     fitted: Fitted,
     terms: Terms,
     started: Instant,
-    decode: Duration,
 ) -> Result<Answer, ServingError> {
     let Fitted { inputs, outputs, batch } = fitted;
-    let instance::Answer { run, queue } = model.run(inputs, outputs, terms).await.map_err(|error| match error {
+    taken_apart(model, model.run(inputs, outputs, terms).await, batch, started)
+}
+
+/// Decodes a photograph on a core of its own and runs the model on it.
+pub(super) async fn run_photograph(
+    model: &Arc<LoadedModel>,
+    photograph: Bytes,
+    limits: DecodeLimits,
+    terms: Terms,
+    started: Instant,
+) -> Result<Answer, ServingError> {
+    let misfit = |reason: String| ServingError::Misfit(Misfit::Photograph { reason });
+    let (input, output) = model.image_ports().map_err(misfit)?;
+    let datatype =
+        model.signature.inputs.get(input).ok_or_else(|| misfit("the model has no input".to_owned()))?.datatype;
+    // Queued, a photograph waits undecoded: that is a few hundred kB, not some MB.
+    let (bytes, pinned) = (photograph.len(), model.clone());
+    let make = Box::new(move || {
+        let pipeline = pinned.config.pipeline.image_classification.as_ref().ok_or("the model takes no photographs")?;
+        let image = image::decode(&photograph, limits).map_err(|error| error.to_string())?;
+        let tensor = pipeline.preparation().prepare(&image, datatype).map_err(|error| error.to_string())?;
+        Ok(vec![tensor])
+    });
+    taken_apart(model, model.run_prepared(make, bytes, vec![output], terms).await, 1, started)
+}
+
+fn taken_apart(
+    model: &LoadedModel,
+    answer: Result<instance::Answer, InferError>,
+    batch: usize,
+    started: Instant,
+) -> Result<Answer, ServingError> {
+    let instance::Answer { run, queue, prepare } = answer.map_err(|error| match error {
         InferError::Overloaded { depth } => ServingError::Overloaded { model: model.name.clone(), depth },
         InferError::DeadlineExceeded { .. } => late(model, started),
         InferError::Unavailable { reason } => ServingError::Unavailable { model: model.name.clone(), reason },
+        InferError::Unprepared { reason } => Misfit::Photograph { reason }.into(),
         InferError::Run(error @ RunError::Input { .. }) => {
             ServingError::BadInput { model: model.name.clone(), reason: error.to_string() }
         }
         InferError::Run(error) => ServingError::failed(model, error.to_string()),
     })?;
     let compute = run.time;
-    let timings = Timings { decode, queue, compute: compute.total() };
+    let timings = Timings { decode: prepare, queue, compute: compute.total() };
     let counted = Counted::Run { batch, queue, compute, missed: None };
     Ok(Answer { outputs: run.outputs, timings, cache: None, counted })
 }

@@ -8,7 +8,6 @@ pub mod cache;
 mod call;
 pub mod config;
 pub mod inputs;
-mod photograph;
 pub mod request;
 mod token_bucket;
 pub mod windows;
@@ -21,16 +20,16 @@ use crate::clock;
 use crate::inference::terms::{Priority, Terms};
 use crate::names::{ModelName, ModelVersion};
 use crate::pipeline::classification::{self, Label};
+use crate::pipeline::image::DecodeLimits;
 use crate::principal::Principal;
 use crate::repository::model_config::Limits;
 use crate::repository::statistics::Refusal;
 use crate::repository::{LoadedModel, PinError, Repository};
 use admission::{Gate, Owner, Permit, Quotas, Refused, admit};
-use answer::{Answer, Times, cached, names, run};
+use answer::{Times, cached, names, run, run_photograph};
 use cache::{Budget, KeyMaker, ResponseCache};
 use call::{Call, Counted};
-use inputs::{Fitted, Misfit};
-use photograph::Decoders;
+use inputs::Misfit;
 use request::{InferRequest, InferResponse, OutputRequest, PhotographRequest};
 use windows::Window;
 
@@ -135,10 +134,6 @@ pub struct Classified {
 /// What a serving core may use.
 #[derive(Debug, Clone)]
 pub struct ServingLimits {
-    /// Photographs decoded at a time.
-    pub decoders: usize,
-    /// How many more photographs may wait for that.
-    pub max_queue_size: usize,
     /// Photographs with more pixels are refused.
     pub max_pixels: u64,
     /// Bytes of kept answers of all models together.
@@ -154,7 +149,7 @@ pub struct ServingLimits {
 pub struct Serving {
     repository: Repository,
     audit: AuditSink,
-    decoders: Decoders,
+    limits: DecodeLimits,
     cache_budget: Arc<Budget>,
     quotas: Option<Arc<Quotas>>,
     batch_windows: Arc<[Window]>,
@@ -173,7 +168,7 @@ impl Serving {
         Self {
             repository,
             audit,
-            decoders: Decoders::new(limits.decoders, limits.max_queue_size, limits.max_pixels),
+            limits: DecodeLimits { max_pixels: limits.max_pixels },
             cache_budget: Arc::new(Budget::new(limits.cache_bytes)),
             quotas: Quotas::new(limits.quota.clone()).map(Arc::new),
             batch_windows: limits.batch_windows.as_slice().into(),
@@ -243,11 +238,11 @@ impl Serving {
         let terms = terms(model, request.deadline, request.priority, started, principal);
         let names = names(model, &fitted.outputs);
         let answer = match self.cache(model) {
-            None => run(model, fitted, terms, started, Duration::ZERO).await?,
+            None => run(model, fitted, terms, started).await?,
             Some(cache) => {
                 let times = Times { started, since: Instant::now() };
                 let key = cache.keys.of_tensors(&fitted).await;
-                let compute = || run(model, fitted, terms.clone(), started, Duration::ZERO);
+                let compute = || run(model, fitted, terms.clone(), started);
                 cached(cache, key, model, &terms, times, compute).await?
             }
         };
@@ -275,11 +270,11 @@ impl Serving {
         let (_, output) = model.image_ports().map_err(misfit)?;
         let terms = terms(model, request.deadline, request.priority, started, principal);
         let answer = match self.cache(model) {
-            None => self.run_photograph(model, request.photograph, terms, started).await?,
+            None => run_photograph(model, request.photograph, self.limits, terms, started).await?,
             Some(cache) => {
                 let times = Times { started, since: Instant::now() };
                 let key = cache.keys.of_photograph(&request.photograph).await;
-                let compute = || self.run_photograph(model, request.photograph, terms.clone(), started);
+                let compute = || run_photograph(model, request.photograph, self.limits, terms.clone(), started);
                 cached(cache, key, model, &terms, times, compute).await?
             }
         };
@@ -289,23 +284,6 @@ impl Serving {
             .labels(scores, model.labels.get(name).map_or(&[], Vec::as_slice))
             .map_err(|error| ServingError::failed(model, error.to_string()))?;
         Ok((Classified { response, labels }, counted))
-    }
-
-    /// Decodes a photograph and runs the model on it.
-    async fn run_photograph(
-        &self,
-        model: &Arc<LoadedModel>,
-        photograph: bytes::Bytes,
-        terms: Terms,
-        started: Instant,
-    ) -> Result<Answer, ServingError> {
-        let misfit = |reason: String| ServingError::Misfit(Misfit::Photograph { reason });
-        let (input, output) = model.image_ports().map_err(misfit)?;
-        let port = model.signature.inputs.get(input).ok_or_else(|| misfit("the model has no input".to_owned()))?;
-        let since = Instant::now();
-        let tensor = self.decoders.decode(model, port.datatype, photograph, started, &terms).await?;
-        let fitted = Fitted { inputs: vec![tensor], outputs: vec![output], batch: 1 };
-        run(model, fitted, terms, started, since.elapsed()).await
     }
 
     /// Lets a call in, or says why not.

@@ -24,7 +24,7 @@ impl Maker {
         let (reply, receiver) = oneshot::channel();
         let terms = Terms { deadline: self.now + deadline, priority, principal: Principal::User(who) };
         let inputs = vec![Tensor::from_vec::<f32>(vec![rows, 1], vec![tag; rows]).unwrap()];
-        (Job { inputs, outputs: vec![0], rows, terms, queued: self.now, reply }, receiver)
+        (Job { inputs: JobInputs::Tensors(inputs), outputs: vec![0], rows, terms, queued: self.now, reply }, receiver)
     }
 
     /// A job whose caller stays to the end.
@@ -36,7 +36,7 @@ impl Maker {
 }
 
 fn tag(job: &Job) -> f32 {
-    job.inputs[0].elements::<f32>().unwrap()[0]
+    job.tensors().unwrap()[0].elements::<f32>().unwrap()[0]
 }
 
 fn take(queue: &mut Queue, policy: Option<&BatchPolicy>, now: Instant) -> Vec<f32> {
@@ -192,7 +192,7 @@ proptest! {
             prop_assert!(batched || jobs.len() <= 1);
             Ok(jobs.iter().map(|job| {
                 let Principal::User(who) = job.terms.principal else { panic!("made above") };
-                (who, job.inputs[0].elements::<f32>().unwrap().first().copied().unwrap_or(-1.0))
+                (who, job.tensors().unwrap()[0].elements::<f32>().unwrap().first().copied().unwrap_or(-1.0))
             }).collect())
         };
         for step in steps {

@@ -3,7 +3,7 @@ use tokio::sync::{oneshot, watch};
 use super::*;
 use crate::inference::backend::{ComputeTime, RunError, RunResult, Runtime, Signature};
 use crate::inference::instance::{Answer, InferError};
-use crate::inference::queue::QueueLimits;
+use crate::inference::queue::{JobInputs, QueueLimits};
 use crate::inference::terms::Terms;
 use crate::principal::Principal;
 use crate::tensor::Tensor;
@@ -84,7 +84,8 @@ impl Machine {
         let queued = self.start + at;
         let deadline = queued + Duration::from_mins(1);
         let terms = Terms { deadline, priority, principal: Principal::Local };
-        self.state.offer(model, Job { inputs: vec![], outputs: vec![], rows: 1, terms, queued, reply })
+        self.state
+            .offer(model, Job { inputs: JobInputs::Tensors(vec![]), outputs: vec![], rows: 1, terms, queued, reply })
     }
 
     /// What a worker that wakes up at `at` takes.
