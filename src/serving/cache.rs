@@ -32,7 +32,7 @@ pub type Outputs = Arc<[Tensor]>;
 #[derive(Debug)]
 pub struct ResponseCache {
     /// Makes the keys of this version.
-    pub keys: KeyMaker,
+    pub keys: Arc<KeyMaker>,
     store: Arc<Store>,
     ttl: Option<Duration>,
     budget: Arc<Budget>,
@@ -84,7 +84,7 @@ impl ResponseCache {
         let store =
             Store::with_options(options.ok()?, StoredBytes, DefaultHashBuilder::default(), DefaultLifecycle::default());
         let store = Arc::new(store);
-        budget.join(&store, max_bytes).then(|| Self { keys, store, ttl, budget: budget.clone() })
+        budget.join(&store, max_bytes).then(|| Self { keys: Arc::new(keys), store, ttl, budget: budget.clone() })
     }
 
     /// The kept answer, unless it is too old at `now`.

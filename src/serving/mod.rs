@@ -239,11 +239,12 @@ impl Serving {
         let names = names(model, &fitted.outputs);
         let answer = match self.cache(model) {
             None => run(model, fitted, terms, started).await?,
+            // In a box: a call without a cache need not carry room for all of it.
             Some(cache) => {
                 let times = Times { started, since: Instant::now() };
                 let key = cache.keys.of_tensors(&fitted).await;
                 let compute = || run(model, fitted, terms.clone(), started);
-                cached(cache, key, model, &terms, times, compute).await?
+                Box::pin(cached(cache, key, model, &terms, times, compute)).await?
             }
         };
         let (mut response, counted) = answer.into_response(model, names);
@@ -275,7 +276,7 @@ impl Serving {
                 let times = Times { started, since: Instant::now() };
                 let key = cache.keys.of_photograph(&request.photograph).await;
                 let compute = || run_photograph(model, request.photograph, self.limits, terms.clone(), started);
-                cached(cache, key, model, &terms, times, compute).await?
+                Box::pin(cached(cache, key, model, &terms, times, compute)).await?
             }
         };
         let (response, counted) = answer.into_response(model, names(model, &[output]));

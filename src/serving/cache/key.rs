@@ -4,6 +4,7 @@
 //! come from outside; a shorter or faster hash could be made to collide, and the answer would be a foreign one.
 
 use std::hash::Hash;
+use std::sync::Arc;
 
 use blake3::Hasher;
 use bytes::Bytes;
@@ -61,24 +62,45 @@ impl KeyMaker {
     ///
     /// Not in it, because the outputs do not depend on them: the request's id, priority and timeout, how its tensors
     /// travel, and classifications, which are made of the kept outputs.
-    pub async fn of_tensors(&self, fitted: &Fitted) -> Key {
+    pub async fn of_tensors(self: &Arc<Self>, fitted: &Fitted) -> Key {
+        if fitted.inputs.iter().map(|tensor| tensor.data().len()).sum::<usize>() < LARGE {
+            return self.tensors(&fitted.inputs, &fitted.outputs);
+        }
+        let (keys, inputs, outputs) = (self.clone(), fitted.inputs.clone(), fitted.outputs.clone());
+        elsewhere(move || keys.tensors(&inputs, &outputs)).await
+    }
+
+    /// The key of a photograph as it came, undecoded.
+    pub async fn of_photograph(self: &Arc<Self>, photograph: &Bytes) -> Key {
+        if photograph.len() < LARGE {
+            return self.photograph(photograph);
+        }
+        let (keys, photograph) = (self.clone(), photograph.clone());
+        elsewhere(move || keys.photograph(&photograph)).await
+    }
+
+    fn tensors(&self, inputs: &[Tensor], outputs: &[usize]) -> Key {
         let mut hasher = self.hasher("tensors");
-        number(&mut hasher, fitted.outputs.len());
-        for &output in &fitted.outputs {
+        number(&mut hasher, outputs.len());
+        for &output in outputs {
             number(&mut hasher, output);
         }
-        number(&mut hasher, fitted.inputs.len());
-        for (name, tensor) in self.inputs.iter().zip(&fitted.inputs) {
+        number(&mut hasher, inputs.len());
+        for (name, tensor) in self.inputs.iter().zip(inputs) {
             add(&mut hasher, name.as_bytes());
-            describe(&mut hasher, tensor);
-            hasher = add_large(hasher, tensor.data()).await;
+            add(&mut hasher, tensor.datatype().as_str().as_bytes());
+            number(&mut hasher, tensor.shape().len());
+            for &dim in tensor.shape() {
+                number(&mut hasher, dim);
+            }
+            add(&mut hasher, tensor.data());
         }
         Key(*hasher.finalize().as_bytes())
     }
 
-    /// The key of a photograph as it came, undecoded.
-    pub async fn of_photograph(&self, photograph: &Bytes) -> Key {
-        let hasher = add_large(self.hasher("photograph"), photograph).await;
+    fn photograph(&self, photograph: &[u8]) -> Key {
+        let mut hasher = self.hasher("photograph");
+        add(&mut hasher, photograph);
         Key(*hasher.finalize().as_bytes())
     }
 
@@ -89,6 +111,11 @@ impl KeyMaker {
     }
 }
 
+/// Runs `work` off the async threads.
+async fn elsewhere(work: impl FnOnce() -> Key + Send + 'static) -> Key {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+}
+
 fn number(hasher: &mut Hasher, number: usize) {
     hasher.update(&(number as u64).to_le_bytes());
 }
@@ -96,27 +123,6 @@ fn number(hasher: &mut Hasher, number: usize) {
 fn add(hasher: &mut Hasher, bytes: &[u8]) {
     number(hasher, bytes.len());
     hasher.update(bytes);
-}
-
-fn describe(hasher: &mut Hasher, tensor: &Tensor) {
-    add(hasher, tensor.datatype().as_str().as_bytes());
-    number(hasher, tensor.shape().len());
-    for &dim in tensor.shape() {
-        number(hasher, dim);
-    }
-}
-
-async fn add_large(mut hasher: Hasher, bytes: &Bytes) -> Hasher {
-    if bytes.len() < LARGE {
-        add(&mut hasher, bytes);
-        return hasher;
-    }
-    let bytes = bytes.clone();
-    let hashing = tokio::task::spawn_blocking(move || {
-        add(&mut hasher, &bytes);
-        hasher
-    });
-    hashing.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
 #[cfg(test)]
@@ -133,7 +139,7 @@ mod tests {
 
     fn key_of(identity: &[&str], ports: &[Port], inputs: Vec<Tensor>, outputs: Vec<usize>) -> Key {
         let fitted = Fitted { inputs, outputs, batch: 1 };
-        KeyMaker::new(identity, ports).of_tensors(&fitted).now_or_never().unwrap()
+        Arc::new(KeyMaker::new(identity, ports)).of_tensors(&fitted).now_or_never().unwrap()
     }
 
     fn tensor(datatype: DataType, shape: &[usize], data: &[u8]) -> Tensor {
@@ -166,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_photograph_is_never_taken_for_tensors_of_the_same_bytes() {
-        let keys = KeyMaker::new(&["m"], &[port("a")]);
+        let keys = Arc::new(KeyMaker::new(&["m"], &[port("a")]));
         let bytes = Bytes::from_static(&[1, 2, 3]);
         let photograph = keys.of_photograph(&bytes).now_or_never().unwrap();
         assert_ne!(photograph, key_of(&["m"], &[port("a")], vec![tensor(DataType::Uint8, &[3], &bytes)], vec![]));
@@ -176,11 +182,11 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_hashed_off_the_async_threads_give_the_same_key() {
-        let keys = KeyMaker::new(&["m"], &[port("a")]);
+        let keys = Arc::new(KeyMaker::new(&["m"], &[port("a")]));
         let large = Bytes::from(vec![7; LARGE]);
-        let mut hasher = keys.hasher("photograph");
-        add(&mut hasher, &large);
-        assert_eq!(keys.of_photograph(&large).await, Key(*hasher.finalize().as_bytes()));
+        assert_eq!(keys.of_photograph(&large).await, keys.photograph(&large));
+        let fitted = Fitted { inputs: vec![tensor(DataType::Uint8, &[LARGE], &large)], outputs: vec![0], batch: 1 };
+        assert_eq!(keys.of_tensors(&fitted).await, keys.tensors(&fitted.inputs, &[0]));
     }
 
     proptest! {
