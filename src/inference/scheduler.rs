@@ -49,9 +49,10 @@ pub struct Scale {
 /// After how long without use an instance above the minimum is given up.
 const SURPLUS_KEPT: Duration = Duration::from_mins(1);
 
-/// A run that takes no longer than this is done by the caller's thread: waking a worker and being woken by it would cost
-/// the two threads more (15 to 20 us of CPU time on a 2.6 GHz EPYC in a virtual machine).
-const BRIEF: Duration = Duration::from_micros(30);
+/// A run that usually takes no longer than this is done by the caller's thread: waking a worker and being woken by it
+/// costs the two threads about as much (15 us of CPU time on a busy 2.6 GHz EPYC in a virtual machine, 50 us on an idle
+/// one, whose cores have to be woken first). The caller's thread is held up for no longer than by parsing 20 kB of JSON.
+const BRIEF: Duration = Duration::from_micros(60);
 
 /// A model as the scheduler sees it.
 pub struct Entry {
@@ -71,7 +72,7 @@ pub struct Entry {
     pub workers: Vec<usize>,
     /// What its instances take in memory, each.
     pub bytes_each: u64,
-    /// How long runs take: the longest lately, forgotten by a sixteenth with each run.
+    /// How long runs take on average; each run counts for an eighth.
     usual: Duration,
     /// The most bytes of inputs that were run briefly: larger ones are tried on a worker first.
     brief_bytes: usize,
@@ -219,8 +220,8 @@ impl State {
     /// Notes how long a run over so many bytes of inputs took.
     pub fn ran(&mut self, id: u64, bytes: usize, time: Duration) {
         let Some(entry) = self.models.get_mut(&id) else { return };
-        let before = if entry.usual == Duration::MAX { Duration::ZERO } else { entry.usual };
-        entry.usual = time.max(before - before / 16);
+        let before = if entry.usual == Duration::MAX { time } else { entry.usual };
+        entry.usual = before - before / 8 + time / 8;
         if time <= BRIEF {
             entry.brief_bytes = entry.brief_bytes.max(bytes);
         }

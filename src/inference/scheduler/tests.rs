@@ -251,3 +251,34 @@ fn memory_is_taken_from_who_was_used_least_recently_and_is_not_in_use() {
     assert!(machine.state.least_recently_used(models[1]).is_none());
     assert_eq!(machine.state.bytes(), 200);
 }
+
+#[test]
+fn a_run_that_is_known_to_be_brief_needs_no_worker() {
+    let mut machine = Machine::new(2);
+    let model = machine.model(1, 1, 2);
+    let brief = Duration::from_micros(20);
+    assert!(machine.state.take_brief(model, 100).is_none(), "nothing is known yet");
+    machine.state.ran(model, 100, brief);
+    let (instance, worker) = machine.state.take_brief(model, 100).unwrap();
+    assert!(machine.state.is_reserved(worker), "the core is taken");
+    assert!(machine.state.take_brief(model, 100).is_none(), "its only instance runs");
+    let end = machine.start + brief;
+    assert!(machine.state.done(0, model, instance, &[worker], brief, end).is_none());
+    assert!(!machine.state.is_reserved(worker));
+    assert!(machine.state.take_brief(model, 101).is_none(), "larger inputs may take longer");
+    machine.offer(model, Priority::Interactive, MS);
+    assert!(machine.state.take_brief(model, 100).is_none(), "others wait already");
+}
+
+#[test]
+fn runs_that_became_long_go_to_a_worker_again() {
+    let mut machine = Machine::new(1);
+    let model = machine.model(1, 1, 1);
+    machine.state.ran(model, 100, Duration::from_micros(20));
+    machine.state.ran(model, 100, Duration::from_millis(1));
+    assert!(machine.state.take_brief(model, 100).is_none());
+    for _ in 0..40 {
+        machine.state.ran(model, 100, Duration::from_micros(20));
+    }
+    assert!(machine.state.take_brief(model, 100).is_some());
+}
