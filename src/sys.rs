@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "the one place for it; each block says why it is sound")]
 
 use std::mem::ManuallyDrop;
+use std::time::Duration;
 
 /// Frees a port of a model, which the crate `openvino` 0.11.1 leaves allocated. The node must not be used afterwards.
 pub fn free_openvino_port(node: &mut ManuallyDrop<openvino::Node>) {
@@ -24,4 +25,18 @@ pub fn return_free_memory() {
     unsafe {
         libc::malloc_trim(0);
     }
+}
+
+/// The CPU time of a process, of all its threads, ended ones included; `None` when it is gone or may not be looked at.
+pub fn process_cpu_time(pid: u32) -> Option<Duration> {
+    let pid = libc::pid_t::try_from(pid).ok()?;
+    let mut clock: libc::clockid_t = 0;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: both functions write to the place that they are given, which is a live local of the type that they expect,
+    // and tell by their result whether they did. Neither keeps the pointer.
+    let known = unsafe {
+        libc::clock_getcpuclockid(pid, &raw mut clock) == 0 && libc::clock_gettime(clock, &raw mut time) == 0
+    };
+    known.then_some(())?;
+    Some(Duration::new(u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?))
 }

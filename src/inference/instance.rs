@@ -63,6 +63,9 @@ pub trait Observer: Send + Sync {
     /// not in it.
     fn executed(&self, rows: usize, time: ComputeTime, cpu: Duration);
 
+    /// Making the inputs of a request took that much of the worker's CPU time.
+    fn prepared(&self, cpu: Duration);
+
     /// From now on runs answer requests; those before were warm-up.
     fn start(&self);
 }

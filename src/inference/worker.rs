@@ -94,8 +94,10 @@ fn run_alone(instance: &mut Instance, job: Job, taken: Instant) {
     let (inputs, prepare) = match inputs {
         JobInputs::Tensors(tensors) => (tensors, Duration::ZERO),
         JobInputs::Prepare { make, .. } => {
+            let cpu = thread_cpu_time();
             let made = catch_unwind(AssertUnwindSafe(make))
                 .unwrap_or_else(|panic| Err(format!("cannot be read: {}", panic_message(&*panic))));
+            instance.observer.prepared(thread_cpu_time().saturating_sub(cpu));
             match made {
                 Ok(tensors) => (tensors, start.elapsed()),
                 Err(reason) => return drop(reply.send(Err(InferError::Unprepared { reason }))),

@@ -235,6 +235,12 @@ impl Observer for Counting {
         }
     }
 
+    fn prepared(&self, cpu: Duration) {
+        if self.on.load(Ordering::Relaxed) {
+            self.statistics.prepared(cpu);
+        }
+    }
+
     fn start(&self) {
         self.on.store(true, Ordering::Relaxed);
     }

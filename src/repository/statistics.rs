@@ -126,8 +126,10 @@ pub struct Counters {
     pub cache_miss: Total,
     /// Requests turned away; each is among the failed too.
     pub refusals: Refusals,
-    /// CPU time of the runs, on all threads together.
+    /// CPU time of the runs on their worker's core; a runtime's own threads are not in it.
     pub cpu: Duration,
+    /// CPU time of making the inputs: decoding photographs.
+    pub prepare_cpu: Duration,
     /// `success`, distributed.
     pub end_to_end_times: Times,
     /// `queue`, distributed.
@@ -165,6 +167,11 @@ impl Statistics {
         counters.batches.entry(batch).or_default().add(compute);
         counters.batch_sizes.record(batch as u64);
         counters.cpu += cpu;
+    }
+
+    /// Counts the CPU time of making the inputs of a request.
+    pub fn prepared(&self, cpu: Duration) {
+        self.lock().prepare_cpu += cpu;
     }
 
     /// Counts a request that was answered from the cache, at `now_ms` since the Unix epoch, after a `lookup` in it.

@@ -7,7 +7,7 @@ from ..inprocess import open_reference
 from ..ledge import Ledge, pipeline_config
 from ..lanes import Lane, Round
 from ..load import closed_loop, throughput
-from ..rows.served import decoding_cpu_us
+
 from ..wire import binary_call, request
 
 
@@ -77,7 +77,7 @@ def one_runtime(daemon, runtime, cores, options):
     inprocess = f"in-process {Spread.of(best.throughputs).show()}/s ({best_name}, the best of {len(references)})"
     yield row(f"at saturation, 602 KB over the socket, {runtime}", tensors, best.throughputs, inprocess)
     # In-process and decoding too: each run takes so much more of the cores' time.
-    decode = decoding_cpu_us(photos, tensors)
+    decode = photos.decode_cpu_us[-len(photos.rounds):]
     with_decoding = [each * one.cpu_us / (one.cpu_us + us) for each, one, us in zip(best.throughputs, best.rounds, decode)]
     yield row(f"at saturation, JPEG in, {runtime}", photos, with_decoding,
               f"{inprocess}, reckoned with {Spread.of(decode).show(1e-3)} ms of decoding {Spread.of(with_decoding).show()}/s")

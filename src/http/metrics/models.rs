@@ -84,7 +84,11 @@ impl Metrics<'_, '_> {
             "inference_cpu_seconds",
             "CPU time of the model's runs on their worker's core; a runtime's own threads are not in it",
             |live| ConstCounter::new(live.counters.cpu.as_secs_f64()),
-        )
+        )?;
+        let help = "CPU time of making inputs from photographs: decoding, resizing, scaling";
+        self.each("inference_prepare_cpu_seconds", help, |live| {
+            ConstCounter::new(live.counters.prepare_cpu.as_secs_f64())
+        })
     }
 
     fn cache(&mut self) -> Result<(), Error> {

@@ -30,6 +30,8 @@ struct Silent;
 impl Observer for Silent {
     fn executed(&self, _: usize, _: ComputeTime, _: Duration) {}
 
+    fn prepared(&self, _: Duration) {}
+
     fn start(&self) {}
 }
 
