@@ -19,7 +19,7 @@ pub mod serving;
 pub mod repository;
 /// Between what people send and tensors. Pure.
 pub mod pipeline;
-/// Running one model on its own threads. It opens no socket and writes no file.
+/// Running all models on one budget of cores, a worker a core. It opens no socket and writes no file.
 pub mod inference;
 /// The only code that opens outbound connections.
 pub mod egress;
