@@ -93,7 +93,7 @@ impl ShutdownConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ControlConfig {
-    /// How many threads handle connections and requests. They never run a model.
+    /// How many threads handle connections and requests. A model that is done in some 60 us may run on them.
     #[serde(deserialize_with = "in_range::<1, 16, _, _>")]
     pub threads: usize,
 }

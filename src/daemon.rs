@@ -140,13 +140,18 @@ pub fn serving(config: &Config, runtimes: Runtimes, audit: AuditSink) -> Serving
         keep_alive: (seconds > 0).then(|| Duration::from_secs(seconds)),
         max_queue_size: config.serving.max_queue_size,
         timeout: config.serving.default_timeout(),
-        profiles: Profiles::new(cache_dir.as_deref(), runtimes.clone(), budget.len()),
+        // Beside the box's identity, not in the cache, which may be emptied at any time.
+        profiles: Profiles::new(
+            cache_dir.is_some().then_some(config.state.path.as_path()),
+            runtimes.clone(),
+            budget.len(),
+        ),
         measure: config.runtimes.measure,
         cache_dir,
     };
     let path = config.repository.path.clone();
     let megabytes = config.runtimes.memory_mb;
-    let engine = Engine::new(runtimes, budget, (megabytes > 0).then(|| megabytes << 20));
+    let engine = Engine::new(runtimes, budget, (megabytes > 0).then_some(megabytes << 20));
     let repository = Repository::new(path, engine, defaults, config.repository.parallel_loads, audit.clone());
     let limits = ServingLimits {
         max_pixels: config.http.max_pixels,

@@ -241,7 +241,7 @@ fn table(out: &mut Output, rows: &[Row]) -> anyhow::Result<()> {
     )?;
     for Row { choice, load } in rows {
         let Choice { runtime, threads, instances, batch } = choice;
-        write!(out, "{runtime:<12} {threads:>7} {instances:>9} {batch:>5} ")?;
+        write!(out, "{:<12} {threads:>7} {instances:>9} {batch:>5} ", runtime.as_str())?;
         match load {
             Ok(load) => {
                 let (p50, p99) = (ms(load.percentile(0.5)), ms(load.percentile(0.99)));

@@ -12,13 +12,14 @@ use axum::response::Response;
 use super::reply::{Failure, json};
 use super::{App, body};
 use crate::inference::backend::{Port, Runtime};
+use crate::inference::terms::Priority;
 use crate::names::{InvalidName, ModelVersion};
 use crate::principal::Principal;
 use crate::protocol::Target;
 use crate::protocol::metadata::{
-    self as documents, BatchStatistics, Duration, IndexRequest, IndexRow, InferenceStatistics, InputConfig,
-    InstanceGroup, LoadRequest, MemoryUsage, ModelMetadata, ModelState, ModelStatistics, OutputConfig, StatisticsReply,
-    UnloadRequest, VersionPolicy,
+    self as documents, BatchStatistics, Duration, DynamicBatching, IndexRequest, IndexRow, InferenceStatistics,
+    InputConfig, InstanceGroup, LoadRequest, MemoryUsage, ModelMetadata, ModelState, ModelStatistics, OutputConfig,
+    QueuePolicy, ResponseCache, StatisticsReply, TimeoutAction, UnloadRequest, VersionPolicy,
 };
 use crate::repository::model_config;
 use crate::repository::statistics::{BatchTotals, Counters, Total};
@@ -105,7 +106,25 @@ pub async fn config(State(app): State<App>, PathParts(path): PathParts) -> Resul
         })
         .collect();
     config.instance_group = vec![InstanceGroup::cpu(&name, u32::try_from(model.scale().max).unwrap_or(u32::MAX))];
+    config.dynamic_batching = model.batching().map(|policy| DynamicBatching {
+        preferred_batch_size: policy.preferred.iter().map(|&size| size as u64).collect(),
+        max_queue_delay_microseconds: microseconds(policy.delay),
+        preserve_ordering: false,
+        priority_levels: Priority::ALL.len() as u64,
+        default_priority_level: 1,
+        default_queue_policy: QueuePolicy {
+            timeout_action: TimeoutAction::Reject,
+            default_timeout_microseconds: microseconds(model.timeout),
+            allow_timeout_override: true,
+            max_queue_size: model.queue_limit() as u64,
+        },
+    });
+    config.response_cache = model.config.response_cache.enable.then_some(ResponseCache { enable: true });
     Ok(json(&config))
+}
+
+fn microseconds(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// `GET .../stats` of one model: of one version, or of all that are live.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tokio::sync::{oneshot, watch};
 
-use super::backend::{Backend, LoadError, RunError, RunResult, Runtime};
+use super::backend::{Backend, LoadError, Port, RunError, RunResult, Runtime};
 use super::instance::{InferError, Spec};
 use super::queue::{Job, Queue};
 use super::scheduler::{Entry, Instance, State};
@@ -38,8 +38,7 @@ pub(super) struct Shared {
     /// The core of each worker.
     pub cpus: Vec<usize>,
     runtimes: Runtimes,
-    memory_budget: Option<u64>,
-    /// Loads take turns, so that what each adds to the process can be told.
+    /// Loads take turns where there is a budget, so that what each adds to the process can be told.
     loading: Mutex<()>,
 }
 
@@ -54,12 +53,11 @@ impl Engine {
     /// those that were used least recently are given up until they are asked for again.
     pub fn new(runtimes: Runtimes, cpus: Vec<usize>, memory_budget: Option<u64>) -> Self {
         let shared = Shared {
-            state: Mutex::new(State::new(cpus.len())),
+            state: Mutex::new(State::new(cpus.len(), memory_budget)),
             wakers: cpus.iter().map(|_| Condvar::new()).collect(),
             keeper: Condvar::new(),
             cpus,
             runtimes,
-            memory_budget,
             loading: Mutex::default(),
         };
         Self { handle: Arc::new(Handle { shared: Arc::new(shared), started: OnceLock::new() }) }
@@ -89,7 +87,9 @@ impl Engine {
         self.start();
         let all = 0..self.cores().len();
         let workers = if spec.workers.is_empty() { all.collect() } else { spec.workers.clone() };
-        let entry = Entry::new(Queue::new(spec.limits), spec.scale, None, workers, Instant::now());
+        let mut entry = Entry::new(Queue::new(spec.limits), spec.scale, None, workers, Instant::now());
+        let fixed = |port: &Port| port.shape.iter().skip(1).all(|&dim| dim >= 0);
+        entry.steady = first.backend.signature().outputs.iter().all(fixed);
         let id = self.handle.shared.lock().add(entry);
         self.put(id, first);
         id
@@ -121,12 +121,15 @@ impl Engine {
         let now = Instant::now();
         let spent = now.duration_since(start);
         let mut state = shared.lock();
-        state.ran(id, bytes, spent);
+        if result.is_ok() {
+            state.ran(id, bytes, spent);
+        }
         let warm = instance.last_worker;
         // The worker stood still: its reservation ends, and it counts once.
         let orphan = state.done(warm, id, instance, &[worker], spent / 2, now);
-        let wake = state.another(now);
+        let (wake, dead) = (state.another(now), state.take_dead());
         drop(state);
+        drop(dead);
         shared.wake(wake);
         give_up(orphan.into_iter().collect());
         Some(result)
@@ -139,7 +142,9 @@ impl Engine {
         let mut state = shared.lock();
         let wake = state.offer(id, job);
         let grow = wake.is_none() && state.wants_instance(id, now);
+        let dead = state.take_dead();
         drop(state);
+        drop(dead);
         if let Some(waker) = wake.and_then(|worker| shared.wakers.get(worker)) {
             waker.notify_one();
         }
@@ -229,12 +234,13 @@ impl Shared {
             entry.idle.extend(instance);
         }
         let mut given_up = Vec::new();
-        while self.memory_budget.is_some_and(|budget| state.bytes() > budget) {
+        while state.memory_budget.is_some_and(|budget| state.bytes() > budget) {
             let Some(instances) = state.least_recently_used(id) else { break };
             given_up.extend(instances);
         }
-        let wake = state.another(Instant::now());
+        let (wake, dead) = (state.another(Instant::now()), state.take_dead());
         drop(state);
+        drop(dead);
         self.wake(wake);
         self.keeper.notify_one();
         // The model was removed while this was loading.
@@ -243,9 +249,13 @@ impl Shared {
     }
 
     fn grow(&self, id: u64, spec: &Spec, alive: watch::Receiver<()>) {
-        match load(self, spec, alive) {
+        let loaded = catch_unwind(AssertUnwindSafe(|| load(self, spec, alive))).unwrap_or_else(|panic| {
+            let reason = format!("panicked: {}", worker::panic_message(&*panic));
+            Err(LoadError::Refused { runtime: spec.runtime, reason })
+        });
+        match loaded {
             Ok(instance) => {
-                tracing::info!(model = spec.name, "another instance loaded");
+                tracing::info!(model = spec.name, "instance loaded");
                 self.put(id, instance, true);
             }
             Err(error) => self.not_grown(id, &spec.name, &error.to_string()),
@@ -258,8 +268,8 @@ impl Shared {
         let mut state = self.lock();
         let Some(entry) = state.model(id) else { return };
         entry.loading -= 1;
-        // It is not tried again until the model is loaded anew, or comes back from idleness.
-        entry.scale.max = entry.instances.max(1);
+        // With others left it is not tried again until the model is loaded anew, or comes back from idleness.
+        entry.growth_failed = entry.instances > 0;
         let jobs = if entry.instances == 0 { entry.queue.drain() } else { Vec::new() };
         drop(state);
         for job in jobs {
@@ -301,7 +311,9 @@ fn load(shared: &Shared, spec: &Spec, alive: watch::Receiver<()>) -> Result<Inst
     if let Err(error) = cores::pin(cpus) {
         tracing::warn!(%error, ?cpus, "threads cannot be pinned to cores; models run on any");
     }
-    let _turn = shared.loading.lock().unwrap_or_else(PoisonError::into_inner);
+    // Where nothing is decided by it, a figure that another load has a part in is good enough, and waiting is not.
+    let bounded = shared.lock().memory_budget.is_some();
+    let _turn = bounded.then(|| shared.loading.lock().unwrap_or_else(PoisonError::into_inner));
     let before = process::resident_bytes();
     let mut backend = protected(spec.runtime, || shared.runtimes.load(spec.runtime, &spec.files, &spec.options))?;
     let outputs: Vec<usize> = (0..backend.signature().outputs.len()).collect();

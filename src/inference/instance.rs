@@ -128,8 +128,15 @@ impl Instances {
         // Made now: when a later instance fails to load, dropping this gives up the earlier ones.
         let instances = Self { id: engine.add(&spec, first), engine: engine.clone(), spec, signature, alive };
         for _ in 1..instances.spec.scale.min {
-            let next = engine.load(&instances.spec, &instances.alive).await?;
-            engine.put(instances.id, next);
+            match engine.load(&instances.spec, &instances.alive).await {
+                Ok(next) => engine.put(instances.id, next),
+                Err(error) => {
+                    let ended = instances.ended();
+                    drop(instances);
+                    ended.await;
+                    return Err(error);
+                }
+            }
         }
         Ok(instances)
     }
@@ -137,6 +144,16 @@ impl Instances {
     /// Lets requests be put together from now on.
     pub fn batch(&self, policy: BatchPolicy) {
         self.engine.with(self.id, |entry| entry.batching = Some(policy));
+    }
+
+    /// How requests are put together now; `None` when each runs alone.
+    pub fn batching(&self) -> Option<BatchPolicy> {
+        self.engine.with(self.id, |entry| entry.batching.clone())?
+    }
+
+    /// How much of each priority may wait.
+    pub fn limits(&self) -> QueueLimits {
+        self.spec.limits
     }
 
     /// Has every later instance run this before it serves. The first call counts.
@@ -188,6 +205,9 @@ impl Instances {
         rows: usize,
         terms: Terms,
     ) -> Result<Answer, InferError> {
+        if Instant::now() >= terms.deadline {
+            return Err(InferError::DeadlineExceeded { waited: Duration::ZERO });
+        }
         if let Some(result) = self.engine.run_brief(self.id, &inputs, &outputs, rows) {
             return Ok(Answer { run: result?, queue: Duration::ZERO, prepare: Duration::ZERO });
         }

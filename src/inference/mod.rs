@@ -62,7 +62,7 @@ impl Runtimes {
         .map_err(String::as_str)
     }
 
-    /// Loads a model into `runtime`. To be called on the thread that will run it.
+    /// Loads a model into `runtime`. The runtime's own threads inherit the cores of the calling thread.
     pub fn load(
         &self,
         runtime: Runtime,

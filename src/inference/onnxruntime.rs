@@ -43,7 +43,7 @@ impl OnnxRuntime {
         &self.version
     }
 
-    /// Loads a model. To be called on the thread that will run it.
+    /// Loads a model. The runtime's own threads inherit the cores of the calling thread.
     pub fn load(&self, files: &ModelFiles, options: &LoadOptions) -> Result<Box<dyn Backend>, LoadError> {
         if files.format != Format::Onnx {
             return Err(LoadError::Format { runtime: Runtime::OnnxRuntime, format: files.format });

@@ -38,7 +38,7 @@ impl OpenVino {
         &self.version
     }
 
-    /// Loads a model. To be called on the thread that will run it.
+    /// Loads a model. The runtime's own threads inherit the cores of the calling thread.
     #[expect(clippy::unused_self, reason = "a value of this type proves that the library is loaded")]
     pub fn load(&self, files: &ModelFiles, options: &LoadOptions) -> Result<Box<dyn Backend>, LoadError> {
         let refused = |error: &InferenceError| refused(words(error));

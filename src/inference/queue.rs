@@ -84,12 +84,12 @@ impl Job {
     }
 }
 
-/// How much may wait before one model.
+/// How much of each priority may wait before one model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueLimits {
-    /// Jobs of one priority.
+    /// Jobs.
     pub jobs: usize,
-    /// Bytes of the inputs of all jobs.
+    /// Bytes of their inputs.
     pub bytes: usize,
 }
 
@@ -109,7 +109,9 @@ pub enum Due {
 pub struct Queue {
     levels: [Level; 2],
     limits: QueueLimits,
-    bytes: usize,
+    /// Inputs of jobs that are not run. Whoever holds the queue's lock drops them without it: they may be large, and may
+    /// own what takes the same lock when it goes.
+    dead: Vec<JobInputs>,
 }
 
 #[derive(Debug, Default)]
@@ -118,6 +120,7 @@ struct Level {
     lanes: VecDeque<Lane>,
     jobs: usize,
     rows: usize,
+    bytes: usize,
 }
 
 /// What one caller sent, oldest first; never empty.
@@ -130,34 +133,45 @@ struct Lane {
 impl Queue {
     /// An empty queue.
     pub fn new(limits: QueueLimits) -> Self {
-        Self { levels: Default::default(), limits, bytes: 0 }
+        Self { levels: Default::default(), limits, dead: Vec::new() }
     }
 
     /// Adds a job, or refuses it at once. A caller that holds more of a full queue than the newcomer makes room: its
-    /// newest job is refused instead.
+    /// newest jobs are refused instead.
     pub fn offer(&mut self, job: Job) {
-        let now = job.queued;
-        let bytes = job.bytes();
-        if self.is_full(job.terms.priority, bytes) {
+        let (priority, bytes) = (job.terms.priority, job.bytes());
+        if self.is_full(priority, bytes) {
             // Those whose callers left must not keep others out.
-            self.purge(now);
+            self.purge(job.queued);
+            let depth = self.level(priority).jobs;
+            let limits = self.limits;
+            let displaced = self.level_mut(priority).make_room(&job.terms.principal, bytes, limits);
+            for displaced in displaced {
+                self.refuse(displaced, depth);
+            }
+            // An input above the limit by itself still gets in when nothing else waits: the transport bounds it.
+            if self.is_full(priority, bytes) && self.level(priority).jobs > 0 {
+                return self.refuse(job, depth);
+            }
         }
-        // An input above the limit by itself still gets in when nothing else waits: the transport bounds it.
-        while self.is_full(job.terms.priority, bytes) && self.len() > 0 {
-            let depth = self.level(job.terms.priority).jobs;
-            let Some(displaced) = self.displace(job.terms.priority, &job.terms.principal) else {
-                return refuse(job, depth);
-            };
-            refuse(displaced, depth);
-        }
-        self.bytes += bytes;
-        let level = self.level_mut(job.terms.priority);
+        let level = self.level_mut(priority);
         level.jobs += 1;
         level.rows += job.rows;
+        level.bytes += bytes;
         match level.lanes.iter_mut().find(|lane| lane.principal == job.terms.principal) {
             Some(lane) => lane.jobs.push_back(job),
             None => level.lanes.push_back(Lane { principal: job.terms.principal.clone(), jobs: [job].into() }),
         }
+    }
+
+    /// The inputs of jobs that were not run, to be dropped by the caller.
+    pub fn take_dead(&mut self) -> Vec<JobInputs> {
+        std::mem::take(&mut self.dead)
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// How many jobs wait.
@@ -176,8 +190,10 @@ impl Queue {
         let level = self.level(priority);
         let Some(oldest) = self.oldest(priority) else { return Due::Never };
         let Some(policy) = policy else { return Due::Now };
+        // What is still to be made into tensors runs alone: waiting would bring it no company.
+        let alone = level.lanes.iter().filter_map(|lane| lane.jobs.front()).any(|job| job.tensors().is_none());
         let at = oldest + policy.delay;
-        if at <= now || level.rows >= policy.worth_waiting_for() { Due::Now } else { Due::At(at) }
+        if alone || at <= now || level.rows >= policy.worth_waiting_for() { Due::Now } else { Due::At(at) }
     }
 
     /// Takes the jobs of one run, callers in turn: one job, or with a policy as many as belong together.
@@ -196,59 +212,55 @@ impl Queue {
         level.lanes.retain(|lane| !lane.jobs.is_empty());
         level.jobs -= jobs.len();
         level.rows -= jobs.iter().map(|job| job.rows).sum::<usize>();
-        self.bytes -= jobs.iter().map(Job::bytes).sum::<usize>();
+        level.bytes -= jobs.iter().map(Job::bytes).sum::<usize>();
         jobs
     }
 
     /// Takes every job, as when the model cannot be loaded.
     pub fn drain(&mut self) -> Vec<Job> {
-        self.bytes = 0;
         let levels = self.levels.iter_mut().map(std::mem::take);
         levels.flat_map(|level| level.lanes).flat_map(|lane| lane.jobs).collect()
     }
 
     fn is_full(&self, priority: Priority, bytes: usize) -> bool {
-        self.level(priority).jobs >= self.limits.jobs || self.bytes.saturating_add(bytes) > self.limits.bytes
+        let level = self.level(priority);
+        level.jobs >= self.limits.jobs || level.bytes.saturating_add(bytes) > self.limits.bytes
     }
 
-    /// The newest job of the caller that holds most, when that is more than `newcomer` would hold.
-    fn displace(&mut self, priority: Priority, newcomer: &Principal) -> Option<Job> {
-        let level = self.level_mut(priority);
-        let own = level.lanes.iter().find(|lane| lane.principal == *newcomer).map_or(0, |lane| lane.jobs.len());
-        let longest = level.lanes.iter_mut().max_by_key(|lane| lane.jobs.len())?;
-        if longest.jobs.len() <= own + 1 {
-            return None;
-        }
-        let job = longest.jobs.pop_back()?;
-        level.jobs -= 1;
-        level.rows -= job.rows;
-        self.bytes -= job.bytes();
-        Some(job)
+    fn refuse(&mut self, job: Job, depth: usize) {
+        // The caller may have left.
+        let _ = job.reply.send(Err(InferError::Overloaded { depth }));
+        self.dead.push(job.inputs);
     }
 
     fn purge(&mut self, now: Instant) {
         for level in &mut self.levels {
             for lane in &mut level.lanes {
-                lane.jobs.retain(|job| job.is_wanted(now));
+                let (wanted, unwanted) = std::mem::take(&mut lane.jobs).into_iter().partition(|job| job.is_wanted(now));
+                lane.jobs = wanted;
+                let unwanted: VecDeque<Job> = unwanted;
+                self.dead.extend(unwanted.into_iter().map(|job| job.inputs));
             }
             level.settle();
         }
-        let jobs = self.levels.iter().flat_map(|level| &level.lanes).flat_map(|lane| &lane.jobs);
-        self.bytes = jobs.map(Job::bytes).sum();
     }
 
     fn drop_unwanted_heads(&mut self, priority: Priority, now: Instant) {
-        let level = self.level_mut(priority);
-        let mut freed = 0;
+        let [interactive, batch] = &mut self.levels;
+        let level = if priority == Priority::Interactive { interactive } else { batch };
+        let mut emptied = false;
         for lane in &mut level.lanes {
             while let Some(job) = lane.jobs.pop_front_if(|job| !job.is_wanted(now)) {
                 level.jobs -= 1;
                 level.rows -= job.rows;
-                freed += job.bytes();
+                level.bytes -= job.bytes();
+                self.dead.push(job.inputs);
+                emptied |= lane.jobs.is_empty();
             }
         }
-        level.lanes.retain(|lane| !lane.jobs.is_empty());
-        self.bytes -= freed;
+        if emptied {
+            level.lanes.retain(|lane| !lane.jobs.is_empty());
+        }
     }
 
     fn level(&self, priority: Priority) -> &Level {
@@ -302,17 +314,38 @@ impl Level {
         turns
     }
 
+    /// Takes the newest jobs of the caller that holds most, until there is room for one of `newcomer` with so many bytes;
+    /// none, when that caller would then hold less than the newcomer.
+    fn make_room(&mut self, newcomer: &Principal, bytes: usize, limits: QueueLimits) -> Vec<Job> {
+        let size = |lane: &Lane| (lane.jobs.len(), lane.jobs.iter().map(Job::bytes).sum::<usize>());
+        let (own_jobs, own_bytes) = self.lanes.iter().find(|lane| lane.principal == *newcomer).map_or((0, 0), size);
+        let excess_jobs = (self.jobs + 1).saturating_sub(limits.jobs);
+        let excess_bytes = self.bytes.saturating_add(bytes).saturating_sub(limits.bytes);
+        let largest = |lane: &&mut Lane| if excess_bytes > 0 { size(lane).1 } else { lane.jobs.len() };
+        let Some(lane) = self.lanes.iter_mut().filter(|lane| lane.principal != *newcomer).max_by_key(largest) else {
+            return Vec::new();
+        };
+        let (lane_jobs, lane_bytes) = size(lane);
+        if lane_jobs < own_jobs + 1 + excess_jobs || lane_bytes < own_bytes + bytes + excess_bytes && excess_bytes > 0 {
+            return Vec::new();
+        }
+        let (mut taken, mut freed) = (Vec::new(), 0);
+        while taken.len() < excess_jobs || freed < excess_bytes {
+            let Some(job) = lane.jobs.pop_back() else { break };
+            freed += job.bytes();
+            taken.push(job);
+        }
+        self.settle();
+        taken
+    }
+
     /// Counts anew after jobs were taken out anywhere.
     fn settle(&mut self) {
         self.lanes.retain(|lane| !lane.jobs.is_empty());
         self.jobs = self.lanes.iter().map(|lane| lane.jobs.len()).sum();
-        self.rows = self.lanes.iter().flat_map(|lane| &lane.jobs).map(|job| job.rows).sum();
+        let jobs = || self.lanes.iter().flat_map(|lane| &lane.jobs);
+        (self.rows, self.bytes) = (jobs().map(|job| job.rows).sum(), jobs().map(Job::bytes).sum());
     }
-}
-
-fn refuse(job: Job, depth: usize) {
-    // The caller may have left.
-    let _ = job.reply.send(Err(InferError::Overloaded { depth }));
 }
 
 #[cfg(test)]

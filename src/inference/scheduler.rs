@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::backend::Backend;
 use super::batcher::BatchPolicy;
 use super::instance::Observer;
-use super::queue::{Due, Job, Queue};
+use super::queue::{Due, Job, JobInputs, Queue};
 use super::terms::Priority;
 
 /// A loaded copy of a model.
@@ -54,6 +54,10 @@ const SURPLUS_KEPT: Duration = Duration::from_mins(1);
 /// one, whose cores have to be woken first). The caller's thread is held up for no longer than by parsing 20 kB of JSON.
 const BRIEF: Duration = Duration::from_micros(60);
 
+/// A model that should have been given up, but is in use, is looked at again after a quarter of its time, within these.
+const MOMENT: Duration = Duration::from_millis(10);
+const HOUR: Duration = Duration::from_hours(1);
+
 /// A model as the scheduler sees it.
 pub struct Entry {
     /// What waits.
@@ -76,6 +80,10 @@ pub struct Entry {
     usual: Duration,
     /// The most bytes of inputs that were run briefly: larger ones are tried on a worker first.
     brief_bytes: usize,
+    /// Whether the size of the inputs says how long a run takes: not in a model whose outputs grow with their content.
+    pub steady: bool,
+    /// Whether the last load of another instance failed; it is not tried again while there is one.
+    pub growth_failed: bool,
     /// Core time used, in nanoseconds, brought up to the clock when it comes back from idleness.
     core_time: u64,
     /// Since when jobs wait although a core is free.
@@ -98,6 +106,8 @@ impl Entry {
             bytes_each: 0,
             usual: Duration::MAX,
             brief_bytes: 0,
+            steady: false,
+            growth_failed: false,
             core_time: 0,
             starved_since: None,
             last_used: now,
@@ -108,8 +118,13 @@ impl Entry {
         self.instances - self.idle.len()
     }
 
+    /// Whether a job waits that an instance could take.
+    fn has_work(&self) -> bool {
+        !self.idle.is_empty() && !self.queue.is_empty()
+    }
+
     fn is_unused(&self) -> bool {
-        self.running() == 0 && self.loading == 0 && self.queue.len() == 0
+        self.running() == 0 && self.loading == 0 && self.queue.is_empty()
     }
 }
 
@@ -143,6 +158,10 @@ pub struct State {
     /// The core time of the model that ran last, in nanoseconds: where a model that comes back from idleness starts.
     clock: u64,
     next_id: u64,
+    /// Inputs of jobs that were not run: whoever holds the lock drops them without it.
+    dead: Vec<JobInputs>,
+    /// What all instances may take in memory, in bytes.
+    pub memory_budget: Option<u64>,
     /// Set when the process ends.
     pub closed: bool,
 }
@@ -156,8 +175,8 @@ enum Worker {
 
 impl State {
     /// With `workers` workers, all busy: each says itself when it is not.
-    pub fn new(workers: usize) -> Self {
-        Self { workers: vec![Worker::Busy; workers], ..Self::default() }
+    pub fn new(workers: usize, memory_budget: Option<u64>) -> Self {
+        Self { workers: vec![Worker::Busy; workers], memory_budget, ..Self::default() }
     }
 
     /// Adds a model; the number is its handle.
@@ -187,7 +206,11 @@ impl State {
         }
         entry.last_used = now;
         entry.queue.offer(job);
+        self.dead.append(&mut entry.queue.take_dead());
         let can_run = !entry.idle.is_empty();
+        if can_run {
+            entry.starved_since = None;
+        }
         let workers = &self.workers;
         let idle = entry.workers.iter().copied().find(|&worker| workers.get(worker) == Some(&Worker::Idle));
         // Where it ran last the weights are still in the cache.
@@ -199,11 +222,15 @@ impl State {
     /// An instance for a run on the caller's own thread, and the worker whose core it takes meanwhile: when nothing
     /// waits, a core is free, and runs over so many bytes of inputs are known to be brief.
     pub fn take_brief(&mut self, id: u64, bytes: usize) -> Option<(Instance, usize)> {
+        // A worker that sleeps may be waiting for other cores to get free, for a run that nothing may overtake.
+        if self.models.values().any(Entry::has_work) {
+            return None;
+        }
         let workers = &self.workers;
         let entry = self.models.get_mut(&id)?;
         let waits = entry.batching.as_ref().is_some_and(|policy| !policy.delay.is_zero());
-        if entry.usual > BRIEF || bytes > entry.brief_bytes || waits || entry.scale.threads > 1 || entry.queue.len() > 0
-        {
+        let brief = entry.steady && entry.usual <= BRIEF && bytes <= entry.brief_bytes && entry.scale.threads == 1;
+        if !brief || waits || !entry.queue.is_empty() {
             return None;
         }
         let is_idle = |worker: &usize| workers.get(*worker) == Some(&Worker::Idle);
@@ -221,7 +248,7 @@ impl State {
     pub fn ran(&mut self, id: u64, bytes: usize, time: Duration) {
         let Some(entry) = self.models.get_mut(&id) else { return };
         let before = if entry.usual == Duration::MAX { time } else { entry.usual };
-        entry.usual = before - before / 8 + time / 8;
+        entry.usual = before / 8 * 7 + time / 8;
         if time <= BRIEF {
             entry.brief_bytes = entry.brief_bytes.max(bytes);
         }
@@ -229,22 +256,12 @@ impl State {
 
     /// What `worker` is to do now.
     pub fn next(&mut self, worker: usize, now: Instant) -> Next {
-        let mut wake: Option<Instant> = None;
-        for priority in Priority::ALL {
-            let mut best: Option<(u64, u64)> = None;
-            for (&id, entry) in &mut self.models {
-                if entry.idle.is_empty() || !entry.workers.contains(&worker) || entry.queue.len() == 0 {
-                    continue;
-                }
-                match entry.queue.due(priority, entry.batching.as_ref(), now) {
-                    Due::Now if best.is_none_or(|(least, _)| entry.core_time < least) => {
-                        best = Some((entry.core_time, id));
-                    }
-                    Due::Now | Due::Never => {}
-                    Due::At(at) => wake = Some(wake.map_or(at, |other| other.min(at))),
-                }
-            }
-            let Some((_, id)) = best else { continue };
+        loop {
+            let (best, wake) = self.best(worker, now);
+            let Some((id, priority)) = best else {
+                self.set(worker, Worker::Idle);
+                return Next::Sleep(wake);
+            };
             let Some(reserved) = self.reserve(id, worker) else {
                 // The next worker that gets free finds the same job and enough cores.
                 self.set(worker, Worker::Idle);
@@ -253,24 +270,54 @@ impl State {
             if let Some(task) = self.take(id, priority, worker, reserved, now) {
                 return Next::Run(task);
             }
+            // Its callers left at this moment: look again.
         }
-        self.set(worker, Worker::Idle);
-        Next::Sleep(wake)
+    }
+
+    /// The model, and which of its jobs, that `worker` should run now; and when a batch will be due.
+    fn best(&mut self, worker: usize, now: Instant) -> (Option<(u64, Priority)>, Option<Instant>) {
+        let mut wake: Option<Instant> = None;
+        for priority in Priority::ALL {
+            let mut best: Option<(u64, u64)> = None;
+            for (&id, entry) in &mut self.models {
+                if !entry.has_work() || !entry.workers.contains(&worker) {
+                    continue;
+                }
+                let due = entry.queue.due(priority, entry.batching.as_ref(), now);
+                self.dead.append(&mut entry.queue.take_dead());
+                match due {
+                    Due::Now if best.is_none_or(|(least, _)| entry.core_time < least) => {
+                        best = Some((entry.core_time, id));
+                    }
+                    Due::Now | Due::Never => {}
+                    Due::At(at) => wake = Some(wake.map_or(at, |other| other.min(at))),
+                }
+            }
+            if let Some((_, id)) = best {
+                return (Some((id, priority)), wake);
+            }
+        }
+        (None, wake)
     }
 
     /// A sleeping worker that could take a job now, or see to it that one is taken when its batch is due: whoever took
     /// one wakes the next.
     pub fn another(&mut self, now: Instant) -> Option<usize> {
-        let workers = &self.workers;
-        self.models.values_mut().find_map(|entry| {
-            let worker = entry.workers.iter().copied().find(|&worker| workers.get(worker) == Some(&Worker::Idle))?;
-            let waits = !entry.idle.is_empty() && entry.queue.len() > 0;
-            let due = |entry: &mut Entry| {
-                let batching = entry.batching.as_ref();
-                Priority::ALL.into_iter().any(|priority| entry.queue.due(priority, batching, now) != Due::Never)
-            };
-            (waits && due(entry)).then_some(worker)
+        if !self.models.values().any(Entry::has_work) {
+            return None;
+        }
+        (0..self.workers.len()).find(|&worker| {
+            if self.workers.get(worker) != Some(&Worker::Idle) {
+                return false;
+            }
+            let (best, wake) = self.best(worker, now);
+            best.map_or(wake.is_some(), |(id, _)| self.reserve(id, worker).is_some())
         })
+    }
+
+    /// What is to be dropped without the lock.
+    pub fn take_dead(&mut self) -> Vec<JobInputs> {
+        std::mem::take(&mut self.dead)
     }
 
     /// Takes back a finished run: `spent` is its time. Returns the instance when its model is gone.
@@ -309,24 +356,23 @@ impl State {
         self.workers.get(worker) == Some(&Worker::Reserved)
     }
 
-    /// Whether the model should get another instance now, and counts it as loading if so: jobs wait and it has none, or
-    /// they have waited for longer than its patience while a core was free.
+    /// Whether the model should get another instance now, and counts it as loading if so: jobs wait and it has fewer than
+    /// its minimum, or they have waited for longer than its patience while a core was free, and it fits into memory.
     pub fn wants_instance(&mut self, id: u64, now: Instant) -> bool {
+        let fits = |more: u64| self.memory_budget.is_none_or(|budget| self.bytes().saturating_add(more) <= budget);
+        let fits = self.models.get(&id).is_some_and(|entry| fits(entry.bytes_each));
         let workers = &self.workers;
         let Some(entry) = self.models.get_mut(&id) else { return false };
-        let waits = entry.queue.len() > 0 && entry.idle.is_empty();
+        let waits = !entry.queue.is_empty() && entry.idle.is_empty() && entry.loading == 0;
         let free = entry.workers.iter().filter(|&&worker| workers.get(worker) == Some(&Worker::Idle)).count();
-        let starved = waits && (entry.instances == 0 || free >= entry.scale.threads);
-        if !starved {
+        if !waits || (entry.instances > 0 && free < entry.scale.threads) {
             entry.starved_since = None;
             return false;
         }
         let since = *entry.starved_since.get_or_insert(now);
-        let wanted = if entry.instances == 0 {
-            entry.loading == 0
-        } else {
-            entry.loading == 0 && entry.instances < entry.scale.max && now.duration_since(since) >= entry.scale.patience
-        };
+        let starved = entry.instances < entry.scale.min || now.duration_since(since) >= entry.scale.patience;
+        let may_grow = entry.instances < entry.scale.max && !entry.growth_failed && fits;
+        let wanted = entry.instances == 0 || (may_grow && starved);
         if wanted {
             entry.loading += 1;
             entry.starved_since = None;
@@ -342,12 +388,15 @@ impl State {
             if let Some(keep_alive) = entry.scale.keep_alive
                 && entry.instances > 0
             {
-                let at = entry.last_used + keep_alive;
-                if at <= now && entry.is_unused() {
-                    entry.instances -= entry.idle.len();
-                    given_up.append(&mut entry.idle);
-                } else {
-                    consider(at.max(now + keep_alive / 4));
+                // Later than the clock can say is never.
+                match entry.last_used.checked_add(keep_alive) {
+                    Some(at) if at <= now && entry.is_unused() => {
+                        entry.instances -= entry.idle.len();
+                        entry.growth_failed = false;
+                        given_up.append(&mut entry.idle);
+                    }
+                    Some(at) => consider(at.max(now + (keep_alive / 4).clamp(MOMENT, HOUR))),
+                    None => {}
                 }
             }
             while entry.instances > entry.scale.min {
@@ -379,6 +428,7 @@ impl State {
             self.models.iter_mut().filter(|(id, entry)| **id != keep && entry.is_unused() && entry.instances > 0);
         let (_, entry) = unused.min_by_key(|(_, entry)| entry.last_used)?;
         entry.instances = 0;
+        entry.growth_failed = false;
         Some(std::mem::take(&mut entry.idle))
     }
 
@@ -400,6 +450,8 @@ impl State {
     fn take(&mut self, id: u64, priority: Priority, worker: usize, reserved: Vec<usize>, now: Instant) -> Option<Task> {
         let entry = self.models.get_mut(&id)?;
         let jobs = entry.queue.take(priority, entry.batching.as_ref(), now);
+        self.dead.append(&mut entry.queue.take_dead());
+        entry.starved_since = None;
         if jobs.is_empty() {
             return None;
         }

@@ -33,27 +33,48 @@ pub(super) fn serve(shared: &Shared, index: usize) {
         }
         state.awake(index);
         match state.next(index, Instant::now()) {
-            Next::Sleep(until) => state = shared.sleep(index, state, until),
+            Next::Sleep(until) => {
+                let dead = state.take_dead();
+                if dead.is_empty() {
+                    state = shared.sleep(index, state, until);
+                } else {
+                    drop(state);
+                    drop(dead);
+                    state = shared.lock();
+                }
+            }
             Next::Run(task) => {
-                let wake = state.another(task.taken);
+                let (wake, dead) = (state.another(task.taken), state.take_dead());
                 drop(state);
+                drop(dead);
                 shared.wake(wake);
                 let Task { model, mut instance, jobs, reserved, taken } = task;
-                // A runtime starts its threads where its caller may run: let that be all the cores that are theirs.
+                // A runtime starts its threads where its caller may run, and may keep them for all models: let that be
+                // every core. They find their places on those that stand still.
                 let wide = !reserved.is_empty() && pinned.is_ok() && cores::pin(&shared.cpus).is_ok();
                 let bytes = jobs.iter().map(Job::bytes).sum();
+                let tensors = jobs.iter().all(|job| job.tensors().is_some());
                 let ran = run(&mut instance, jobs, taken);
                 if wide {
                     let _ = cores::pin(&own);
                 }
                 let now = Instant::now();
                 state = shared.lock();
-                state.ran(model, bytes, now.duration_since(taken));
-                if let (Err(reason), Some(entry)) = (ran, state.model(model)) {
-                    tracing::warn!(%reason, "dynamic batching is off for a model");
-                    entry.batching = None;
+                match ran {
+                    Ok(true) if tensors => state.ran(model, bytes, now.duration_since(taken)),
+                    Ok(_) => {}
+                    Err(reason) => {
+                        tracing::warn!(%reason, "dynamic batching is off for a model");
+                        if let Some(entry) = state.model(model) {
+                            entry.batching = None;
+                        }
+                    }
                 }
                 let orphan = state.done(index, model, instance, &reserved, now.duration_since(taken), now);
+                // Their cores are free again, perhaps for jobs that this worker may not take.
+                for &other in &reserved {
+                    shared.wake(Some(other));
+                }
                 if orphan.is_some() {
                     drop(state);
                     drop(orphan);
@@ -65,30 +86,31 @@ pub(super) fn serve(shared: &Shared, index: usize) {
     }
 }
 
-/// Runs the jobs together and answers each. `Err` says that the model mixes the elements of a batch; the jobs were
-/// answered all the same.
-fn run(instance: &mut Instance, jobs: Vec<Job>, taken: Instant) -> Result<(), NotBatched> {
-    let mut unbatchable = Ok(());
+/// Runs the jobs together and answers each; says whether all went well. `Err` says that the model mixes the elements of a
+/// batch; the jobs were answered all the same.
+fn run(instance: &mut Instance, jobs: Vec<Job>, taken: Instant) -> Result<bool, NotBatched> {
+    let mut went_well = Ok(true);
     if jobs.len() > 1 {
         match run_together(instance, &jobs) {
             Ok(Some((answers, time))) => {
                 for (job, outputs) in jobs.into_iter().zip(answers) {
                     answer(job.reply, Ok(RunResult { outputs, time }), job.queued, taken, Duration::ZERO);
                 }
-                return Ok(());
+                return Ok(true);
             }
             // The fault of one request must not be that of the others: each alone.
-            Ok(None) => {}
-            Err(reason) => unbatchable = Err(reason),
+            Ok(None) => went_well = Ok(false),
+            Err(reason) => went_well = Err(reason),
         }
     }
     for job in jobs {
-        run_alone(instance, job, taken);
+        let well = run_alone(instance, job, taken);
+        went_well = went_well.map(|before| before && well);
     }
-    unbatchable
+    went_well
 }
 
-fn run_alone(instance: &mut Instance, job: Job, taken: Instant) {
+fn run_alone(instance: &mut Instance, job: Job, taken: Instant) -> bool {
     let Job { inputs, outputs, rows, queued, reply, .. } = job;
     let start = Instant::now();
     let (inputs, prepare) = match inputs {
@@ -100,12 +122,17 @@ fn run_alone(instance: &mut Instance, job: Job, taken: Instant) {
             instance.observer.prepared(thread_cpu_time().saturating_sub(cpu));
             match made {
                 Ok(tensors) => (tensors, start.elapsed()),
-                Err(reason) => return drop(reply.send(Err(InferError::Unprepared { reason }))),
+                Err(reason) => {
+                    let _ = reply.send(Err(InferError::Unprepared { reason }));
+                    return false;
+                }
             }
         }
     };
     let result = run_once(instance, &inputs, &outputs, rows);
+    let well = result.is_ok();
     answer(reply, result, queued, taken, prepare);
+    well
 }
 
 /// `Ok(None)` when the run failed.

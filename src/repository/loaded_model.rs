@@ -10,6 +10,7 @@ use super::model_config::ModelConfig;
 use super::profile::Profiles;
 use super::statistics::Statistics;
 use crate::inference::backend::{Port, Runtime, Signature};
+use crate::inference::batcher::BatchPolicy;
 use crate::inference::instance::{Answer, InferError, Instances, Residence};
 use crate::inference::queue::Preparation;
 use crate::inference::scheduler::Scale;
@@ -20,7 +21,7 @@ use crate::tensor::Tensor;
 /// What the daemon's configuration says for every model.
 #[derive(Debug, Clone)]
 pub struct ModelDefaults {
-    /// Requests that may wait for one model.
+    /// Requests of each priority that may wait for one model.
     pub max_queue_size: usize,
     /// After this a caller gets 504.
     pub timeout: Duration,
@@ -120,6 +121,16 @@ impl LoadedModel {
     /// Its instances: between which numbers, and cores of one run.
     pub fn scale(&self) -> Scale {
         self.instances.scale()
+    }
+
+    /// How requests are put together now; `None` when each runs alone.
+    pub fn batching(&self) -> Option<BatchPolicy> {
+        self.instances.batching()
+    }
+
+    /// How many requests of each priority may wait.
+    pub fn queue_limit(&self) -> usize {
+        self.instances.limits().jobs
     }
 
     /// How many instances there are now, what they take, and how many requests wait.

@@ -69,7 +69,9 @@ pub(super) async fn load(
     let measure = defaults.measure && profile.is_none() && candidates.len() > 1;
     let (mut loaded, mut reasons) = (Vec::new(), Vec::new());
     for runtime in candidates {
-        let choice = profile.as_ref().map(|known| known.choice).filter(|choice| choice.runtime == runtime);
+        // A quick comparison found nothing out but the runtime.
+        let tuned = profile.as_ref().filter(|known| known.effort == Effort::Tuned && known.choice.runtime == runtime);
+        let choice = tuned.map(|known| known.choice);
         match loading.load_in(runtime, choice).await {
             Ok(model) => loaded.push(model),
             Err(reason) => reasons.push(reason),
@@ -89,13 +91,12 @@ pub(super) async fn load(
 
 /// Keeps the quickest of `loaded`, and remembers the choice.
 async fn choose(mut loaded: Vec<LoadedModel>, defaults: &ModelDefaults) -> Option<LoadedModel> {
-    let (best, times) = match tuning::quickest(&loaded).await {
-        Some((best, times)) if loaded.len() > 1 => (best, times),
-        _ => (0, Vec::new()),
-    };
-    if best >= loaded.len() {
-        return None;
+    if loaded.len() < 2 {
+        // Nothing to choose from, and perhaps only for now.
+        return loaded.pop();
     }
+    // A model that cannot be measured runs in the first.
+    let (best, times) = tuning::quickest(&loaded).await.unwrap_or_default();
     let figure =
         |(model, time): (&LoadedModel, &Duration)| format!("{} {:.3} ms", model.runtime(), time.as_secs_f64() * 1e3);
     let measured = loaded.iter().zip(&times).map(figure).collect::<Vec<_>>().join(", ");

@@ -62,7 +62,7 @@ pub struct ModelConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RuntimeChoice {
-    /// The first runtime that accepts the model.
+    /// The runtime that was measured to be the fastest on this machine, among those that accept the model.
     #[default]
     Auto,
     /// Only ONNX Runtime.
@@ -246,6 +246,16 @@ impl ModelConfig {
             group.min.zip(group.max).is_none_or(|(min, max)| min <= max),
             "instance_group.min",
             "expected no more than max",
+        );
+        check(
+            group.keep_alive_s.is_none_or(|seconds| seconds <= 31_536_000),
+            "instance_group.keep_alive_s",
+            "expected a year at most",
+        );
+        check(
+            group.target_queue_ms.is_none_or(|ms| ms <= 3_600_000),
+            "instance_group.target_queue_ms",
+            "expected an hour at most",
         );
         if let Some(batching) = &self.dynamic_batching {
             let most = self.max_batch_size.unwrap_or(DEFAULT_MAX_BATCH_SIZE);

@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn zero_seconds_keep_a_model_alive_for_ever() {
-        let default = Some(Duration::from_secs(60));
+        let default = Some(Duration::from_mins(1));
         let keep = |seconds| {
             let group = InstanceGroup { keep_alive_s: seconds, ..InstanceGroup::default() };
             place(&group, &[0], default, None).unwrap().1.keep_alive

@@ -176,10 +176,8 @@ pub async fn search<M: Measure>(measure: &mut M, goal: Goal, candidates: &[Choic
     for &index in &finalists {
         let Some(row) = rows.get_mut(index) else { continue };
         // The first look was not taken in turns, so it does not count.
-        row.load = match how.exhaustive {
-            true => Ok(Load::default()),
-            false => measure.load(row.choice).await.map(|()| Load::default()),
-        };
+        row.load =
+            if how.exhaustive { Ok(Load::default()) } else { measure.load(row.choice).await.map(|()| Load::default()) };
     }
     let unloaded: Vec<Choice> = finalists.iter().filter_map(|&index| Some(rows.get(index)?.choice)).collect();
     for round in 0..how.rounds {

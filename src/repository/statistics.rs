@@ -46,7 +46,7 @@ impl BatchTotals {
     }
 }
 
-/// Why a request was turned away before the model ran for it.
+/// Why a request was turned away, or given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// The queue was full.

@@ -66,7 +66,7 @@ pub(super) async fn run(
 
 /// Decodes a photograph on a core of its own and runs the model on it.
 pub(super) async fn run_photograph(
-    model: &Arc<LoadedModel>,
+    model: &LoadedModel,
     photograph: Bytes,
     limits: DecodeLimits,
     terms: Terms,
@@ -77,11 +77,12 @@ pub(super) async fn run_photograph(
     let datatype =
         model.signature.inputs.get(input).ok_or_else(|| misfit("the model has no input".to_owned()))?.datatype;
     // Queued, a photograph waits undecoded: that is a few hundred kB, not some MB.
-    let (bytes, pinned) = (photograph.len(), model.clone());
+    let pipeline = model.config.pipeline.image_classification.as_ref();
+    let preparation = pipeline.ok_or_else(|| misfit("the model takes no photographs".to_owned()))?.preparation();
+    let bytes = photograph.len();
     let make = Box::new(move || {
-        let pipeline = pinned.config.pipeline.image_classification.as_ref().ok_or("the model takes no photographs")?;
         let image = image::decode(&photograph, limits).map_err(|error| error.to_string())?;
-        let tensor = pipeline.preparation().prepare(&image, datatype).map_err(|error| error.to_string())?;
+        let tensor = preparation.prepare(&image, datatype).map_err(|error| error.to_string())?;
         Ok(vec![tensor])
     });
     taken_apart(model, model.run_prepared(make, bytes, vec![output], terms).await, 1, started)

@@ -132,6 +132,11 @@ impl ResponseCache {
 impl Drop for ResponseCache {
     fn drop(&mut self) {
         self.budget.leave(&self.store);
+        // Freeing a hundred thousand answers takes its time, and whoever drops this may have callers to serve.
+        if self.bytes() > 1 << 20 {
+            let store = self.store.clone();
+            let _ = std::thread::Builder::new().name("cache-drop".to_owned()).spawn(move || drop(store));
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::toml_check::in_range;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServingConfig {
-    /// How many calls may wait for one model; the next one is refused.
+    /// How many calls of each priority may wait for one model; the next one is refused.
     #[serde(deserialize_with = "in_range::<1, 1_000_000, _, _>")]
     pub max_queue_size: usize,
     /// How long a call that names no timeout may take, waiting included, in milliseconds.

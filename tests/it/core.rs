@@ -159,7 +159,7 @@ fn a_model_that_nobody_calls_gives_its_memory_back_and_the_next_call_loads_it_ag
         let answer = client.post_json("/v2/models/slow/infer", &slow_request(value)).json();
         assert_eq!(answer["outputs"][0]["data"], json!(vec![value; 16]));
     }
-    daemon.wait_for_log("another instance loaded");
+    daemon.wait_for_log("instance loaded");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn calls_that_wait_while_a_core_is_free_get_another_instance() {
                 }
             });
         }
-        daemon.wait_for_log("another instance loaded");
+        daemon.wait_for_log("instance loaded");
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
@@ -210,7 +210,7 @@ fn above_the_memory_budget_the_model_used_least_recently_gives_way_and_comes_bac
 fn the_choice_of_a_runtime_is_measured_once_and_remembered() {
     let root = TestRoot::new().models(&["add_sub"]).set("runtimes.measure=true");
     let daemon = root.start();
-    let profiles = daemon.root.folder.path().join("cache/profiles");
+    let profiles = daemon.root.folder.path().join("profiles");
     let kept: Vec<_> = fs::read_dir(&profiles).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(kept.len(), 1);
     let profile: Value = serde_json::from_slice(&fs::read(&kept[0]).unwrap()).unwrap();
@@ -250,7 +250,80 @@ fn a_goal_that_cannot_be_met_fails_and_says_so() {
     let output = root.command(&arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(String::from_utf8_lossy(&output.stdout).contains("No way meets the goal"));
-    assert!(!root.folder.path().join("cache/profiles").exists());
+    assert!(!root.folder.path().join("profiles").exists());
     let output = root.command(&["tune", "slow", "--goal", "speed"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn photographs_whose_callers_are_gone_do_not_outlive_their_model_under_a_lock() {
+    let daemon = TestRoot::new().models(&["efficientnet_lite0"]).set("runtimes.threads=1").start();
+    let photograph = crate::daemon::data("photos/chelsea.jpg");
+    let head = |timeout: u32| {
+        format!(
+            "POST /v2/models/efficientnet_lite0/infer HTTP/1.1\r\nhost: x\r\ncontent-type: image/jpeg\r\n\
+             x-ledge-timeout-ms: {timeout}\r\ncontent-length: {}\r\n\r\n",
+            photograph.len()
+        )
+    };
+    let mut client = daemon.client();
+    for round in 0..3 {
+        let mut callers: Vec<Client> = (0..40).map(|_| daemon.client()).collect();
+        for (place, caller) in callers.iter_mut().enumerate() {
+            // Some deadlines pass in the queue.
+            let timeout = if place % 2 == 0 { 5 } else { 60_000 };
+            caller.send(&[head(timeout).as_bytes(), &photograph].concat());
+        }
+        assert_eq!(client.post("/v2/repository/models/efficientnet_lite0/load", &[], b"").status, 200, "round {round}");
+        for caller in &mut callers {
+            assert!(matches!(caller.receive().status, 200 | 504));
+        }
+        assert_eq!(client.get("/v2/health/live").status, 200);
+    }
+}
+
+#[test]
+fn after_a_run_on_all_cores_a_model_that_is_bound_to_one_of_them_is_not_forgotten() {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
+    let last: usize = allowed.rsplit(['-', ',']).next().unwrap().parse().unwrap();
+    let daemon = TestRoot::new()
+        .models(&["slow", "add_sub"])
+        .file("slow/model.toml", "[instance_group]\nthreads = 1024\n")
+        .file("add_sub/model.toml", format!("[instance_group]\ncores = [{last}]\n"))
+        .start();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut client = daemon.client();
+                for value in 0..10 {
+                    assert_eq!(client.post_json("/v2/models/slow/infer", &slow_request(f64::from(value))).status, 200);
+                }
+            });
+        }
+        scope.spawn(|| {
+            let mut client = daemon.client();
+            for value in 0..100 {
+                let answer = client.post_json("/v2/models/add_sub/infer", &add_sub_request(1, value));
+                assert_eq!(answer.status, 200, "{answer:?}");
+            }
+        });
+    });
+}
+
+#[test]
+fn the_model_config_tells_how_requests_are_put_together_and_remembered() {
+    let text = "max_batch_size = 8\n[dynamic_batching]\nmax_queue_delay_us = 500\npreferred_batch_sizes = [4, 2]\n\
+                [queue]\nmax_size = 7\ndefault_timeout_ms = 90\n[response_cache]\nenable = true\n";
+    let daemon = TestRoot::new().models(&["add_sub", "slow"]).file("add_sub/model.toml", text).start();
+    let config = daemon.client().get("/v2/models/add_sub/config").json();
+    let batching = &config["dynamic_batching"];
+    assert_eq!(batching["preferred_batch_size"], json!([2, 4]));
+    assert_eq!(batching["max_queue_delay_microseconds"], 500);
+    assert_eq!((&batching["priority_levels"], &batching["default_priority_level"]), (&json!(2), &json!(1)));
+    let policy = &batching["default_queue_policy"];
+    assert_eq!((&policy["max_queue_size"], &policy["default_timeout_microseconds"]), (&json!(7), &json!(90_000)));
+    assert_eq!(config["response_cache"], json!({"enable": true}));
+    let plain = daemon.client().get("/v2/models/slow/config").json();
+    assert!(plain.get("dynamic_batching").is_none() && plain.get("response_cache").is_none(), "{plain}");
 }

@@ -43,6 +43,9 @@ impl Daemon {
             format!("repository.path={}", text(repository)),
             format!("state.path={}", text(state)),
             format!("runtimes.cache={}", text(cache)),
+            // The same load as in-process, where nobody has a quota.
+            "quota.max_rate_per_principal=0".to_owned(),
+            "quota.max_concurrent_per_principal=0".to_owned(),
         ];
         for setting in globals.set.iter().chain(&own) {
             command.arg("--set").arg(setting);

@@ -53,7 +53,7 @@ impl Metrics<'_, '_> {
         self.by("outcome", "inference_requests", "Requests by outcome", |live| {
             [("success", live.counters.success), ("fail", live.counters.fail)].map(count)
         })?;
-        let help = "Requests turned away before the model ran, by reason; they are among the failed ones";
+        let help = "Requests turned away, or given up at their deadline, by reason; they are among the failed ones";
         self.by("reason", "inference_refusals", help, |live| {
             Refusal::ALL.map(|why| (why.as_str(), ConstCounter::new(live.counters.refusals.of(why))))
         })?;

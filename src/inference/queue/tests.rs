@@ -43,6 +43,10 @@ fn take(queue: &mut Queue, policy: Option<&BatchPolicy>, now: Instant) -> Vec<f3
     queue.take(Priority::Interactive, policy, now).iter().map(tag).collect()
 }
 
+fn bytes(queue: &Queue) -> usize {
+    queue.levels.iter().map(|level| level.bytes).sum()
+}
+
 fn is_refused(receiver: &mut Receiver) -> bool {
     matches!(receiver.try_recv(), Ok(Err(InferError::Overloaded { .. })))
 }
@@ -92,7 +96,7 @@ fn callers_that_left_make_room_and_are_never_run() {
     queue.offer(maker.stays(1, 1, 3.0));
     assert_eq!(take(&mut queue, None, maker.now), [2.0]);
     assert_eq!(take(&mut queue, None, maker.now), [3.0]);
-    assert_eq!((queue.len(), queue.bytes), (0, 0));
+    assert_eq!((queue.len(), bytes(&queue)), (0, 0));
 }
 
 #[test]
@@ -103,7 +107,7 @@ fn a_job_past_its_deadline_is_dropped_unrun() {
     queue.offer(late);
     assert_eq!(queue.due(Priority::Interactive, None, maker.now), Due::Never);
     assert_eq!(receiver.try_recv().unwrap_err(), oneshot::error::TryRecvError::Closed);
-    assert_eq!((queue.len(), queue.bytes), (0, 0));
+    assert_eq!((queue.len(), bytes(&queue)), (0, 0));
 }
 
 #[test]
@@ -135,6 +139,62 @@ fn in_a_full_queue_the_newcomer_takes_the_place_of_who_holds_most() {
     let (job, mut second) = maker.job(2, 1, 11.0, LONG, Priority::Interactive);
     queue.offer(job);
     assert!(is_refused(&mut second));
+}
+
+#[test]
+fn background_work_takes_no_room_from_interactive_work() {
+    let mut maker = Maker::new();
+    let mut queue = Queue::new(QueueLimits { jobs: 10, bytes: 40 });
+    let (job, mut background) = maker.job(1, 10, 1.0, LONG, Priority::Batch);
+    queue.offer(job);
+    queue.offer(maker.stays(2, 10, 2.0));
+    assert!(!is_refused(&mut background));
+    assert_eq!(queue.len(), 2);
+}
+
+#[test]
+fn nobody_is_displaced_for_a_newcomer_that_does_not_fit_all_the_same() {
+    let mut maker = Maker::new();
+    let mut queue = Queue::new(QueueLimits { jobs: 100, bytes: 400 });
+    // One caller holds 40 bytes in ten jobs, another 200 in one.
+    for tag in [1.0; 10] {
+        queue.offer(maker.stays(1, 1, tag));
+    }
+    queue.offer(maker.stays(2, 50, 2.0));
+    let (job, mut large) = maker.job(3, 75, 3.0, LONG, Priority::Interactive);
+    queue.offer(job);
+    assert!(is_refused(&mut large));
+    assert_eq!(queue.len(), 11);
+    // A small one does fit.
+    queue.offer(maker.stays(3, 40, 3.0));
+    assert_eq!((queue.len(), bytes(&queue)), (12, 400));
+}
+
+#[test]
+fn who_holds_most_bytes_makes_room_for_a_smaller_newcomer() {
+    let mut maker = Maker::new();
+    let mut queue = Queue::new(QueueLimits { jobs: 100, bytes: 400 });
+    for tag in [1.0, 2.0, 3.0, 4.0] {
+        queue.offer(maker.stays(1, 25, tag));
+    }
+    queue.offer(maker.stays(2, 30, 9.0));
+    assert_eq!((queue.len(), bytes(&queue)), (3, 320));
+    assert_eq!(queue.take_dead().len(), 2);
+    let order: Vec<f32> = (0..3).flat_map(|_| take(&mut queue, None, maker.now)).collect();
+    assert_eq!(order, [1.0, 9.0, 2.0]);
+}
+
+#[test]
+fn what_is_still_to_be_made_into_tensors_does_not_wait_for_company() {
+    let mut maker = Maker::new();
+    let policy = BatchPolicy::powers_of_two(4, Duration::from_millis(5));
+    let mut queue = Queue::new(LIMITS);
+    let mut job = maker.stays(1, 1, 1.0);
+    job.inputs = JobInputs::Prepare { make: Box::new(|| Err(String::new())), bytes: 7 };
+    queue.offer(job);
+    assert_eq!(queue.due(Priority::Interactive, Some(&policy), maker.now), Due::Now);
+    queue.offer(maker.stays(1, 1, 2.0));
+    assert_eq!(queue.take(Priority::Interactive, Some(&policy), maker.now).len(), 1);
 }
 
 #[test]
@@ -205,13 +265,13 @@ proptest! {
                 None => run.extend(taken(&mut queue, maker.now)?),
             }
         }
-        while queue.len() > 0 {
+        while !queue.is_empty() {
             let more = taken(&mut queue, maker.now)?;
             prop_assert!(!more.is_empty());
             run.extend(more);
         }
         prop_assert_eq!(run.len(), sent);
-        prop_assert_eq!(queue.bytes, 0);
+        prop_assert_eq!(bytes(&queue), 0);
         for caller in 1..5 {
             let order: Vec<f32> = run.iter().filter(|(who, tag)| *who == caller && *tag >= 0.0).map(|(_, tag)| *tag).collect();
             prop_assert!(order.is_sorted());

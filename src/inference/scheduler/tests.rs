@@ -50,7 +50,7 @@ impl Machine {
     /// With all its workers asleep.
     fn new(workers: usize) -> Self {
         let (alive, start) = (watch::Sender::new(()), Instant::now());
-        let mut state = State::new(workers);
+        let mut state = State::new(workers, None);
         for worker in 0..workers {
             assert!(matches!(state.next(worker, start), Next::Sleep(None)));
         }
@@ -76,6 +76,7 @@ impl Machine {
         let mut entry = Entry::new(queue, scale, None, workers, self.start);
         entry.instances = instances;
         entry.bytes_each = 100;
+        entry.steady = true;
         entry.idle = (0..instances).map(|_| self.instance()).collect();
         self.state.add(entry)
     }
