@@ -5,7 +5,7 @@ use std::io::Read;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use flate2::Compression;
 use flate2::bufread::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
@@ -16,6 +16,12 @@ use super::reply::Failure;
 
 /// Smaller answers are not packed: the header would weigh as much as what is saved.
 const LEAST_PACKED: usize = 1024;
+
+/// The most memory that is set aside for a body before it has come.
+const MOST_RESERVED: usize = 8 << 20;
+
+/// A body above this is not read into memory when its model's queue is full already.
+const LARGE: usize = 16 << 10;
 
 /// Reads the whole body, unpacked. `limit` holds for the bytes on the wire and for the unpacked ones.
 pub async fn read(headers: &HeaderMap, body: Body, config: &HttpConfig) -> Result<Bytes, Failure> {
@@ -30,14 +36,13 @@ pub async fn read(headers: &HeaderMap, body: Body, config: &HttpConfig) -> Resul
     if announced.is_some_and(|length| length > limit) {
         return Err(too_large());
     }
-    let collected =
-        tokio::time::timeout(config.body_timeout(), Limited::new(body, limit).collect()).await.map_err(|_| {
-            let message =
-                format!("the body did not arrive within {} ms (http.body_timeout_ms)", config.body_timeout_ms);
-            Failure::new(StatusCode::REQUEST_TIMEOUT, message)
-        })?;
-    let bytes = match collected {
-        Ok(collected) => collected.to_bytes(),
+    let assembled = assemble(Limited::new(body, limit), announced);
+    let assembled = tokio::time::timeout(config.body_timeout(), assembled).await.map_err(|_| {
+        let message = format!("the body did not arrive within {} ms (http.body_timeout_ms)", config.body_timeout_ms);
+        Failure::new(StatusCode::REQUEST_TIMEOUT, message)
+    })?;
+    let bytes = match assembled {
+        Ok(bytes) => bytes,
         Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),
         Err(error) => return Err(Failure::new(StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}"))),
     };
@@ -55,6 +60,48 @@ pub async fn read(headers: &HeaderMap, body: Body, config: &HttpConfig) -> Resul
             }
         }
     }
+}
+
+/// The frames of a body in one piece.
+///
+/// Each is copied and let go as it comes, so that the connection reads the next one into the same memory. A body that
+/// came in one frame is not copied.
+async fn assemble(body: Limited<Body>, announced: Option<usize>) -> Result<Bytes, axum::BoxError> {
+    let mut body = std::pin::pin!(body);
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        if whole.is_empty() {
+            if announced == Some(data.len()) {
+                return Ok(data);
+            }
+            // What is announced need not come: beyond this it is believed as it does.
+            whole.reserve(announced.unwrap_or(0).min(MOST_RESERVED).max(data.len()));
+        }
+        whole.extend_from_slice(&data);
+    }
+    Ok(whole.freeze())
+}
+
+/// Reads a body that nobody wants, so that its sender can go on to read the answer. False when it does not end in time
+/// or is too large; the connection is then closed.
+pub async fn discard(body: Body, config: &HttpConfig) -> bool {
+    let drain = async {
+        let mut body = std::pin::pin!(Limited::new(body, config.max_body_bytes));
+        while let Some(frame) = body.frame().await {
+            if frame.is_err() {
+                return false;
+            }
+        }
+        true
+    };
+    tokio::time::timeout(config.body_timeout(), drain).await.unwrap_or(false)
+}
+
+/// Whether a body is announced that costs more to keep than the question whether it is wanted.
+pub fn is_large(headers: &HeaderMap) -> bool {
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    length.is_none_or(|length| length > LARGE)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -38,6 +38,13 @@ pub async fn infer(
     let (parts, body) = request.into_parts();
     let target = target(&path)?;
     let arrived = Instant::now();
+    if body::is_large(&parts.headers) {
+        let priority = HeaderTerms::read(&parts.headers, arrived)?.priority;
+        if let Some(refused) = app.serving().refusal(&target.model, target.version, priority, &principal) {
+            body::discard(body, app.config()).await;
+            return Err(refused.into());
+        }
+    }
     let bytes = body::read(&parts.headers, body, app.config()).await?;
     let header_length = header_length(&parts.headers)?;
     let terms = HeaderTerms::read(&parts.headers, arrived)?;

@@ -10,8 +10,9 @@ use super::batcher::BatchPolicy;
 use super::engine::Engine;
 use super::queue::{Job, JobInputs, Preparation, QueueLimits};
 use super::scheduler::Scale;
-use super::terms::Terms;
+use super::terms::{Priority, Terms};
 use super::warm_up::WarmUp;
+use crate::principal::Principal;
 use crate::tensor::Tensor;
 
 /// Why a run gave no tensors.
@@ -154,6 +155,11 @@ impl Instances {
     /// How much of each priority may wait.
     pub fn limits(&self) -> QueueLimits {
         self.spec.limits
+    }
+
+    /// How many wait, when another call of that caller would be refused for their number as things stand.
+    pub fn refusal(&self, priority: Priority, principal: &Principal) -> Option<usize> {
+        self.engine.with(self.id, |entry| entry.queue.refusal(priority, principal))?
     }
 
     /// Has every later instance run this before it serves. The first call counts.

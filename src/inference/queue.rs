@@ -164,6 +164,15 @@ impl Queue {
         }
     }
 
+    /// How many wait, when another job of that caller would be refused for their number.
+    pub fn refusal(&self, priority: Priority, principal: &Principal) -> Option<usize> {
+        let level = self.level(priority);
+        let held = |lane: &Lane| lane.jobs.len();
+        let own = level.lanes.iter().find(|lane| lane.principal == *principal).map_or(0, held);
+        let most = level.lanes.iter().map(held).max().unwrap_or(0);
+        (level.jobs >= self.limits.jobs && most <= own + 1).then_some(level.jobs)
+    }
+
     /// The inputs of jobs that were not run, to be dropped by the caller.
     pub fn take_dead(&mut self) -> Vec<JobInputs> {
         std::mem::take(&mut self.dead)

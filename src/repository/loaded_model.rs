@@ -14,8 +14,9 @@ use crate::inference::batcher::BatchPolicy;
 use crate::inference::instance::{Answer, InferError, Instances, Residence};
 use crate::inference::queue::Preparation;
 use crate::inference::scheduler::Scale;
-use crate::inference::terms::Terms;
+use crate::inference::terms::{Priority, Terms};
 use crate::names::{ModelName, ModelVersion};
+use crate::principal::Principal;
 use crate::tensor::Tensor;
 
 /// What the daemon's configuration says for every model.
@@ -131,6 +132,11 @@ impl LoadedModel {
     /// How many requests of each priority may wait.
     pub fn queue_limit(&self) -> usize {
         self.instances.limits().jobs
+    }
+
+    /// How many wait, when another request of that caller would be refused for their number as things stand.
+    pub fn refusal(&self, priority: Priority, principal: &Principal) -> Option<usize> {
+        self.instances.refusal(priority, principal)
     }
 
     /// How many instances there are now, what they take, and how many requests wait.

@@ -287,6 +287,27 @@ impl Serving {
         Ok((Classified { response, labels }, counted))
     }
 
+    /// Refuses a call whose body has not been read yet, and counts it, when its model's queue is full already.
+    ///
+    /// `None` says only that there is a place now. A model with a response cache may know the answer, so it is asked
+    /// with the body.
+    pub fn refusal(
+        &self,
+        name: &ModelName,
+        version: Option<ModelVersion>,
+        priority: Option<Priority>,
+        principal: &Principal,
+    ) -> Option<ServingError> {
+        let model = self.repository.pin(name, version).ok()?;
+        if model.config.response_cache.enable {
+            return None;
+        }
+        let depth = model.refusal(priority.unwrap_or_default(), principal)?;
+        let error = ServingError::Overloaded { model: name.clone(), depth };
+        Call::new(&self.audit, model, principal, Instant::now()).refuse(Refusal::QueueFull);
+        Some(error)
+    }
+
     /// Lets a call in, or says why not.
     fn admit(&self, call: &Call<'_>, priority: Option<Priority>) -> Result<Permit, Refused> {
         let limited = call.model.config.limits.is_set();

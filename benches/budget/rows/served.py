@@ -11,6 +11,13 @@ from .requests import beside, oip_binary, own_format, peer_lanes
 DECODE = re.compile(rb'"decode":([0-9.eE+-]+)')
 
 
+def prepare_cpu(server, model):
+    """Seconds of the daemon's CPU time that decoding the photographs for MODEL took so far."""
+    text = server.get("/metrics", "GET")[1].decode()
+    series = rf'^ledge_inference_prepare_cpu_seconds_total{{model="{model}",[^}}]*}} (\S+)$'
+    return float(re.search(series, text, re.M).group(1))
+
+
 class PhotoLane(ServedLane):
     """Photographs, with the decoding time that each answer tells (`time_ms.decode`, by the clock on the wall), and the
     CPU time of decoding in each round, which the daemon counts.
@@ -22,16 +29,10 @@ class PhotoLane(ServedLane):
         super().__init__("Ledge, JPEG", server, call, self.note_decoding)
 
     def measure(self, seconds):
-        before = self.prepare_cpu()
+        before = prepare_cpu(self.server, self.model)
         measured = super().measure(seconds)
-        self.decode_cpu_us.append((self.prepare_cpu() - before) / measured.calls * 1e6)
+        self.decode_cpu_us.append((prepare_cpu(self.server, self.model) - before) / measured.calls * 1e6)
         return measured
-
-    def prepare_cpu(self):
-        """Seconds of CPU that decoding took so far."""
-        text = self.server.get("/metrics", "GET")[1].decode()
-        series = rf'^ledge_inference_prepare_cpu_seconds_total{{model="{self.model}",[^}}]*}} (\S+)$'
-        return float(re.search(series, text, re.M).group(1))
 
     def note_decoding(self, connection):
         self.decode_us.append(float(DECODE.search(connection.body).group(1)) * 1e3)

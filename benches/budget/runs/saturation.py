@@ -7,21 +7,23 @@ from ..inprocess import open_reference
 from ..ledge import Ledge, pipeline_config
 from ..lanes import Lane, Round
 from ..load import closed_loop, throughput
-
+from ..rows.served import prepare_cpu
 from ..wire import binary_call, request
 
 
 class SaturatedLane(Lane):
     """A server asked by many callers at once."""
 
-    def __init__(self, name, server, data, callers):
+    def __init__(self, name, server, data, callers, model=None):
+        """MODEL, of photographs, has the CPU time of decoding noted for each round, too."""
         super().__init__(name)
-        self.server, self.data, self.callers = server, data, callers
-        self.throughputs, self.client_us = [], []
+        self.server, self.data, self.callers, self.model = server, data, callers, model
+        self.throughputs, self.client_us, self.decode_cpu_us = [], [], []
 
     def measure(self, seconds):
         pids = processes.tree(self.server.pid)
         client = processes.cpu_ns([os.getpid()])
+        decoding = prepare_cpu(self.server, self.model) if self.model else 0
         threads, server = processes.thread_cpu_ns(pids), processes.cpu_ns(pids)
         samples = closed_loop(self.server.port, self.data, self.callers, seconds)
         server, after = processes.cpu_ns(pids) - server, processes.thread_cpu_ns(pids)
@@ -29,6 +31,8 @@ class SaturatedLane(Lane):
         if wrong:
             raise RuntimeError(f"{self.name}: {len(wrong)} of {len(samples)} answered otherwise, such as {wrong[0]}")
         per_call = 1e3 * len(samples)
+        if self.model:
+            self.decode_cpu_us.append((prepare_cpu(self.server, self.model) - decoding) / len(samples) * 1e6)
         self.throughputs.append(throughput(samples))
         self.client_us.append((processes.cpu_ns([os.getpid()]) - client) / per_call)
         each = {thread: (name, (ns - threads.get(thread, ("", 0))[1]) / per_call) for thread, (name, ns) in after.items()}
@@ -56,7 +60,7 @@ def one_runtime(daemon, runtime, cores, options):
     if runtime == "onnxruntime":
         references[f"one instance of {cores} spinning threads"] = open_reference(*where, threads=cores, spin=True)
     tensors = SaturatedLane("602 KB over the socket", daemon, binary_call(f"network_{runtime}", stage.picture()), 2 * cores)
-    photos = SaturatedLane("JPEG in", daemon, photo, 2 * cores)
+    photos = SaturatedLane("JPEG in", daemon, photo, 2 * cores, f"network_{runtime}")
     try:
         lanes = [*references.values(), tensors, photos]
         for lane in lanes:

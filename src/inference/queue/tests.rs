@@ -142,6 +142,20 @@ fn in_a_full_queue_the_newcomer_takes_the_place_of_who_holds_most() {
 }
 
 #[test]
+fn a_refusal_can_be_told_before_the_job_is_there() {
+    let mut maker = Maker::new();
+    let mut queue = Queue::new(QueueLimits { jobs: 2, bytes: 1 << 20 });
+    let (noisy, quiet) = (Principal::User(1), Principal::User(2));
+    assert_eq!(queue.refusal(Priority::Interactive, &noisy), None);
+    for tag in [1.0, 2.0] {
+        queue.offer(maker.stays(1, 1, tag));
+    }
+    assert_eq!(queue.refusal(Priority::Interactive, &noisy), Some(2));
+    assert_eq!(queue.refusal(Priority::Interactive, &quiet), None, "it would take a place of the other");
+    assert_eq!(queue.refusal(Priority::Batch, &noisy), None);
+}
+
+#[test]
 fn background_work_takes_no_room_from_interactive_work() {
     let mut maker = Maker::new();
     let mut queue = Queue::new(QueueLimits { jobs: 10, bytes: 40 });
