@@ -2,6 +2,9 @@
 
 PYTHON ?= python3
 
+# ONNX Runtime sends telemetry otherwise. Ledge sees to that itself; this is for the Python tools.
+export ORT_DISABLE_TELEMETRY := 1
+
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test build run test test-peers test-quantize bench bench-peers clean
 .NOTPARALLEL:

@@ -4,8 +4,11 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use ledge::cli::{Cli, Exit, Output};
+use ledge::sys;
 
 fn main() -> ExitCode {
+    // First of all, while there is one thread.
+    sys::switch_runtime_telemetry_off();
     let exit = Cli::parse().run(&mut Output::stdout());
     exit.unwrap_or_else(|error| Exit::of(&error)).into()
 }

@@ -4,6 +4,19 @@
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 
+/// What ONNX Runtime looks for before it sends telemetry.
+pub const NO_TELEMETRY: &str = "ORT_DISABLE_TELEMETRY";
+
+/// Keeps ONNX Runtime from telling its maker about this box. From 1.31 on its Linux library looks up
+/// `mobile.events.data.microsoft.com` seconds after it is loaded, and its own switch (`DisableTelemetryEvents`) comes too
+/// late. To be called before any thread is started; `onnxruntime.rs` refuses to load the library without it.
+#[expect(clippy::disallowed_methods, reason = "the library reads the environment, and there is one thread yet")]
+pub fn switch_runtime_telemetry_off() {
+    // SAFETY: set_var(3) must not run while another thread reads the environment; main calls this before it does anything
+    // else, so there is no other thread.
+    unsafe { std::env::set_var(NO_TELEMETRY, "1") };
+}
+
 /// Frees a port of a model, which the crate `openvino` 0.11.1 leaves allocated. The node must not be used afterwards.
 pub fn free_openvino_port(node: &mut ManuallyDrop<openvino::Node>) {
     type Pointer = *mut openvino_sys::ov_output_const_port_t;

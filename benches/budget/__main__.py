@@ -4,12 +4,14 @@ The daemon measured is target/release/ledge. Nothing is written outside .ledge/b
 """
 import argparse
 import json
+import os
 import signal
 import sys
 import time
 from pathlib import Path
 
 sys.dont_write_bytecode = True
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # in-process and peers: ONNX Runtime's threads for it would be measured, too
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # the packages `budget` and `peers`
 
 from budget import ledge, processes, stage, table  # noqa: E402

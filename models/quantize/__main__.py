@@ -19,6 +19,7 @@ import os  # noqa: E402
 import platform  # noqa: E402
 from pathlib import Path  # noqa: E402
 
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # else ONNX Runtime tells its maker about this machine
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
 sys.path.append(str(HERE.parent / "setup"))

@@ -166,7 +166,9 @@ class Setup:
     def run_recipe(self, script, *arguments):
         # -s: the user's own packages stay out; PYTHONPATH comes before those of a virtual environment.
         result = subprocess.run(
-            [sys.executable, "-s", "-B", script, *arguments], env=dict(os.environ, PYTHONPATH=str(self.python)),
+            [sys.executable, "-s", "-B", script, *arguments],
+            # Else ONNX Runtime tells its maker about this machine.
+            env=dict(os.environ, PYTHONPATH=str(self.python), ORT_DISABLE_TELEMETRY="1"),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if result.returncode:
             raise Failure(f"{script.relative_to(self.checkout)} failed:\n{result.stdout}")

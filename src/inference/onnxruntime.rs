@@ -13,6 +13,7 @@ use ort::value::{DynValue, PrimitiveTensorElementType, Tensor as OrtTensor, Tens
 use super::backend::{
     Backend, ComputeTime, Format, LoadError, LoadOptions, ModelFiles, Port, RunError, RunResult, Runtime, Signature,
 };
+use crate::sys;
 use crate::tensor::{DataType, Element, Tensor};
 
 /// The runtime's library, loaded; one a process.
@@ -27,6 +28,10 @@ impl OnnxRuntime {
     ///
     /// The library and its one environment live until the process ends, as ONNX Runtime asks.
     pub fn open(library: &Path) -> Result<Self, String> {
+        // Nothing leaves the box: rather no runtime than one that calls home.
+        if std::env::var_os(sys::NO_TELEMETRY).is_none_or(|value| value != "1") {
+            return Err(format!("{} is not 1, and without it ONNX Runtime sends telemetry", sys::NO_TELEMETRY));
+        }
         let environment = ort::init_from(library)
             .map_err(|error| error.to_string())?
             .with_name("ledge")

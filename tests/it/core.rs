@@ -327,3 +327,17 @@ fn the_model_config_tells_how_requests_are_put_together_and_remembered() {
     let plain = daemon.client().get("/v2/models/slow/config").json();
     assert!(plain.get("dynamic_batching").is_none() && plain.get("response_cache").is_none(), "{plain}");
 }
+
+/// ONNX Runtime notes the session of its telemetry in the temporary folder as soon as it is loaded; later it looks its
+/// maker's host up. Without the note it does neither.
+#[test]
+fn onnx_runtime_starts_no_telemetry() {
+    let root = TestRoot::new().models(&["add_sub"]);
+    let temporary = tempfile::tempdir().unwrap();
+    let request = root.folder.path().join("request.json");
+    crate::daemon::write(&request, add_sub_request(1, 1).to_string().as_bytes());
+    let mut command = root.command(&["infer", "add_sub", request.to_str().unwrap()]);
+    let output = command.env("TMPDIR", temporary.path()).env_remove("ORT_DISABLE_TELEMETRY").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
+}
