@@ -64,6 +64,8 @@ pub struct Answer {
     pub status: u16,
     /// The body.
     pub body: Bytes,
+    /// After what time another try is worth it, where the daemon says so.
+    pub retry_after: Option<Duration>,
 }
 
 fn target(url: &str) -> Result<Target, EgressError> {
@@ -110,8 +112,8 @@ impl DaemonConnection {
     }
 
     /// Posts `body` and waits for the whole answer.
-    pub async fn post(&mut self, path: &str, content_type: &str, body: Bytes) -> Result<Answer, EgressError> {
-        let request = Request::post(path).header(http::header::CONTENT_TYPE, content_type);
+    pub async fn post(&mut self, path: &str, headers: &[(&str, &str)], body: Bytes) -> Result<Answer, EgressError> {
+        let request = headers.iter().fold(Request::post(path), |request, (name, value)| request.header(*name, *value));
         self.exchange(request, path, body).await
     }
 
@@ -132,8 +134,10 @@ impl DaemonConnection {
         }
         let response = self.sender.send_request(request).await?;
         let status = response.status().as_u16();
+        let retry_after = response.headers().get(http::header::RETRY_AFTER);
+        let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok()).map(Duration::from_secs);
         let body = response.into_body().collect().await?.to_bytes();
-        Ok(Answer { status, body })
+        Ok(Answer { status, body, retry_after })
     }
 }
 

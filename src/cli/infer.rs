@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::daemon;
 use crate::egress::DaemonConnection;
 use crate::inference::Runtimes;
+use crate::inference::terms::Priority;
 use crate::names::{ModelName, ModelVersion};
 use crate::pipeline::image::ImageFormat;
 use crate::principal::Principal;
@@ -39,6 +40,10 @@ pub struct InferArgs {
     /// Ask a running server instead, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock.
     #[arg(long)]
     pub url: Option<String>,
+    /// How urgent it is to the server, with --url: several files are background work, which takes what is left over and
+    /// waits while the server has no room [default: interactive for one file, batch for more].
+    #[arg(long, value_enum, requires = "url")]
+    pub priority: Option<Urgency>,
     /// The version of the model [default: what the server would answer with].
     #[arg(long = "version", value_name = "N")]
     pub model_version: Option<ModelVersion>,
@@ -48,6 +53,15 @@ pub struct InferArgs {
     /// How to write the answers.
     #[arg(long, value_enum, default_value_t = InferFormat::Table)]
     pub format: InferFormat,
+}
+
+/// How urgent a call is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Urgency {
+    /// Somebody waits.
+    Interactive,
+    /// Background work.
+    Batch,
 }
 
 /// How to write the answers.
@@ -79,8 +93,10 @@ pub fn run(globals: &Globals, args: &InferArgs, out: &mut Output) -> anyhow::Res
         let target = Target { model: args.model.clone(), version: args.model_version };
         if let Some(url) = &args.url {
             let mut daemon = DaemonConnection::open(url).await?;
+            let usual = if files.len() == 1 { Urgency::Interactive } else { Urgency::Batch };
+            let urgency = args.priority.unwrap_or(usual);
             for file in &files {
-                let answer = ask_daemon(&mut daemon, &target, file).await;
+                let answer = ask_daemon(&mut daemon, &target, file, urgency).await;
                 progress.suspend(|| report.write(file, answer))?;
                 progress.inc(1);
             }
@@ -177,12 +193,21 @@ async fn ask(serving: &Serving, target: &Target, file: &Path) -> Answer {
     Ok(serde_json::from_slice(&encoded.into_bytes())?)
 }
 
-async fn ask_daemon(daemon: &mut DaemonConnection, target: &Target, file: &Path) -> Answer {
+async fn ask_daemon(daemon: &mut DaemonConnection, target: &Target, file: &Path, urgency: Urgency) -> Answer {
     let content = Bytes::from(std::fs::read(file)?);
     let kind = ImageFormat::sniff(&content).map_or("application/json", ImageFormat::content_type);
     let version = target.version.map(|version| format!("/versions/{version}")).unwrap_or_default();
     let path = format!("/v2/models/{}{version}/infer", target.model);
-    let answer = daemon.post(&path, kind, content).await?;
+    let priority = if urgency == Urgency::Batch { Priority::Batch } else { Priority::Interactive };
+    let headers = [("content-type", kind), ("x-ledge-priority", priority.as_str())];
+    let answer = loop {
+        let answer = daemon.post(&path, &headers, content.clone()).await?;
+        match answer.retry_after {
+            // Background work has time: until the queue has room, or its hours begin.
+            Some(pause) if answer.status == 429 && urgency == Urgency::Batch => tokio::time::sleep(pause).await,
+            _ => break answer,
+        }
+    };
     let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     if answer.status == 200 {
         return Ok(body);

@@ -245,7 +245,7 @@ fn tune_keeps_what_it_found_and_the_daemon_uses_it() {
 
 #[test]
 fn a_goal_that_cannot_be_met_fails_and_says_so() {
-    let root = TestRoot::new().models(&["slow"]);
+    let root = TestRoot::new().models(&["slow"]).file("slow/model.toml", "runtime = \"onnxruntime\"\n");
     let arguments = ["tune", "slow", "--goal", "p99<=1ms@20/s", "--slice", "100", "--rounds", "1", "--dry-run"];
     let output = root.command(&arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
@@ -340,4 +340,27 @@ fn onnx_runtime_starts_no_telemetry() {
     let output = command.env("TMPDIR", temporary.path()).env_remove("ORT_DISABLE_TELEMETRY").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_folder_is_background_work_that_waits_for_its_turn() {
+    // Two calls a second, one at once: of three the last two are told to come again.
+    let daemon =
+        TestRoot::new().models(&["add_sub"]).set("quota.max_rate_per_principal=2").set("quota.burst=1").start();
+    let folder = tempfile::tempdir().unwrap();
+    for value in 0..3 {
+        let body = add_sub_request(1, value).to_string();
+        crate::daemon::write(&folder.path().join(format!("{value}.json")), body.as_bytes());
+    }
+    let ask = |arguments: &[&str]| {
+        let url = format!("http://{}", daemon.address);
+        let files = folder.path().to_str().unwrap();
+        let verb = ["infer", "add_sub", files, "--format", "jsonl", "--url", &url];
+        daemon.root.command(&[&verb, arguments].concat()).output().unwrap()
+    };
+    let output = ask(&[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 3);
+    let urgent = ask(&["--priority", "interactive"]);
+    assert!(String::from_utf8_lossy(&urgent.stdout).contains("(429)"));
 }
