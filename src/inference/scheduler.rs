@@ -228,9 +228,10 @@ impl State {
         }
         let workers = &self.workers;
         let entry = self.models.get_mut(&id)?;
-        let waits = entry.batching.as_ref().is_some_and(|policy| !policy.delay.is_zero());
+        // Who wants batches wants them to form: run one by one at once, requests never would.
+        let batched = entry.batching.is_some();
         let brief = entry.steady && entry.usual <= BRIEF && bytes <= entry.brief_bytes && entry.scale.threads == 1;
-        if !brief || waits || !entry.queue.is_empty() {
+        if !brief || batched || !entry.queue.is_empty() {
             return None;
         }
         let is_idle = |worker: &usize| workers.get(*worker) == Some(&Worker::Idle);

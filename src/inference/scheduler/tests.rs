@@ -274,6 +274,17 @@ fn a_run_that_is_known_to_be_brief_needs_no_worker() {
 }
 
 #[test]
+fn a_model_that_wants_batches_leaves_its_brief_runs_to_workers() {
+    let mut machine = Machine::new(1);
+    let model = machine.model(1, 1, 1);
+    machine.state.ran(model, 100, Duration::from_micros(20));
+    machine.state.model(model).unwrap().batching = Some(BatchPolicy::powers_of_two(8, Duration::ZERO));
+    assert!(machine.state.take_brief(model, 100).is_none());
+    machine.state.model(model).unwrap().batching = None;
+    assert!(machine.state.take_brief(model, 100).is_some());
+}
+
+#[test]
 fn runs_that_became_long_go_to_a_worker_again() {
     let mut machine = Machine::new(1);
     let model = machine.model(1, 1, 1);
