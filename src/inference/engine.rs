@@ -124,13 +124,8 @@ impl Engine {
         if result.is_ok() {
             state.ran(id, bytes, spent);
         }
-        let warm = instance.last_worker;
-        // The worker stood still: its reservation ends, and it counts once.
-        let orphan = state.done(warm, id, instance, &[worker], spent / 2, now);
-        let (wake, dead) = (state.another(now), state.take_dead());
-        drop(state);
-        drop(dead);
-        shared.wake(wake);
+        let orphan = state.done_brief(worker, id, instance, spent, now);
+        shared.unlock_and_wake(state, now);
         give_up(orphan.into_iter().collect());
         Some(result)
     }
@@ -145,9 +140,7 @@ impl Engine {
         let dead = state.take_dead();
         drop(state);
         drop(dead);
-        if let Some(waker) = wake.and_then(|worker| shared.wakers.get(worker)) {
-            waker.notify_one();
-        }
+        shared.wake(wake);
         if grow {
             let (own, shared, alive) = (spec.clone(), shared.clone(), alive.subscribe());
             let grown = on_own_thread(&spec.name, move || shared.grow(id, &own, alive));
@@ -221,6 +214,14 @@ impl Shared {
         }
     }
 
+    /// Gives the lock back, drops what is not run without it, and wakes another worker that could work.
+    pub(super) fn unlock_and_wake(&self, mut state: MutexGuard<'_, State>, now: Instant) {
+        let (wake, dead) = (state.another(now), state.take_dead());
+        drop(state);
+        drop(dead);
+        self.wake(wake);
+    }
+
     /// Adds a loaded instance to its model. `counted` says that the model counts it as loading.
     fn put(&self, id: u64, instance: Instance, counted: bool) {
         let mut state = self.lock();
@@ -238,10 +239,7 @@ impl Shared {
             let Some(instances) = state.least_recently_used(id) else { break };
             given_up.extend(instances);
         }
-        let (wake, dead) = (state.another(Instant::now()), state.take_dead());
-        drop(state);
-        drop(dead);
-        self.wake(wake);
+        self.unlock_and_wake(state, Instant::now());
         self.keeper.notify_one();
         // The model was removed while this was loading.
         given_up.extend(orphan);

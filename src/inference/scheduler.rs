@@ -335,10 +335,35 @@ impl State {
             self.set(other, Worker::Idle);
         }
         instance.last_worker = worker;
+        self.give_back(model, instance, reserved.len() + 1, spent, now)
+    }
+
+    /// Takes back a run on the caller's own thread, for which `worker` stood still. Returns the instance when its model is
+    /// gone.
+    pub fn done_brief(
+        &mut self,
+        worker: usize,
+        model: u64,
+        instance: Instance,
+        spent: Duration,
+        now: Instant,
+    ) -> Option<Instance> {
+        self.set(worker, Worker::Idle);
+        self.give_back(model, instance, 1, spent, now)
+    }
+
+    fn give_back(
+        &mut self,
+        model: u64,
+        mut instance: Instance,
+        cores: usize,
+        spent: Duration,
+        now: Instant,
+    ) -> Option<Instance> {
         instance.last_used = now;
         let Some(entry) = self.models.get_mut(&model) else { return Some(instance) };
         let nanos = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
-        let cores = u64::try_from(reserved.len() + 1).unwrap_or(u64::MAX);
+        let cores = u64::try_from(cores).unwrap_or(u64::MAX);
         entry.core_time = entry.core_time.saturating_add(nanos.saturating_mul(cores));
         entry.last_used = now;
         entry.idle.push(instance);

@@ -44,10 +44,7 @@ pub(super) fn serve(shared: &Shared, index: usize) {
                 }
             }
             Next::Run(task) => {
-                let (wake, dead) = (state.another(task.taken), state.take_dead());
-                drop(state);
-                drop(dead);
-                shared.wake(wake);
+                shared.unlock_and_wake(state, task.taken);
                 let Task { model, mut instance, jobs, reserved, taken } = task;
                 // A runtime starts its threads where its caller may run, and may keep them for all models: let that be
                 // every core. They find their places on those that stand still.

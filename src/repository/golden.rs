@@ -8,7 +8,7 @@ use super::model_config::Golden;
 use crate::inference::backend::Port;
 use crate::inference::terms::{Priority, Terms};
 use crate::inference::warm_up::WarmUp;
-use crate::pipeline::image::{self, DecodeLimits};
+use crate::pipeline::image::DecodeLimits;
 use crate::principal::Principal;
 use crate::tensor::Tensor;
 
@@ -49,15 +49,9 @@ pub async fn warm_up(model: &LoadedModel, warm_up: &WarmUp) {
 
 async fn photograph(model: &LoadedModel, golden: &Golden, content: &[u8]) -> Result<(), String> {
     let pipeline = model.config.pipeline.image_classification.as_ref().ok_or("the model has no image pipeline")?;
-    let (input, output) = model.image_ports()?;
-    let datatype = model.signature.inputs.get(input).map(|port| port.datatype).ok_or("the model has no input")?;
-    let (preparation, content) = (pipeline.preparation(), content.to_vec());
-    let decoded = tokio::task::spawn_blocking(move || {
-        let image = image::decode(&content, DecodeLimits::default()).map_err(|error| error.to_string())?;
-        preparation.prepare(&image, datatype).map_err(|error| error.to_string())
-    });
-    let tensor = decoded.await.map_err(|error| error.to_string())??;
-    let answer = model.run(vec![tensor], vec![output], terms()).await.map_err(|error| error.to_string())?;
+    let (make, output) = model.photograph(content.to_vec().into(), DecodeLimits::default())?;
+    let answer = model.run_prepared(make, content.len(), vec![output], terms()).await;
+    let answer = answer.map_err(|error| error.to_string())?;
     let scores = answer.run.outputs.first().ok_or("no output came")?;
     let labels = model.signature.outputs.get(output).and_then(|port| model.labels.get(&port.name));
     let found = pipeline.labels(scores, labels.map_or(&[], Vec::as_slice)).map_err(|error| error.to_string())?;

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::model_config::ModelConfig;
 use super::profile::Profiles;
 use super::statistics::Statistics;
@@ -16,6 +18,7 @@ use crate::inference::queue::Preparation;
 use crate::inference::scheduler::Scale;
 use crate::inference::terms::{Priority, Terms};
 use crate::names::{ModelName, ModelVersion};
+use crate::pipeline::image::{self, DecodeLimits};
 use crate::principal::Principal;
 use crate::tensor::Tensor;
 
@@ -67,27 +70,20 @@ pub struct LoadedModel {
 impl LoadedModel {
     /// What the model config promises that the signature does not hold.
     pub(super) fn check_config(&self) -> Result<(), String> {
-        if self.config.pipeline.image_classification.is_some() {
-            let (input, _) = self.image_ports()?;
-            if let (Some(pipeline), Some(port)) =
-                (&self.config.pipeline.image_classification, self.signature.inputs.get(input))
-            {
-                let prepared = pipeline.preparation().shape();
-                let fits = port.shape.len() == prepared.len()
-                    && port
-                        .shape
-                        .iter()
-                        .zip(prepared)
-                        .all(|(&dim, made)| dim == -1 || usize::try_from(dim) == Ok(made));
-                if !fits {
-                    return Err(format!(
-                        "pipeline.image_classification makes tensors of shape {prepared:?}, input {:?} takes {:?}",
-                        port.name, port.shape
-                    ));
-                }
-            }
+        let Some(pipeline) = &self.config.pipeline.image_classification else { return Ok(()) };
+        let (input, _) = self.image_ports()?;
+        let Some(port) = self.signature.inputs.get(input) else { return Ok(()) };
+        let prepared = pipeline.preparation().shape();
+        let mut dims = port.shape.iter().zip(prepared);
+        let fits = port.shape.len() == prepared.len()
+            && dims.all(|(&dim, made)| dim == -1 || usize::try_from(dim) == Ok(made));
+        if fits {
+            return Ok(());
         }
-        Ok(())
+        Err(format!(
+            "pipeline.image_classification makes tensors of shape {prepared:?}, input {:?} takes {:?}",
+            port.name, port.shape
+        ))
     }
 
     /// The input that takes the photograph and the output that holds the scores, as indices into the signature.
@@ -158,6 +154,19 @@ impl LoadedModel {
     pub async fn run(&self, inputs: Vec<Tensor>, outputs: Vec<usize>, terms: Terms) -> Result<Answer, InferError> {
         let rows = self.batch_limit.and_then(|_| inputs.first()?.shape().first().copied()).unwrap_or(1);
         self.instances.run(inputs, outputs, rows, terms).await
+    }
+
+    /// How a photograph (JPEG, PNG or WebP) becomes the model's input, and the output that holds the scores.
+    pub fn photograph(&self, content: Bytes, limits: DecodeLimits) -> Result<(Preparation, usize), String> {
+        let (input, output) = self.image_ports()?;
+        let datatype = self.signature.inputs.get(input).ok_or("the model has no input")?.datatype;
+        let pipeline = self.config.pipeline.image_classification.as_ref().ok_or("the model has no image pipeline")?;
+        let preparation = pipeline.preparation();
+        let make = move || {
+            let image = image::decode(&content, limits).map_err(|error| error.to_string())?;
+            Ok(vec![preparation.prepare(&image, datatype).map_err(|error| error.to_string())?])
+        };
+        Ok((Box::new(make), output))
     }
 
     /// Makes the inputs of one batch element from `bytes` bytes, on a core of its own, and runs the model on them.

@@ -13,7 +13,7 @@ use super::request::{CacheOutcome, InferResponse, Timings};
 use crate::inference::backend::RunError;
 use crate::inference::instance::{self, InferError};
 use crate::inference::terms::Terms;
-use crate::pipeline::image::{self, DecodeLimits};
+use crate::pipeline::image::DecodeLimits;
 use crate::repository::LoadedModel;
 use crate::tensor::Tensor;
 
@@ -72,19 +72,9 @@ pub(super) async fn run_photograph(
     terms: Terms,
     started: Instant,
 ) -> Result<Answer, ServingError> {
-    let misfit = |reason: String| ServingError::Misfit(Misfit::Photograph { reason });
-    let (input, output) = model.image_ports().map_err(misfit)?;
-    let datatype =
-        model.signature.inputs.get(input).ok_or_else(|| misfit("the model has no input".to_owned()))?.datatype;
     // Queued, a photograph waits undecoded: that is a few hundred kB, not some MB.
-    let pipeline = model.config.pipeline.image_classification.as_ref();
-    let preparation = pipeline.ok_or_else(|| misfit("the model takes no photographs".to_owned()))?.preparation();
     let bytes = photograph.len();
-    let make = Box::new(move || {
-        let image = image::decode(&photograph, limits).map_err(|error| error.to_string())?;
-        let tensor = preparation.prepare(&image, datatype).map_err(|error| error.to_string())?;
-        Ok(vec![tensor])
-    });
+    let (make, output) = model.photograph(photograph, limits).map_err(|reason| Misfit::Photograph { reason })?;
     taken_apart(model, model.run_prepared(make, bytes, vec![output], terms).await, 1, started)
 }
 

@@ -266,7 +266,7 @@ fn a_run_that_is_known_to_be_brief_needs_no_worker() {
     assert!(machine.state.is_reserved(worker), "the core is taken");
     assert!(machine.state.take_brief(model, 100).is_none(), "its only instance runs");
     let end = machine.start + brief;
-    assert!(machine.state.done(0, model, instance, &[worker], brief, end).is_none());
+    assert!(machine.state.done_brief(worker, model, instance, brief, end).is_none());
     assert!(!machine.state.is_reserved(worker));
     assert!(machine.state.take_brief(model, 101).is_none(), "larger inputs may take longer");
     machine.offer(model, Priority::Interactive, MS);
