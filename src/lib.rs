@@ -11,6 +11,8 @@ pub mod daemon;
 pub mod config;
 /// HTTP. The only code that knows axum and hyper's server.
 pub mod http;
+/// MQTT. The only code that knows rumqttc, of which it uses the codec.
+pub mod mqtt;
 /// The Open Inference Protocol: bytes to requests and answers to bytes. It knows no transport.
 pub mod protocol;
 /// One inference, whatever the protocol. Each call is counted once and audited once.
@@ -35,6 +37,8 @@ pub mod tensor;
 pub mod principal;
 /// What is worth proving later. Recording never blocks.
 pub mod audit_event;
+/// Where secrets lie. Read when needed, never kept.
+pub mod secret;
 /// TOML with every mistake reported at once.
 pub mod toml_check;
 /// The only unsafe code.

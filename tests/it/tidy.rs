@@ -17,8 +17,19 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// The values and tools at the bottom, which may use each other.
-const BOTTOM: &[&str] =
-    &["names", "tensor", "principal", "audit_event", "toml_check", "sys", "clock", "durable", "readiness", "shutdown"];
+const BOTTOM: &[&str] = &[
+    "names",
+    "tensor",
+    "principal",
+    "audit_event",
+    "secret",
+    "toml_check",
+    "sys",
+    "clock",
+    "durable",
+    "readiness",
+    "shutdown",
+];
 
 /// A crate, or a call, and the only files that may name it.
 const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
@@ -26,6 +37,9 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("openvino::", &["inference/openvino.rs", "sys.rs"]),
     ("openvino_sys::", &["inference/openvino.rs", "sys.rs"]),
     ("axum::", &["http/"]),
+    ("rumqttc::", &["mqtt/client/codec.rs"]),
+    ("rustls::", &["egress/tls.rs"]),
+    ("tokio_rustls::", &["egress/"]),
     ("sysinfo::", &["telemetry/"]),
     ("jiff::", &["clock.rs"]),
     ("quick_cache::", &["serving/"]),

@@ -1,0 +1,3 @@
+//! An MQTT client: packets, the session and the connection. It knows nothing of inference.
+
+pub mod packet;

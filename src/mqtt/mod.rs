@@ -1,0 +1,4 @@
+//! MQTT. The only code that knows rumqttc, of which it uses the codec.
+
+pub mod client;
+pub mod topics;

@@ -1,0 +1,94 @@
+//! Topics: names, filters, and the ones Ledge uses. Valid by construction (MQTT 5.0, section 4.7).
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The longest topic, in bytes.
+pub const MAX_LENGTH: usize = 65_535;
+
+/// Why a text is no topic.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {text:?} {reason}")]
+pub struct InvalidTopic {
+    what: &'static str,
+    text: String,
+    reason: &'static str,
+}
+
+/// Where a message is published to: no wildcards.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TopicName(std::sync::Arc<str>);
+
+/// Which topics a subscription is for: `+` is one level, a last `#` is all that follow. `$share/GROUP/FILTER` is a
+/// subscription shared by a group.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TopicFilter(std::sync::Arc<str>);
+
+fn invalid(what: &'static str, text: &str, reason: &'static str) -> InvalidTopic {
+    InvalidTopic { what, text: text.chars().take(128).collect(), reason }
+}
+
+fn check(what: &'static str, text: &str) -> Result<(), InvalidTopic> {
+    match text {
+        "" => Err(invalid(what, text, "is empty")),
+        _ if text.len() > MAX_LENGTH => Err(invalid(what, text, "is longer than 65535 bytes")),
+        _ if text.contains('\0') => Err(invalid(what, text, "has a null character")),
+        _ => Ok(()),
+    }
+}
+
+impl FromStr for TopicName {
+    type Err = InvalidTopic;
+
+    fn from_str(text: &str) -> Result<Self, InvalidTopic> {
+        check("topic", text)?;
+        if text.contains(['+', '#']) {
+            return Err(invalid("topic", text, "has a wildcard: '+' and '#' are for filters"));
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl FromStr for TopicFilter {
+    type Err = InvalidTopic;
+
+    fn from_str(text: &str) -> Result<Self, InvalidTopic> {
+        check("topic filter", text)?;
+        let mut levels = text.split('/').peekable();
+        while let Some(level) = levels.next() {
+            if level.contains('#') && (level != "#" || levels.peek().is_some()) {
+                return Err(invalid("topic filter", text, "has a '#' that is not its whole last level"));
+            }
+            if level.contains('+') && level != "+" {
+                return Err(invalid("topic filter", text, "has a '+' that is not a whole level"));
+            }
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl TopicName {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TopicFilter {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for TopicName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for TopicFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

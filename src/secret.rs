@@ -1,0 +1,151 @@
+//! Where a secret lies: a file, or a credential that systemd hands to the service. Read when it is needed, never kept.
+
+use std::fmt;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::toml_check::from_text;
+
+/// Where systemd puts the credentials of a service (systemd.exec, `LoadCredential=`).
+const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
+
+/// The largest secret, in bytes: a chain of certificates has some 10 kB.
+const LARGEST: u64 = 1 << 20;
+
+/// A file with a secret in it. As text: a path, or `credential:NAME`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SecretFile {
+    /// A file.
+    Path(PathBuf),
+    /// A credential of the service, by its name.
+    Credential(String),
+}
+
+/// Why a text names no secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected a path or credential:NAME, got {text:?}")]
+pub struct InvalidSecretFile {
+    text: String,
+}
+
+/// Why a secret cannot be read. Never shows the secret.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// The service was started without credentials.
+    #[error("{file}: this process has no credentials: set LoadCredential= in the systemd unit")]
+    NoCredentials {
+        /// As configured.
+        file: SecretFile,
+    },
+    /// The file cannot be read.
+    #[error("{file} cannot be read: {source}")]
+    Unreadable {
+        /// As configured.
+        file: SecretFile,
+        /// Why.
+        source: io::Error,
+    },
+    /// The content is no text.
+    #[error("{file} is not UTF-8 text")]
+    NotText {
+        /// As configured.
+        file: SecretFile,
+    },
+}
+
+impl SecretFile {
+    /// Makes a relative path relative to `root`.
+    pub fn resolve(&mut self, root: &Path) {
+        if let Self::Path(path) = self {
+            *path = root.join(&path).components().collect();
+        }
+    }
+
+    /// Reads it now.
+    pub fn read(&self) -> Result<Vec<u8>, SecretError> {
+        let path = match self {
+            Self::Path(path) => path.clone(),
+            Self::Credential(name) => match std::env::var_os(CREDENTIALS) {
+                Some(folder) => PathBuf::from(folder).join(name),
+                None => return Err(SecretError::NoCredentials { file: self.clone() }),
+            },
+        };
+        let mut content = Vec::new();
+        let read = std::fs::File::open(path).and_then(|file| file.take(LARGEST).read_to_end(&mut content));
+        read.map_err(|source| SecretError::Unreadable { file: self.clone(), source })?;
+        Ok(content)
+    }
+
+    /// Reads it now as text, without the line's end that editors leave.
+    pub fn read_text(&self) -> Result<String, SecretError> {
+        let text = String::from_utf8(self.read()?).map_err(|_| SecretError::NotText { file: self.clone() })?;
+        Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+    }
+}
+
+impl FromStr for SecretFile {
+    type Err = InvalidSecretFile;
+
+    fn from_str(text: &str) -> Result<Self, InvalidSecretFile> {
+        let wrong = || InvalidSecretFile { text: text.to_owned() };
+        match text.strip_prefix("credential:") {
+            Some(name) => {
+                let safe = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
+                safe.then(|| Self::Credential(name.to_owned())).ok_or_else(wrong)
+            }
+            None if text.is_empty() || text.contains('\0') => Err(wrong()),
+            None => Ok(Self::Path(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for SecretFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => path.display().fmt(f),
+            Self::Credential(name) => write!(f, "credential:{name}"),
+        }
+    }
+}
+
+impl Serialize for SecretFile {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for SecretFile {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_secret_is_a_path_or_a_credential() {
+        assert_eq!("a/b".parse(), Ok(SecretFile::Path("a/b".into())));
+        assert_eq!("credential:mqtt".parse(), Ok(SecretFile::Credential("mqtt".into())));
+        for wrong in ["", "credential:", "credential:a/b", "credential:..", "a\0"] {
+            assert!(wrong.parse::<SecretFile>().is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_text_loses_the_end_of_its_line_and_nothing_else() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b" pass word \r\n").unwrap();
+        let secret = SecretFile::Path(file.path().into());
+        assert_eq!(secret.read_text().unwrap(), " pass word ");
+        file.write_all(b"\xff").unwrap();
+        assert!(matches!(secret.read_text(), Err(SecretError::NotText { .. })));
+        assert!(matches!(SecretFile::Path("/nonexistent".into()).read(), Err(SecretError::Unreadable { .. })));
+    }
+}
