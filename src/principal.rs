@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// The caller of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -12,6 +13,9 @@ pub enum Principal {
     Peer(IpAddr),
     /// A process behind the Unix socket, by its user id (`SO_PEERCRED`).
     User(u32),
+    /// A client behind an MQTT broker. A broker does not tell who published a message: the name is the topic that the
+    /// client wants its answer on, or the one that a device publishes to.
+    Mqtt(Arc<str>),
     /// The daemon itself, or a command line on this box.
     Local,
 }
@@ -21,6 +25,7 @@ impl fmt::Display for Principal {
         match self {
             Self::Peer(address) => write!(f, "ip:{address}"),
             Self::User(uid) => write!(f, "uid:{uid}"),
+            Self::Mqtt(topic) => write!(f, "mqtt:{topic}"),
             Self::Local => f.write_str("local"),
         }
     }

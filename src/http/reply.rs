@@ -7,6 +7,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use crate::protocol::call::CallError;
 use crate::protocol::{ProtocolError, status};
 use crate::repository::{LoadModelError, PinError};
 use crate::serving::ServingError;
@@ -71,6 +72,13 @@ impl From<ServingError> for Failure {
     fn from(error: ServingError) -> Self {
         let retry_after = error.retry_after();
         Self { retry_after, ..Self::new(status_code(status::of_serving(&error)), error.to_string()) }
+    }
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        let retry_after = error.retry_after();
+        Self { retry_after, ..Self::new(status_code(error.status()), error.to_string()) }
     }
 }
 

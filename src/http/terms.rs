@@ -25,19 +25,11 @@ pub struct HeaderTerms {
 impl HeaderTerms {
     /// Reads the headers of a call that came in at `arrived`.
     pub fn read(headers: &HeaderMap, arrived: Instant) -> Result<Self, Failure> {
-        let priority = value(headers, PRIORITY, "interactive, batch or a level from 0", |text| {
-            let named = Priority::ALL.into_iter().find(|priority| text.eq_ignore_ascii_case(priority.as_str()));
-            named.or_else(|| number(text).map(Priority::from_level))
-        })?;
+        let priority = value(headers, PRIORITY, "interactive, batch or a level from 0", |text| text.parse().ok())?;
         let timeout = value(headers, TIMEOUT, "milliseconds from 1", |text| number(text).filter(|&ms| ms > 0))?;
         // Later than the clock can say is as good as never.
         let deadline = timeout.and_then(|ms| arrived.checked_add(Duration::from_millis(ms)));
         Ok(Self { priority, deadline })
-    }
-
-    /// The earlier of the header's deadline and `other`.
-    pub fn deadline_or(self, other: Option<Instant>) -> Option<Instant> {
-        [self.deadline, other].into_iter().flatten().min()
     }
 }
 
@@ -94,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_counts_from_the_arrival_and_the_earlier_deadline_wins() {
+    fn a_timeout_counts_from_the_arrival() {
         for text in ["", "0", "-5", "+5", "1e3", "1s"] {
             assert!(read(&[(TIMEOUT, text)]).is_none(), "{text}");
         }
@@ -104,9 +96,6 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(TIMEOUT, HeaderValue::from_static("250"));
         let terms = HeaderTerms::read(&headers, arrived).unwrap();
-        let deadline = arrived + Duration::from_millis(250);
-        assert_eq!(terms.deadline_or(None), Some(deadline));
-        assert_eq!(terms.deadline_or(Some(arrived)), Some(arrived));
-        assert_eq!(terms.deadline_or(Some(deadline + Duration::from_secs(1))), Some(deadline));
+        assert_eq!(terms.deadline, Some(arrived + Duration::from_millis(250)));
     }
 }

@@ -1,5 +1,6 @@
 //! On what terms a run is wanted: until when, how urgently, and by whom.
 
+use std::str::FromStr;
 use std::time::Instant;
 
 use crate::principal::Principal;
@@ -29,6 +30,22 @@ impl Priority {
             Self::Interactive => "interactive",
             Self::Batch => "batch",
         }
+    }
+}
+
+/// A text is no priority.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected interactive, batch or a level from 0, got {0:?}")]
+pub struct InvalidPriority(String);
+
+impl FromStr for Priority {
+    type Err = InvalidPriority;
+
+    /// A name, or a level as in Triton.
+    fn from_str(text: &str) -> Result<Self, InvalidPriority> {
+        let named = Self::ALL.into_iter().find(|priority| text.eq_ignore_ascii_case(priority.as_str()));
+        let level = || text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?;
+        named.or_else(|| level().map(Self::from_level)).ok_or_else(|| InvalidPriority(text.to_owned()))
     }
 }
 

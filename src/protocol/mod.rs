@@ -1,8 +1,9 @@
 //! The Open Inference Protocol: JSON and binary tensors <-> our types, and the table from errors to status codes.
 //!
-//! It knows no transport: bytes and a few header values come in, bytes go out, so HTTP and MQTT share it. Whatever leaves
+//! It knows no transport: bytes and a few header values come in, bytes go out, so HTTP and MQTT share it ([`call`]). Whatever leaves
 //! [`decode_request`] is valid as far as it can be without the model.
 
+pub mod call;
 pub mod decode;
 pub mod encode;
 pub mod error;

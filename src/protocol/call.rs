@@ -1,0 +1,183 @@
+//! One inference call from its bytes to its answer's bytes, whatever carried it: HTTP, MQTT or the command line.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::decode::{DecodedRequest, Target, decode_request};
+use super::encode::encode_response;
+use super::error::ProtocolError;
+use super::photograph::PhotographAnswer;
+use super::status;
+use crate::inference::terms::Priority;
+use crate::names::ModelVersion;
+use crate::pipeline::image::ImageFormat;
+use crate::principal::Principal;
+use crate::serving::request::{CacheOutcome, PhotographRequest};
+use crate::serving::{Serving, ServingError};
+
+/// JSON above this is not decoded on an async thread, which would keep other callers waiting.
+const LARGE_JSON: usize = 256 << 10;
+
+/// A call as it came in.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// The model asked for.
+    pub target: Target,
+    /// The request.
+    pub body: Bytes,
+    /// What the body is.
+    pub form: Form,
+    /// How urgent the transport says it is; a priority in the request wins.
+    pub priority: Option<Priority>,
+    /// When the caller stops caring, as the transport says; an earlier one in the request wins.
+    pub deadline: Option<Instant>,
+    /// When it came.
+    pub arrived: Instant,
+}
+
+/// What a body is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// JPEG, PNG or WebP, whole.
+    Photograph,
+    /// The protocol's request, of which so many bytes are JSON and the rest binary; `None`: all of it.
+    Tensors {
+        /// The length of the JSON, in bytes.
+        header_length: Option<usize>,
+    },
+}
+
+impl Form {
+    /// What a body of this content type is; the header length goes before it.
+    pub fn of(content_type: Option<&str>, header_length: Option<usize>) -> Self {
+        let image = |kind: &str| kind.trim_start().get(..6).is_some_and(|start| start.eq_ignore_ascii_case("image/"));
+        if header_length.is_none() && content_type.is_some_and(image) {
+            Self::Photograph
+        } else {
+            Self::Tensors { header_length }
+        }
+    }
+}
+
+/// The answer to a call.
+#[derive(Debug, Clone)]
+pub struct Answered {
+    /// The protocol's answer, or the labels of a photograph.
+    pub body: Bytes,
+    /// The length of the JSON at its beginning when binary data follow it.
+    pub header_length: Option<usize>,
+    /// The version that answered.
+    pub version: ModelVersion,
+    /// What the response cache did; `None` for a model without one.
+    pub cache: Option<CacheOutcome>,
+}
+
+/// Why a call was not answered.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The request is not one, or its answer cannot be written as asked for.
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+    /// The request was not served.
+    #[error(transparent)]
+    Serving(#[from] ServingError),
+    /// A photograph that did not say so.
+    #[error("the body is a photograph: send it with 'Content-Type: {content_type}'")]
+    UnmarkedPhotograph {
+        /// Its content type.
+        content_type: &'static str,
+    },
+}
+
+impl CallError {
+    /// The HTTP status; answers over MQTT carry the same number.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::Protocol(error) => error.status(),
+            Self::Serving(error) => status::of_serving(error),
+            Self::UnmarkedPhotograph { .. } => 400,
+        }
+    }
+
+    /// For a call that may be answered later: after what time it is worth another try.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Serving(error) => error.retry_after(),
+            Self::Protocol(_) | Self::UnmarkedPhotograph { .. } => None,
+        }
+    }
+}
+
+/// Answers a call.
+pub async fn answer(serving: &Serving, call: Call, principal: &Principal) -> Result<Answered, CallError> {
+    match call.form {
+        Form::Photograph => photograph(serving, call, principal).await,
+        Form::Tensors { header_length } => tensors(serving, call, header_length, principal).await,
+    }
+}
+
+async fn photograph(serving: &Serving, call: Call, principal: &Principal) -> Result<Answered, CallError> {
+    let Call { target: Target { model, version }, body: photograph, priority, deadline, .. } = call;
+    let answer =
+        serving.classify(PhotographRequest { model, version, photograph, deadline, priority }, principal).await?;
+    let body = serde_json::to_vec(&PhotographAnswer::new(&answer));
+    let body = body.map_err(|error| ProtocolError::Encode { reason: error.to_string() })?.into();
+    let response = answer.response;
+    Ok(Answered { body, header_length: None, version: response.version, cache: response.cache })
+}
+
+async fn tensors(
+    serving: &Serving,
+    call: Call,
+    header_length: Option<usize>,
+    principal: &Principal,
+) -> Result<Answered, CallError> {
+    let looks_like = ImageFormat::sniff(&call.body).filter(|_| header_length.is_none());
+    let (priority, deadline) = (call.priority, call.deadline);
+    let decoded = decode(call.target, call.body, header_length, call.arrived).await;
+    let DecodedRequest { id, mut request, reply } = decoded.map_err(|error| match looks_like {
+        Some(format) => CallError::UnmarkedPhotograph { content_type: format.content_type() },
+        None => error.into(),
+    })?;
+    request.priority = request.priority.or(priority);
+    request.deadline = [deadline, request.deadline].into_iter().flatten().min();
+    let response = serving.infer(request, principal).await?;
+    let encoded = encode_response(&response, id.as_deref(), &reply)?;
+    let header_length = encoded.header_length;
+    Ok(Answered { body: encoded.into_bytes(), header_length, version: response.version, cache: response.cache })
+}
+
+/// Decodes a request, a large one off the async thread: 1 MB of JSON takes some milliseconds.
+async fn decode(
+    target: Target,
+    body: Bytes,
+    header_length: Option<usize>,
+    arrived: Instant,
+) -> Result<DecodedRequest, ProtocolError> {
+    if header_length.unwrap_or(body.len()) <= LARGE_JSON {
+        return decode_request(target, body, header_length, arrived);
+    }
+    let decoding = tokio::task::spawn_blocking(move || decode_request(target, body, header_length, arrived));
+    decoding.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_type_means_a_photograph_unless_a_header_length_says_tensors() {
+        let tensors = |header_length| Form::Tensors { header_length };
+        for (kind, length, form) in [
+            (Some("image/jpeg"), None, Form::Photograph),
+            (Some(" IMAGE/PNG; q=1"), None, Form::Photograph),
+            (Some("image/jpeg"), Some(0), tensors(Some(0))),
+            (Some("application/json"), None, tensors(None)),
+            (Some("imageé"), None, tensors(None)),
+            (None, Some(7), tensors(Some(7))),
+        ] {
+            assert_eq!(Form::of(kind, length), form, "{kind:?}");
+        }
+    }
+}
