@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::http::config::HttpConfig;
 use crate::identity::device::DeviceConfig;
 use crate::inference::config::RuntimesConfig;
+use crate::mqtt::config::MqttConfig;
 use crate::repository::config::RepositoryConfig;
 use crate::serving::config::{QuotaConfig, ResponseCacheConfig, ServingConfig};
 use crate::telemetry::logging::LogConfig;
@@ -45,6 +46,8 @@ pub struct Config {
     pub log: LogConfig,
     /// Who this box is.
     pub device: DeviceConfig,
+    /// The broker.
+    pub mqtt: MqttConfig,
     /// What must survive.
     pub state: StateConfig,
     /// The end of the daemon.
@@ -129,6 +132,7 @@ impl Config {
     /// Makes every path relative to `root`.
     fn resolve(&mut self, root: &Path) {
         self.http.resolve_sockets(root);
+        self.mqtt.resolve(root);
         for path in [&mut self.repository.path, &mut self.runtimes.dir, &mut self.runtimes.cache, &mut self.state.path]
         {
             // Through its components, so that "." does not stay in the middle.
@@ -139,6 +143,7 @@ impl Config {
     /// What is wrong although each value is well-formed: the key, and what to do about it.
     fn problems(&self) -> Vec<(String, String)> {
         let http = self.http.problems().into_iter().map(|(key, problem)| (format!("http.{key}"), problem));
-        http.collect()
+        let mqtt = self.mqtt.problems().into_iter().map(|(key, problem)| (format!("mqtt.{key}"), problem));
+        http.chain(mqtt).collect()
     }
 }

@@ -11,6 +11,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;
 
+use serde::Serializer;
 use serde::de::{DeserializeOwned, Deserializer, Unexpected, Visitor};
 
 use document::{Document, Path};
@@ -200,6 +201,34 @@ where
     }
 
     deserializer.deserialize_str(FromText(PhantomData))
+}
+
+/// For a checked text that may be absent: an empty text is none. [`empty_if_none`] writes it.
+pub fn none_if_empty<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    T: FromStr<Err: fmt::Display>,
+    D: Deserializer<'de>,
+{
+    struct OrEmpty<T>(Option<T>);
+
+    impl<T: FromStr> FromStr for OrEmpty<T> {
+        type Err = T::Err;
+
+        fn from_str(text: &str) -> Result<Self, T::Err> {
+            if text.is_empty() { Ok(Self(None)) } else { text.parse().map(|value| Self(Some(value))) }
+        }
+    }
+
+    from_text::<OrEmpty<T>, D>(deserializer).map(|OrEmpty(value)| value)
+}
+
+/// For [`none_if_empty`]: writes none as an empty text.
+#[expect(clippy::ref_option, reason = "serde calls it with a reference to the field")]
+pub fn empty_if_none<T: fmt::Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => serializer.collect_str(value),
+        None => serializer.serialize_str(""),
+    }
 }
 
 #[cfg(test)]

@@ -109,11 +109,9 @@ impl Sources {
             if NOT_KEYS.iter().any(|known| name == known || (known.ends_with('_') && name.starts_with(known))) {
                 continue;
             }
-            match section_and_key(&rest.to_ascii_lowercase(), &merged.table) {
-                Some((section, key)) if is_key(section) && is_key(key) => {
-                    read_value(name, &format!("{section}.{key}"), value, merged);
-                }
-                _ => merged.mistakes.push(Mistake::new(name, "", "names no key: expected LEDGE_SECTION_KEY")),
+            match dotted(&rest.to_ascii_lowercase(), &merged.table) {
+                Some(key) => read_value(name, &key, value, merged),
+                None => merged.mistakes.push(Mistake::new(name, "", "names no key: expected LEDGE_SECTION_KEY")),
             }
         }
     }
@@ -132,11 +130,23 @@ fn read_text(path: &Path) -> io::Result<String> {
     })
 }
 
-/// The parts of a variable's name, the longest section among `sections` first: some have a `_` of their own.
-fn section_and_key<'n>(name: &'n str, sections: &toml::Table) -> Option<(&'n str, &'n str)> {
-    let mut splits = name.match_indices('_').map(|(at, _)| name.split_at(at));
-    let known = splits.rfind(|(section, _)| sections.contains_key(*section));
-    known.map(|(section, key)| (section, key.strip_prefix('_').unwrap_or(key))).or_else(|| name.split_once('_'))
+/// The key that a variable's name means, a section within a section included.
+fn dotted(name: &str, sections: &toml::Table) -> Option<String> {
+    let Some((section, key, inner)) = split_section(name, sections) else {
+        let (section, key) = name.split_once('_')?;
+        return (is_key(section) && is_key(key)).then(|| format!("{section}.{key}"));
+    };
+    let within = if inner.contains_key(key) { None } else { split_section(key, inner) };
+    match within {
+        Some((within, key, _)) => is_key(key).then(|| format!("{section}.{within}.{key}")),
+        None => is_key(key).then(|| format!("{section}.{key}")),
+    }
+}
+
+/// A name without its section, the longest of `sections` that fits: some have a `_` of their own.
+fn split_section<'n, 's>(name: &'n str, sections: &'s toml::Table) -> Option<(&'n str, &'n str, &'s toml::Table)> {
+    let mut splits = name.rmatch_indices('_').filter_map(|(at, _)| Some((name.get(..at)?, name.get(at + 1..)?)));
+    splits.find_map(|(section, key)| Some((section, key, sections.get(section)?.as_table()?)))
 }
 
 fn is_key(text: &str) -> bool {

@@ -7,10 +7,11 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::durable;
 use crate::names::{DeviceName, InvalidName};
+use crate::toml_check::{empty_if_none, none_if_empty};
 
 /// The file in the state folder that holds the name made on this box.
 const FILE: &str = "device-id";
@@ -20,24 +21,14 @@ const FILE: &str = "device-id";
 #[serde(deny_unknown_fields, default)]
 pub struct DeviceConfig {
     /// The name of this box; `None` is the one made once on this box.
-    #[serde(deserialize_with = "name_or_empty", serialize_with = "or_empty")]
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub id: Option<DeviceName>,
     /// The group of boxes that share the work of one queue.
-    #[serde(deserialize_with = "name_or_empty", serialize_with = "or_empty")]
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub group: Option<DeviceName>,
     /// The fleet whose rollouts this box follows.
-    #[serde(deserialize_with = "name_or_empty", serialize_with = "or_empty")]
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub fleet: Option<DeviceName>,
-}
-
-fn name_or_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<DeviceName>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(serde::de::Error::custom) }
-}
-
-#[expect(clippy::ref_option, reason = "serde calls it with a reference to the field")]
-fn or_empty<S: Serializer>(name: &Option<DeviceName>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(name.as_ref().map_or("", DeviceName::as_str))
 }
 
 /// Who this box is.

@@ -1,4 +1,5 @@
 //! MQTT. The only code that knows rumqttc, of which it uses the codec.
 
 pub mod client;
+pub mod config;
 pub mod topics;

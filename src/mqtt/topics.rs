@@ -1,7 +1,15 @@
-//! Topics: names, filters, and the ones Ledge uses. Valid by construction (MQTT 5.0, section 4.7).
+//! Topics: names, filters, templates, and the ones Ledge uses. Valid by construction (MQTT 5.0, section 4.7).
 
 use std::fmt;
 use std::str::FromStr;
+
+mod device;
+mod filter;
+mod template;
+
+pub use device::{DeviceTopics, InferRoute, InvalidRoute, ROOT};
+pub use filter::TopicFilter;
+pub use template::TopicTemplate;
 
 /// The longest topic, in bytes.
 pub const MAX_LENGTH: usize = 65_535;
@@ -18,11 +26,6 @@ pub struct InvalidTopic {
 /// Where a message is published to: no wildcards.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicName(std::sync::Arc<str>);
-
-/// Which topics a subscription is for: `+` is one level, a last `#` is all that follow. `$share/GROUP/FILTER` is a
-/// subscription shared by a group.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TopicFilter(std::sync::Arc<str>);
 
 fn invalid(what: &'static str, text: &str, reason: &'static str) -> InvalidTopic {
     InvalidTopic { what, text: text.chars().take(128).collect(), reason }
@@ -49,32 +52,7 @@ impl FromStr for TopicName {
     }
 }
 
-impl FromStr for TopicFilter {
-    type Err = InvalidTopic;
-
-    fn from_str(text: &str) -> Result<Self, InvalidTopic> {
-        check("topic filter", text)?;
-        let mut levels = text.split('/').peekable();
-        while let Some(level) = levels.next() {
-            if level.contains('#') && (level != "#" || levels.peek().is_some()) {
-                return Err(invalid("topic filter", text, "has a '#' that is not its whole last level"));
-            }
-            if level.contains('+') && level != "+" {
-                return Err(invalid("topic filter", text, "has a '+' that is not a whole level"));
-            }
-        }
-        Ok(Self(text.into()))
-    }
-}
-
 impl TopicName {
-    /// The text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl TopicFilter {
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -87,8 +65,9 @@ impl fmt::Display for TopicName {
     }
 }
 
-impl fmt::Display for TopicFilter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+/// Topics whose first level starts with it are the broker's own; no wildcard at the start of a filter matches them
+/// (section 4.7.2).
+const RESERVED: char = '$';
+
+#[cfg(test)]
+mod tests;

@@ -72,11 +72,11 @@ fn mistakes_of_every_source_come_together() {
             "ledge.toml:2: http.listen[0]: expected \"HOST:PORT\" with an IP address or localhost, or \"unix:PATH\", got \"localhost\"",
             "ledge.toml:3: http.max_connections: invalid value: integer `0`, expected a whole number from 1 to 65536",
             "ledge.toml:5: log.format: unknown variant `xml`, expected one of `auto`, `journal`, `text`, `json`",
-            "ledge.toml:7: htpp: unknown field `htpp`, expected one of `http`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `log`, `device`, `state`, `shutdown`, `control`",
+            "ledge.toml:7: htpp: unknown field `htpp`, expected one of `http`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `log`, `device`, `mqtt`, `state`, `shutdown`, `control`",
             "ledge.toml:9: serving.max_queue: unknown field `max_queue`, expected one of `max_queue_size`, `default_timeout_ms`, `batch_windows`",
             "LEDGE_CONTROL_THREADS: control.threads: invalid type: string \"many\", expected a whole number from 1 to 16",
             "LEDGE_DEVICE_ID: device.id: device name \"shop/7\" has a character outside A-Z a-z 0-9 . _ -",
-            "LEDGE_HTPP_LISTEN: htpp: unknown field `htpp`, expected one of `http`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `log`, `device`, `state`, `shutdown`, `control`",
+            "LEDGE_HTPP_LISTEN: htpp: unknown field `htpp`, expected one of `http`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `log`, `device`, `mqtt`, `state`, `shutdown`, `control`",
             "LEDGE_HTTP: names no key: expected LEDGE_SECTION_KEY",
             "LEDGE_HTTP_MAX_BODY_BYTE: http.max_body_byte: unknown field `max_body_byte`, expected one of `listen`, `socket_mode`, `max_body_bytes`, `max_pixels`, `max_connections`, `header_timeout_ms`, `body_timeout_ms`",
             "--set log.level: expected off, error, warn, info, debug or trace, or TARGET=LEVEL, separated by commas, got \"verbose\"",
@@ -108,6 +108,15 @@ fn a_later_source_wins() {
 fn a_variable_reaches_a_section_whose_name_has_a_line_in_it() {
     let config = Root::new("").load(&[("LEDGE_RESPONSE_CACHE_MAX_BYTES", "7")], &[]).config;
     assert_eq!(config.response_cache.max_bytes, 7);
+}
+
+#[test]
+fn a_variable_reaches_a_section_within_a_section() {
+    let environment = [("LEDGE_MQTT_TLS_CA_FILE", "/etc/ca.pem"), ("LEDGE_MQTT_PROTOCOL", "5")];
+    let config =
+        Root::new("").load(&environment, &["mqtt.tls.certificate_file=c", "mqtt.tls.key_file=credential:key"]).config;
+    assert_eq!(config.mqtt.tls.ca_file, "/etc/ca.pem".parse().ok());
+    assert_eq!(config.mqtt.tls.key_file, "credential:key".parse().ok());
 }
 
 #[test]

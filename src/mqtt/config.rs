@@ -1,0 +1,287 @@
+//! The section `[mqtt]` of the configuration.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::secret::SecretFile;
+use crate::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
+
+/// The largest content of a packet, in bytes (MQTT 5.0, section 1.5.5).
+const MAX_PAYLOAD: u64 = 268_435_455;
+
+/// The longest text in a packet, in bytes (MQTT 5.0, section 1.5.4).
+const MAX_TEXT: usize = 65_535;
+
+/// The broker, who this box is to it, and what is taken from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MqttConfig {
+    /// The broker. `None`: there is no MQTT.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub broker: Option<BrokerAddress>,
+    /// The version of the protocol.
+    pub protocol: Protocol,
+    /// The name of the session at the broker; `None` is the name of this box.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub client_id: Option<String>,
+    /// The user; empty is none.
+    pub user: String,
+    /// The password of the user.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub password_file: Option<SecretFile>,
+    /// Whether a broker elsewhere may be spoken to without TLS.
+    pub allow_plaintext: bool,
+    /// After how much silence this box and the broker think each other gone, in seconds.
+    #[serde(deserialize_with = "in_range::<5, 3_600, _, _>")]
+    pub keep_alive_s: u16,
+    /// How long the broker keeps messages for this box while it is away, in seconds.
+    #[serde(deserialize_with = "in_range::<0, 4_294_967_295, _, _>")]
+    pub session_expiry_s: u32,
+    /// The largest payload of a message, in bytes.
+    #[serde(deserialize_with = "in_range::<1024, MAX_PAYLOAD, _, _>")]
+    pub max_payload_bytes: usize,
+    /// How many QoS 1 messages may be taken and not yet answered.
+    #[serde(deserialize_with = "in_range::<1, 65_535, _, _>")]
+    pub max_in_flight: u16,
+    /// The most bytes of requests being answered and answers on their way; above it nothing is read from the broker.
+    #[serde(deserialize_with = "in_range::<65_536, 4_294_967_296, _, _>")]
+    pub max_memory_bytes: usize,
+    /// The longest pause between two attempts to connect, in seconds.
+    #[serde(deserialize_with = "in_range::<1, 3_600, _, _>")]
+    pub reconnect_max_s: u64,
+    /// How often this box reports, in seconds.
+    #[serde(deserialize_with = "in_range::<5, 86_400, _, _>")]
+    pub report_interval_s: u64,
+    /// The section `[mqtt.tls]`.
+    pub tls: MqttTls,
+}
+
+impl Default for MqttConfig {
+    fn default() -> Self {
+        Self {
+            broker: None,
+            protocol: Protocol::Auto,
+            client_id: None,
+            user: String::new(),
+            password_file: None,
+            allow_plaintext: false,
+            keep_alive_s: 30,
+            session_expiry_s: 86_400,
+            max_payload_bytes: 16 << 20,
+            max_in_flight: 64,
+            max_memory_bytes: 64 << 20,
+            reconnect_max_s: 60,
+            report_interval_s: 60,
+            tls: MqttTls::default(),
+        }
+    }
+}
+
+/// Whom a `mqtts://` broker must be signed by, and how this box proves who it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MqttTls {
+    /// The authorities that may have signed the broker's certificate; `None` is those that the system trusts.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub ca_file: Option<SecretFile>,
+    /// The certificate of this box, and those between it and its authority.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub certificate_file: Option<SecretFile>,
+    /// The key of the certificate.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub key_file: Option<SecretFile>,
+}
+
+/// Which version of MQTT is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Protocol {
+    /// MQTT 5, or 3.1.1 with a broker that does not know it.
+    #[serde(rename = "auto")]
+    Auto,
+    /// MQTT 5.
+    #[serde(rename = "5")]
+    V5,
+    /// MQTT 3.1.1.
+    #[serde(rename = "3.1.1")]
+    V311,
+}
+
+impl MqttConfig {
+    /// [`Self::reconnect_max_s`].
+    pub fn reconnect_max(&self) -> Duration {
+        Duration::from_secs(self.reconnect_max_s)
+    }
+
+    /// [`Self::report_interval_s`].
+    pub fn report_interval(&self) -> Duration {
+        Duration::from_secs(self.report_interval_s)
+    }
+
+    /// Makes relative paths relative to `root`.
+    pub fn resolve(&mut self, root: &Path) {
+        let MqttTls { ca_file, certificate_file, key_file } = &mut self.tls;
+        for file in [&mut self.password_file, ca_file, certificate_file, key_file].into_iter().flatten() {
+            file.resolve(root);
+        }
+    }
+
+    /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
+    pub fn problems(&self) -> Vec<(String, String)> {
+        let mut problems = Vec::new();
+        let mut wrong = |key: &str, problem: String| problems.push((key.to_owned(), problem));
+        if let Some(broker) = &self.broker {
+            if !broker.tls && !broker.is_loopback() && !self.allow_plaintext {
+                let tls = BrokerAddress { tls: true, port: MQTTS_PORT, host: broker.host.clone() };
+                wrong(
+                    "broker",
+                    format!(
+                        "{broker} would carry what is inferred on, and the password, readable for everybody on the way: use \
+                     {tls}, or set mqtt.allow_plaintext = true where the network is trusted"
+                    ),
+                );
+            }
+            for (key, file) in self.tls.files() {
+                if !broker.tls && file.is_some() {
+                    wrong(key, format!("is for TLS, and {broker} has none: use mqtts://"));
+                }
+            }
+        }
+        for (key, text) in [("user", &self.user), ("client_id", self.client_id.as_ref().unwrap_or(&String::new()))] {
+            if text.len() > MAX_TEXT || text.contains(char::is_control) {
+                wrong(key, format!("is longer than {MAX_TEXT} bytes or has a control character"));
+            }
+        }
+        if self.password_file.is_some() && self.user.is_empty() {
+            wrong("password_file", "is the password of nobody: set mqtt.user".into());
+        }
+        match (&self.tls.certificate_file, &self.tls.key_file) {
+            (Some(_), None) => wrong("tls.certificate_file", "needs its key: set mqtt.tls.key_file".into()),
+            (None, Some(_)) => wrong("tls.key_file", "needs its certificate: set mqtt.tls.certificate_file".into()),
+            _ => {}
+        }
+        if self.max_memory_bytes < self.max_payload_bytes {
+            let largest = self.max_payload_bytes;
+            wrong("max_memory_bytes", format!("cannot hold one payload: mqtt.max_payload_bytes is {largest}"));
+        }
+        problems
+    }
+}
+
+impl MqttTls {
+    /// The keys and what they are set to.
+    fn files(&self) -> [(&'static str, Option<&SecretFile>); 3] {
+        [
+            ("tls.ca_file", self.ca_file.as_ref()),
+            ("tls.certificate_file", self.certificate_file.as_ref()),
+            ("tls.key_file", self.key_file.as_ref()),
+        ]
+    }
+}
+
+/// The registered port of MQTT.
+const MQTT_PORT: u16 = 1883;
+
+/// The registered port of MQTT over TLS.
+const MQTTS_PORT: u16 = 8883;
+
+/// Where a broker is. As text: `mqtt://HOST[:1883]`, or with TLS `mqtts://HOST[:8883]`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct BrokerAddress {
+    /// A host name or an IP address, IPv6 without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// Whether it is spoken to over TLS.
+    pub tls: bool,
+}
+
+/// Why a text is no address of a broker.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected mqtt://HOST[:PORT] or mqtts://HOST[:PORT], got {text:?}{hint}")]
+pub struct InvalidBroker {
+    text: String,
+    hint: &'static str,
+}
+
+impl BrokerAddress {
+    /// Whether what is sent there stays on this machine.
+    pub fn is_loopback(&self) -> bool {
+        let address = self.host.parse::<IpAddr>().map(|ip| ip.to_canonical().is_loopback());
+        address.unwrap_or_else(|_| self.host.eq_ignore_ascii_case("localhost"))
+    }
+}
+
+impl FromStr for BrokerAddress {
+    type Err = InvalidBroker;
+
+    fn from_str(text: &str) -> Result<Self, InvalidBroker> {
+        let wrong = |hint| InvalidBroker { text: text.chars().take(128).collect(), hint };
+        let (tls, authority) = match (text.strip_prefix("mqtt://"), text.strip_prefix("mqtts://")) {
+            (Some(rest), _) => (false, rest),
+            (None, Some(rest)) => (true, rest),
+            (None, None) => return Err(wrong("")),
+        };
+        if authority.contains('@') {
+            // The text may hold a password, which no message repeats.
+            let hint = ", and user and password have keys of their own: mqtt.user, mqtt.password_file";
+            return Err(InvalidBroker { text: "USER@HOST".into(), hint });
+        }
+        let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((ip, rest)) if ip.parse::<std::net::Ipv6Addr>().is_ok() => {
+                let port = if rest.is_empty() { None } else { Some(rest.strip_prefix(':').ok_or_else(|| wrong(""))?) };
+                (ip, port)
+            }
+            Some(_) => return Err(wrong("")),
+            None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
+        };
+        let number = |port: &str| port.parse().ok().filter(|number| *number > 0 && !port.starts_with('+'));
+        let port = match port {
+            None => Some(if tls { MQTTS_PORT } else { MQTT_PORT }),
+            Some(port) => number(port),
+        };
+        let port = port.ok_or_else(|| wrong(", whose port is none from 1 to 65535"))?;
+        if !host.contains(':') && !is_host(host) {
+            return Err(wrong(""));
+        }
+        Ok(Self { host: host.to_owned(), port, tls })
+    }
+}
+
+/// Whether a text is a host name: labels of letters, digits, `-` and `_`, with dots between. An IPv4 address is one too.
+fn is_host(text: &str) -> bool {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len()) && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    text.len() <= 253 && text.strip_suffix('.').unwrap_or(text).split('.').all(label)
+}
+
+impl fmt::Display for BrokerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.tls { "mqtts://" } else { "mqtt://" })?;
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl Serialize for BrokerAddress {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for BrokerAddress {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
+
+#[cfg(test)]
+mod tests;

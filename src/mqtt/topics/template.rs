@@ -1,0 +1,157 @@
+//! Templates: topics with parts of another topic in them.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::{InvalidTopic, RESERVED, TopicFilter, TopicName, check, invalid};
+use crate::names::{DeviceName, ModelName};
+use crate::toml_check::from_text;
+
+/// A topic with placeholders: `{1}` to `{9}` for what a filter's wildcards stood for, `{device}` and `{model}`.
+///
+/// None of its topics begins with `$`: those are the broker's own, and a leading wildcard, which [`Self::as_filter`] may
+/// begin with, would not match them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicTemplate {
+    text: Arc<str>,
+    pieces: Vec<Piece>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    /// From 1.
+    Capture(usize),
+    Device,
+    Model,
+}
+
+const WHAT: &str = "topic template";
+
+impl FromStr for TopicTemplate {
+    type Err = InvalidTopic;
+
+    fn from_str(text: &str) -> Result<Self, InvalidTopic> {
+        let wrong = |reason| invalid(WHAT, text, reason);
+        check(WHAT, text)?;
+        if text.contains(['+', '#']) {
+            return Err(wrong("has a wildcard: write {1} for what the first wildcard of the filter stands for"));
+        }
+        if text.starts_with(RESERVED) {
+            return Err(wrong("begins with '$', and such topics are the broker's own"));
+        }
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        while let Some(brace) = rest.find(['{', '}']) {
+            let (before, from_brace) = rest.split_at(brace);
+            let inside = from_brace.strip_prefix('{').and_then(|inside| inside.split_once('}'));
+            let (placeholder, after) = inside.ok_or_else(|| wrong("has a brace without its other half"))?;
+            if !before.is_empty() {
+                pieces.push(Piece::Text(before.to_owned()));
+            }
+            pieces.push(match placeholder {
+                "device" => Piece::Device,
+                "model" => Piece::Model,
+                _ => match placeholder.as_bytes() {
+                    [digit @ b'1'..=b'9'] => Piece::Capture(usize::from(digit - b'0')),
+                    _ => return Err(wrong("has an unknown placeholder: expected {1} to {9}, {device} or {model}")),
+                },
+            });
+            rest = after;
+        }
+        if !rest.is_empty() {
+            pieces.push(Piece::Text(rest.to_owned()));
+        }
+        Ok(Self { text: text.into(), pieces })
+    }
+}
+
+impl TopicTemplate {
+    /// The topic for these captures. The text of a capture comes from outside and may make it too long, empty or one of
+    /// the broker's own.
+    pub fn fill(&self, captures: &[&str], device: &DeviceName, model: &ModelName) -> Result<TopicName, InvalidTopic> {
+        let mut topic = String::new();
+        for piece in &self.pieces {
+            topic.push_str(match piece {
+                Piece::Text(text) => text,
+                Piece::Device => device.as_str(),
+                Piece::Model => model.as_str(),
+                Piece::Capture(number) => captures
+                    .get(number - 1)
+                    .ok_or_else(|| invalid(WHAT, &self.text, "has more captures than the filter has wildcards"))?,
+            });
+        }
+        if topic.starts_with(RESERVED) {
+            return Err(invalid("topic", &topic, "begins with '$', and such topics are the broker's own"));
+        }
+        topic.parse()
+    }
+
+    /// The highest number among its captures; 0 when it has none.
+    pub fn highest_capture(&self) -> usize {
+        let numbers = self.pieces.iter().map(|piece| if let Piece::Capture(number) = piece { *number } else { 0 });
+        numbers.max().unwrap_or(0)
+    }
+
+    /// A filter for every topic that it makes of what `filter` matches, on any device and for any model.
+    pub fn as_filter(&self, filter: &TopicFilter) -> TopicFilter {
+        let wildcards: Vec<bool> = filter.wildcards().collect();
+        let mut made = String::new();
+        // Where the level begins that is being made, and whether it has a part that varies.
+        let (mut level, mut varies) = (0, false);
+        let close = |made: &mut String, level: usize, varies: bool| {
+            if varies {
+                made.truncate(level);
+                made.push('+');
+            }
+        };
+        for piece in &self.pieces {
+            match piece {
+                Piece::Text(text) => {
+                    for (index, part) in text.split('/').enumerate() {
+                        if index > 0 {
+                            close(&mut made, level, varies);
+                            made.push('/');
+                            (level, varies) = (made.len(), false);
+                        }
+                        made.push_str(part);
+                    }
+                }
+                Piece::Capture(number) if wildcards.get(number - 1) == Some(&true) => {
+                    made.truncate(level);
+                    made.push('#');
+                    return TopicFilter::valid(&made);
+                }
+                Piece::Capture(_) | Piece::Device | Piece::Model => varies = true,
+            }
+        }
+        close(&mut made, level, varies);
+        TopicFilter::valid(&made)
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl fmt::Display for TopicTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Serialize for TopicTemplate {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+impl<'de> Deserialize<'de> for TopicTemplate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
