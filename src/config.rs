@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::egress::EgressConfig;
 use crate::http::config::HttpConfig;
 use crate::identity::device::DeviceConfig;
 use crate::inference::config::RuntimesConfig;
@@ -41,6 +42,8 @@ pub struct Config {
     pub response_cache: ResponseCacheConfig,
     /// What each caller may ask for.
     pub quota: QuotaConfig,
+    /// Where data may go.
+    pub egress: EgressConfig,
     /// The log.
     pub log: LogConfig,
     /// Who this box is.
@@ -139,6 +142,7 @@ impl Config {
     /// What is wrong although each value is well-formed: the key, and what to do about it.
     fn problems(&self) -> Vec<(String, String)> {
         let http = self.http.problems().into_iter().map(|(key, problem)| (format!("http.{key}"), problem));
-        http.collect()
+        let egress = self.egress.problems().into_iter().map(|(key, problem)| (format!("egress.{key}"), problem));
+        http.chain(egress).collect()
     }
 }
