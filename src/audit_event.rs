@@ -64,6 +64,22 @@ pub enum AuditEvent {
         /// Whether the call succeeded.
         ok: bool,
     },
+    /// A connection out of this box was opened.
+    ConnectionOpened {
+        /// `HOST:PORT`, as configured.
+        destination: String,
+        /// Where it is.
+        region: String,
+        /// What for.
+        purpose: &'static str,
+    },
+    /// A connection out of this box was asked for and is not allowed.
+    ConnectionRefused {
+        /// `HOST:PORT`, as configured.
+        destination: String,
+        /// What for.
+        purpose: &'static str,
+    },
 }
 
 /// A handle to record events with. Clones share one queue.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::egress::{Egress, EgressConfig};
 use crate::http::config::HttpConfig;
 use crate::identity::device::DeviceConfig;
 use crate::inference::config::RuntimesConfig;
@@ -42,6 +43,8 @@ pub struct Config {
     pub response_cache: ResponseCacheConfig,
     /// What each caller may ask for.
     pub quota: QuotaConfig,
+    /// Where data may go.
+    pub egress: EgressConfig,
     /// The log.
     pub log: LogConfig,
     /// Who this box is.
@@ -144,6 +147,10 @@ impl Config {
     fn problems(&self) -> Vec<(String, String)> {
         let http = self.http.problems().into_iter().map(|(key, problem)| (format!("http.{key}"), problem));
         let mqtt = self.mqtt.problems().into_iter().map(|(key, problem)| (format!("mqtt.{key}"), problem));
-        http.chain(mqtt).collect()
+        let egress = self.egress.problems().into_iter().map(|(key, problem)| (format!("egress.{key}"), problem));
+        let unreachable = self.mqtt.broker.as_ref().and_then(|broker| {
+            Egress::check(&self.egress, &broker.host, broker.port).err().map(|how| ("mqtt.broker".to_owned(), how))
+        });
+        http.chain(mqtt).chain(egress).chain(unreachable).collect()
     }
 }

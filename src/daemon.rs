@@ -8,6 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::audit_event::{self, AuditEvent, AuditSink};
 use crate::config::Config;
+use crate::egress::Egress;
 use crate::http::{self, Listeners};
 use crate::identity::device;
 use crate::inference::Runtimes;
@@ -77,6 +78,7 @@ struct App {
     events: tokio::sync::mpsc::Receiver<AuditEvent>,
     serving: Serving,
     readiness: Arc<Readiness>,
+    egress: Egress,
     listeners: Listeners,
 }
 
@@ -98,16 +100,17 @@ impl App {
         std::fs::create_dir_all(cache)
             .with_context(|| format!("the cache folder {} cannot be made", cache.display()))?;
         let serving = serving(&config, runtimes, audit.clone());
-        Ok(Self { config, audit, events, serving, readiness: Arc::default(), listeners })
+        let egress = Egress::new(&config.egress, audit.clone());
+        Ok(Self { config, audit, events, serving, readiness: Arc::default(), egress, listeners })
     }
 
     fn spawn(self, shutdown: &Shutdown, audit_writer: &Shutdown) -> anyhow::Result<()> {
-        let Self { config, audit, events, serving, readiness, listeners } = self;
+        let Self { config, audit, events, serving, readiness, egress, listeners } = self;
         for address in listeners.tcp_addresses() {
             tracing::info!(%address, "listening");
         }
         let latch = readiness.latch();
-        let app = http::App::new(serving.clone(), readiness.clone(), config.http.clone(), shutdown.clone());
+        let app = http::App::new(serving.clone(), readiness.clone(), egress, config.http.clone(), shutdown.clone());
         listeners.serve(&http::router(app), &config.http, shutdown);
         let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
         shutdown.spawn_essential("model repository", {

@@ -1,161 +1,279 @@
 //! The only code that opens outbound connections.
 //!
-//! Today it opens one kind: from the command line to a daemon, over a Unix socket or plain HTTP.
+//! The daemon opens them through [`Egress`]: to destinations in the allow-list alone, and what is sent there is of the
+//! closed list [`Content`]. The command line connects to its daemon through [`DaemonConnection`].
 
+mod account;
+mod address;
+mod daemon_connection;
+mod link;
+mod policy;
 mod raw;
+mod tls;
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::request::Builder;
-use http::{Request, Uri};
-use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::audit_event::{AuditEvent, AuditSink};
+use account::Account;
+use tls::Client;
+
+pub use account::DestinationStatistics;
+pub use address::{Host, HostPort, InvalidHostPort};
+pub use daemon_connection::{Answer, DaemonConnection, DaemonError};
+pub use link::{LinkReader, LinkWriter, PutError};
+pub use policy::{Allowed, Content, EgressConfig, Grant};
 pub use raw::RawConnection;
+pub use tls::{TlsError, TlsSettings};
 
-/// A daemon that does not take the connection within this time is not there.
-const CONNECT: Duration = Duration::from_secs(10);
+/// How long it may take until a connection stands: the name looked up, connected, and the TLS handshake done.
+const LIMIT: Duration = Duration::from_secs(10);
 
-/// Why a daemon did not answer.
+/// How many addresses of a name are tried. Each gets its share of the time.
+const MOST_ADDRESSES: usize = 8;
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// An MQTT broker.
+    Mqtt,
+}
+
+impl Purpose {
+    /// As the audit log has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mqtt => "mqtt",
+        }
+    }
+}
+
+impl fmt::Display for Purpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Where to connect to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Destination {
+    /// A name or an IP address.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// TLS, or a connection that anybody on the way can read and change.
+    pub tls: Option<TlsSettings>,
+}
+
+/// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum EgressError {
-    /// The address is not one.
-    #[error("{url:?} is not an address of a daemon: expected http://HOST:PORT or unix:PATH")]
-    Address {
-        /// As given.
-        url: String,
+    /// The configuration does not allow it.
+    #[error("{reason}")]
+    Denied {
+        /// What to set.
+        reason: String,
     },
-    /// No connection.
-    #[error("no daemon answers at {url}: {error}")]
-    Connect {
-        /// As given.
-        url: String,
+    /// DNS does not know it.
+    #[error("{destination}: the name is not found, is it spelled right and does this machine's DNS know it? ({error})")]
+    NotFound {
+        /// `HOST:PORT`.
+        destination: String,
         /// The system's words.
-        error: std::io::Error,
+        error: io::Error,
     },
-    /// The exchange broke off.
-    #[error("the exchange with the daemon broke off: {0}")]
-    Exchange(#[from] hyper::Error),
+    /// Nobody listens.
+    #[error("{destination} refuses the connection: nothing listens on this port, or a firewall forbids it")]
+    Refused {
+        /// `HOST:PORT`.
+        destination: String,
+    },
+    /// Nobody answers.
+    #[error(
+        "{destination}: {step} got no answer in time: is the address right, is the machine on, does a firewall drop it?"
+    )]
+    TimedOut {
+        /// `HOST:PORT`.
+        destination: String,
+        /// What was waited for.
+        step: &'static str,
+    },
+    /// The system cannot connect.
+    #[error("{destination} cannot be reached: {error}")]
+    Unreachable {
+        /// `HOST:PORT`.
+        destination: String,
+        /// The system's words.
+        error: io::Error,
+    },
+    /// No encrypted connection.
+    #[error("{destination}: {error}")]
+    Tls {
+        /// `HOST:PORT`.
+        destination: String,
+        /// Why.
+        error: TlsError,
+    },
 }
 
-/// Where a daemon listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Target {
-    Tcp { authority: String },
-    Unix { path: PathBuf },
-}
+/// The way out of this box. Clones share one allow-list and one set of counters.
+#[derive(Debug, Clone)]
+pub struct Egress(Arc<Shared>);
 
-/// A connection to a daemon, for one request after the other.
 #[derive(Debug)]
-pub struct DaemonConnection {
-    sender: http1::SendRequest<Full<Bytes>>,
-    host: String,
-    url: String,
+struct Shared {
+    config: EgressConfig,
+    audit: AuditSink,
+    limit: Duration,
+    accounts: Mutex<BTreeMap<HostPort, (String, Arc<Account>)>>,
 }
 
-/// A daemon's answer.
-#[derive(Debug)]
-pub struct Answer {
-    /// The HTTP status.
-    pub status: u16,
-    /// The body.
-    pub body: Bytes,
-    /// After what time another try is worth it, where the daemon says so.
-    pub retry_after: Option<Duration>,
-}
-
-fn target(url: &str) -> Result<Target, EgressError> {
-    let wrong = || EgressError::Address { url: url.to_owned() };
-    if let Some(path) = url.strip_prefix("unix:") {
-        return Ok(Target::Unix { path: path.trim_start_matches("//").into() });
+impl Egress {
+    /// A way out to what `config` allows.
+    pub fn new(config: &EgressConfig, audit: AuditSink) -> Self {
+        Self::with_limit(config, audit, LIMIT)
     }
-    let uri: Uri = url.parse().map_err(|_| wrong())?;
-    let (Some("http"), Some(authority)) = (uri.scheme_str(), uri.authority()) else { return Err(wrong()) };
-    let port = authority.port_u16().unwrap_or(80);
-    Ok(Target::Tcp { authority: format!("{}:{port}", authority.host()) })
-}
 
-impl DaemonConnection {
-    /// Connects to `http://HOST:PORT` or `unix:PATH`.
-    pub async fn open(url: &str) -> Result<Self, EgressError> {
-        let failed = |error| EgressError::Connect { url: url.to_owned(), error };
-        let late = |_| failed(std::io::ErrorKind::TimedOut.into());
-        match target(url)? {
-            Target::Tcp { authority } => {
-                let connecting = tokio::time::timeout(CONNECT, TcpStream::connect(&authority));
-                let stream = connecting.await.map_err(late)?.map_err(failed)?;
-                Self::over(TokioIo::new(stream), authority, url).await
+    fn with_limit(config: &EgressConfig, audit: AuditSink, limit: Duration) -> Self {
+        // Those that were never connected to as well: their zeros say so.
+        let account = |entry: &Allowed| (entry.host.clone(), (entry.region.to_string(), Arc::default()));
+        let accounts = Mutex::new(config.allow.iter().map(account).collect());
+        Self(Arc::new(Shared { config: config.clone(), audit, limit, accounts }))
+    }
+
+    /// Whether `config` allows a destination, to be asked when the configuration is read, so that a wrong one is told
+    /// then. The error says which lines to add.
+    pub fn check(config: &EgressConfig, host: &str, port: u16) -> Result<(), String> {
+        let to = HostPort::new(host, port).map_err(|error| error.to_string())?;
+        config.grant(&to).map(|_| ())
+    }
+
+    /// Connects, if the allow-list has the destination: else neither DNS nor the network hear of it.
+    pub async fn connect(&self, to: &Destination, purpose: Purpose) -> Result<(LinkReader, LinkWriter), EgressError> {
+        let address = HostPort::new(&to.host, to.port).map_err(|error| error.to_string());
+        let granted = address.and_then(|address| self.0.config.grant(&address).map(|grant| (address, grant)));
+        let (address, grant) = match granted {
+            Ok(granted) => granted,
+            Err(reason) => {
+                let destination = format!("{}:{}", to.host, to.port);
+                self.0.audit.record(AuditEvent::ConnectionRefused { destination, purpose: purpose.name() });
+                return Err(EgressError::Denied { reason });
             }
-            Target::Unix { path } => {
-                let connecting = tokio::time::timeout(CONNECT, UnixStream::connect(&path));
-                let stream = connecting.await.map_err(late)?.map_err(failed)?;
-                Self::over(TokioIo::new(stream), "localhost".to_owned(), url).await
-            }
+        };
+        let account = self.account(&address, &grant.region);
+        let connected = self.open(&address, to.tls.clone(), &grant, &account, purpose).await;
+        if connected.is_err() {
+            account.failures.fetch_add(1, Ordering::Relaxed);
         }
+        connected
     }
 
-    async fn over<S>(stream: S, host: String, url: &str) -> Result<Self, EgressError>
-    where
-        S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
-    {
-        let (sender, connection) = http1::handshake(stream).await?;
-        #[expect(clippy::disallowed_methods, reason = "a command line has no daemon whose shutdown it could join")]
-        tokio::spawn(async move {
-            // Its error is also the error of the request that is under way.
-            let _ = connection.await;
+    async fn open(
+        &self,
+        to: &HostPort,
+        tls: Option<TlsSettings>,
+        grant: &Grant,
+        account: &Arc<Account>,
+        purpose: Purpose,
+    ) -> Result<(LinkReader, LinkWriter), EgressError> {
+        let destination = to.to_string();
+        let deadline = Instant::now() + self.0.limit;
+        let tls_failed = |error| EgressError::Tls { destination: destination.clone(), error };
+        // Before anything is connected: a file that cannot be read is no reason to disturb the other side.
+        let client = match tls {
+            Some(settings) => Some(read_settings(settings, to.clone()).await.map_err(tls_failed)?),
+            None => None,
+        };
+        let stream = dial(to, deadline).await?;
+        account.opened.fetch_add(1, Ordering::Relaxed);
+        self.0.audit.record(AuditEvent::ConnectionOpened {
+            destination: destination.clone(),
+            region: grant.region.clone(),
+            purpose: purpose.name(),
         });
-        Ok(Self { sender, host, url: url.to_owned() })
+        let (grant, account) = (grant.clone(), account.clone());
+        let Some(client) = client else {
+            let (reading, writing) = stream.into_split();
+            return Ok(link::link((Box::new(reading), Box::new(writing)), None, destination, grant, account));
+        };
+        let late = |_| EgressError::TimedOut { destination: destination.clone(), step: "the TLS handshake" };
+        let shaken = timeout_at(deadline, client.connect(stream)).await.map_err(late)?;
+        let (stream, peer) = shaken.map_err(tls_failed)?;
+        let (reading, writing) = tokio::io::split(stream);
+        Ok(link::link((Box::new(reading), Box::new(writing)), Some(peer), destination, grant, account))
     }
 
-    /// Posts `body` and waits for the whole answer.
-    pub async fn post(&mut self, path: &str, headers: &[(&str, &str)], body: Bytes) -> Result<Answer, EgressError> {
-        let request = headers.iter().fold(Request::post(path), |request, (name, value)| request.header(*name, *value));
-        self.exchange(request, path, body).await
+    fn account(&self, address: &HostPort, region: &str) -> Arc<Account> {
+        let mut accounts = self.0.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, account) = accounts.entry(address.clone()).or_insert_with(|| (region.to_owned(), Arc::default()));
+        account.clone()
     }
 
-    /// Asks for `path` and waits for the whole answer.
-    pub async fn get(&mut self, path: &str) -> Result<Answer, EgressError> {
-        self.exchange(Request::get(path), path, Bytes::new()).await
+    /// What went out and came in since the start, by destination.
+    pub fn statistics(&self) -> Vec<DestinationStatistics> {
+        let accounts = self.0.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        accounts.iter().map(|(to, (region, account))| account.read(to.to_string(), region.clone())).collect()
     }
+}
 
-    async fn exchange(&mut self, request: Builder, path: &str, body: Bytes) -> Result<Answer, EgressError> {
-        let request = request
-            .header(http::header::HOST, self.host.as_str())
-            .body(Full::new(body))
-            .map_err(|_| EgressError::Address { url: path.to_owned() })?;
-        // The daemon closes a connection whose body it refused to read.
-        if self.sender.ready().await.is_err() {
-            *self = Self::open(&self.url).await?;
-            self.sender.ready().await?;
-        }
-        let response = self.sender.send_request(request).await?;
-        let status = response.status().as_u16();
-        let retry_after = response.headers().get(http::header::RETRY_AFTER);
-        let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok()).map(Duration::from_secs);
-        let body = response.into_body().collect().await?.to_bytes();
-        Ok(Answer { status, body, retry_after })
+/// Reads the files of `settings` where it disturbs nobody.
+async fn read_settings(settings: TlsSettings, to: HostPort) -> Result<Client, TlsError> {
+    let read = tokio::task::spawn_blocking(move || Client::read(&settings, &to));
+    read.await.unwrap_or_else(|error| Err(TlsError::Failed { reason: error.to_string() }))
+}
+
+/// Connects to the first address that takes the connection.
+async fn dial(to: &HostPort, deadline: Instant) -> Result<TcpStream, EgressError> {
+    let addresses = match to.addresses() {
+        Some(addresses) => addresses.into_iter().map(|address| SocketAddr::new(address, to.port)).collect(),
+        None => look_up(to, deadline).await?,
+    };
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for (tried, address) in addresses.iter().enumerate() {
+        // One share more than addresses are left: what comes after needs time as well.
+        let shares = u32::try_from(addresses.len() - tried + 1).unwrap_or(u32::MAX);
+        let share = deadline.saturating_duration_since(Instant::now()) / shares;
+        last = match timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => {
+                // Messages are written as a whole; waiting for more would only delay them.
+                return match stream.set_nodelay(true) {
+                    Ok(()) => Ok(stream),
+                    Err(error) => Err(unreachable(to, error)),
+                };
+            }
+            Ok(Err(error)) => error,
+            Err(_) => io::ErrorKind::TimedOut.into(),
+        };
+    }
+    Err(unreachable(to, last))
+}
+
+async fn look_up(to: &HostPort, deadline: Instant) -> Result<Vec<SocketAddr>, EgressError> {
+    let destination = to.to_string();
+    match timeout_at(deadline, tokio::net::lookup_host((to.host.to_string(), to.port))).await {
+        Ok(Ok(found)) => Ok(found.take(MOST_ADDRESSES).collect()),
+        Ok(Err(error)) => Err(EgressError::NotFound { destination, error }),
+        Err(_) => Err(EgressError::TimedOut { destination, step: "looking up the name" }),
+    }
+}
+
+fn unreachable(to: &HostPort, error: io::Error) -> EgressError {
+    let destination = to.to_string();
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => EgressError::Refused { destination },
+        io::ErrorKind::TimedOut => EgressError::TimedOut { destination, step: "connecting" },
+        io::ErrorKind::NotFound => EgressError::NotFound { destination, error },
+        _ => EgressError::Unreachable { destination, error },
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_is_plain_http_or_a_unix_socket() {
-        let tcp = |authority: &str| Target::Tcp { authority: authority.into() };
-        assert_eq!(target("http://127.0.0.1:8000").unwrap(), tcp("127.0.0.1:8000"));
-        assert_eq!(target("http://[::1]/").unwrap(), tcp("[::1]:80"));
-        assert_eq!(
-            target("unix:/run/ledge/ledge.sock").unwrap(),
-            Target::Unix { path: "/run/ledge/ledge.sock".into() }
-        );
-        for wrong in ["https://box", "127.0.0.1:8000", "", "ftp://x"] {
-            assert!(matches!(target(wrong), Err(EgressError::Address { .. })), "{wrong}");
-        }
-    }
-}
+mod tests;

@@ -23,7 +23,7 @@ pub mod repository;
 pub mod pipeline;
 /// Running all models on one budget of cores, a worker a core. It opens no socket and writes no file.
 pub mod inference;
-/// The only code that opens outbound connections.
+/// The only code that opens outbound connections: to what the allow-list has, and of a closed list of contents.
 pub mod egress;
 /// Who this box is.
 pub mod identity;

@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::toml_check::from_text;
+
 /// Why a text is not a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {text:?} {reason}")]
@@ -65,8 +67,7 @@ macro_rules! name_type {
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = String::deserialize(deserializer)?;
-                text.parse().map_err(serde::de::Error::custom)
+                from_text(deserializer)
             }
         }
     };
@@ -81,6 +82,11 @@ name_type!(
     /// The identity of this box, or of a group or fleet of boxes: one valid MQTT topic level.
     DeviceName,
     "device name"
+);
+name_type!(
+    /// A region where data may be, such as `eu`.
+    RegionName,
+    "region"
 );
 
 /// The version of a model: its numbered folder. Positive; no sign and no leading zero, as in Triton.

@@ -220,10 +220,12 @@ impl Merged {
         config.resolve(root);
         for (key, problem) in config.problems() {
             // A value that lost a part to a mistake may have this problem only for that.
-            if self.mistakes.iter().any(|mistake| mistake.key.starts_with(&key)) {
+            // The elements of an array have no origin of their own: a later source replaces them all.
+            let whole = key.split('[').next().unwrap_or_default();
+            if self.mistakes.iter().any(|mistake| mistake.key.starts_with(whole)) {
                 continue;
             }
-            let (source, line) = match self.origins.get(&key) {
+            let (source, line) = match self.origins.get(whole) {
                 Some(origin) => (origin.source.clone(), origin.line),
                 None => ("default".to_owned(), None),
             };
@@ -252,7 +254,13 @@ impl Loaded {
         let mut text = String::new();
         for line in plain.lines() {
             text.push_str(line);
-            if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            if let Some(name) = line.strip_prefix("[[").and_then(|rest| rest.strip_suffix("]]")) {
+                // The origin is that of the whole array.
+                section = "";
+                if let Some(origin) = self.origins.get(name) {
+                    text.extend(["  # from ", &origin.to_string()]);
+                }
+            } else if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
                 section = name;
             } else if let Some((key, _)) = line.split_once(" = ")
                 && let Some(origin) = self.origins.get(&format!("{section}.{key}"))

@@ -5,7 +5,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use super::{CONNECT, EgressError, Target, target};
+use super::daemon_connection::{CONNECT, DaemonError, Target, target};
 
 /// A connection to a daemon over TCP or a Unix socket.
 #[derive(Debug)]
@@ -22,8 +22,8 @@ enum Stream {
 
 impl RawConnection {
     /// Connects to `http://HOST:PORT` or `unix:PATH`. A read that gets nothing for `patience` fails.
-    pub fn open(url: &str, patience: Duration) -> Result<Self, EgressError> {
-        let refused = |error| EgressError::Connect { url: url.to_owned(), error };
+    pub fn open(url: &str, patience: Duration) -> Result<Self, DaemonError> {
+        let refused = |error| DaemonError::Connect { url: url.to_owned(), error };
         match target(url)? {
             Target::Tcp { authority } => {
                 let stream = connect(&authority).map_err(refused)?;

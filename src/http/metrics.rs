@@ -3,6 +3,7 @@
 //!
 //! Nothing is counted twice: the figures are read from their owners at each scrape, and between two scrapes nothing runs.
 
+mod egress;
 mod models;
 mod process;
 
@@ -45,6 +46,7 @@ impl Collector for Scrape {
         models::encode(&mut encoder, self.app.serving().repository())?;
         process::encode(&mut encoder)?;
         process::encode_machine(&mut encoder, &self.app.machine().read())?;
+        egress::encode(&mut encoder, &self.app.egress().statistics())?;
         let audit = self.app.serving().audit();
         let events = [("recorded", audit.recorded()), ("lost", audit.lost())];
         let samples = events.map(|(outcome, count)| (vec![("outcome", outcome.to_owned())], ConstCounter::new(count)));

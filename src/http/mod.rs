@@ -21,6 +21,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::{get, post};
 
+use crate::egress::Egress;
 use crate::readiness::Readiness;
 use crate::serving::Serving;
 use crate::shutdown::Shutdown;
@@ -39,6 +40,7 @@ pub struct App {
 struct Shared {
     serving: Serving,
     readiness: Arc<Readiness>,
+    egress: Egress,
     config: HttpConfig,
     shutdown: Shutdown,
     machine: MachineMonitor,
@@ -46,9 +48,15 @@ struct Shared {
 
 impl App {
     /// The parts that the handlers call.
-    pub fn new(serving: Serving, readiness: Arc<Readiness>, config: HttpConfig, shutdown: Shutdown) -> Self {
+    pub fn new(
+        serving: Serving,
+        readiness: Arc<Readiness>,
+        egress: Egress,
+        config: HttpConfig,
+        shutdown: Shutdown,
+    ) -> Self {
         let machine = MachineMonitor::default();
-        Self { shared: Arc::new(Shared { serving, readiness, config, shutdown, machine }) }
+        Self { shared: Arc::new(Shared { serving, readiness, egress, config, shutdown, machine }) }
     }
 
     fn serving(&self) -> &Serving {
@@ -61,6 +69,10 @@ impl App {
 
     fn machine(&self) -> &MachineMonitor {
         &self.shared.machine
+    }
+
+    fn egress(&self) -> &Egress {
+        &self.shared.egress
     }
 
     fn config(&self) -> &HttpConfig {

@@ -1,0 +1,245 @@
+//! The section `[egress]` of the configuration: what may leave this box, and where to.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::address::HostPort;
+use crate::names::RegionName;
+
+/// The region of what is on this box.
+pub const LOCAL: &str = "local";
+
+/// Everything that may leave this box, and nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Content {
+    /// Handshakes, acknowledgements, subscriptions and keep-alives: nobody's data. Every destination may get it.
+    #[serde(skip)]
+    Protocol,
+    /// Answers to inference calls, errors included, and what bindings make of them.
+    #[serde(rename = "answers")]
+    Answer,
+    /// Whether this box is there.
+    #[serde(rename = "presence")]
+    Presence,
+    /// What this box runs and how it does.
+    #[serde(rename = "reports")]
+    Report,
+}
+
+impl Content {
+    /// Every kind.
+    pub const ALL: [Self; 4] = [Self::Protocol, Self::Answer, Self::Presence, Self::Report];
+
+    /// As the configuration and the metrics have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Protocol => "protocol",
+            Self::Answer => "answers",
+            Self::Presence => "presence",
+            Self::Report => "reports",
+        }
+    }
+}
+
+impl fmt::Display for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Where data may go.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EgressConfig {
+    /// The regions where data may be. Empty: any that an entry names.
+    pub regions: Vec<RegionName>,
+    /// The destinations.
+    pub allow: Vec<Allowed>,
+}
+
+/// A destination that may be connected to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Allowed {
+    /// The destination.
+    pub host: HostPort,
+    /// Where it is.
+    pub region: RegionName,
+    /// What may be sent there beside the protocol itself.
+    #[serde(default = "everything")]
+    pub send: Vec<Content>,
+}
+
+fn everything() -> Vec<Content> {
+    Content::ALL.into_iter().filter(|content| *content != Content::Protocol).collect()
+}
+
+/// What a destination may get.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// Where the destination is.
+    pub region: String,
+    /// What may be sent there beside the protocol itself.
+    send: Vec<Content>,
+}
+
+impl Grant {
+    /// Whether `content` may be sent there.
+    pub fn permits(&self, content: Content) -> bool {
+        content == Content::Protocol || self.send.contains(&content)
+    }
+}
+
+impl EgressConfig {
+    /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
+    pub fn problems(&self) -> Vec<(String, String)> {
+        let mut problems = Vec::new();
+        for (index, entry) in self.allow.iter().enumerate() {
+            if self.allow.iter().take(index).any(|earlier| earlier.host == entry.host) {
+                problems.push((format!("allow[{index}].host"), format!("{} is named twice", entry.host)));
+            }
+            let region = entry.region.as_str();
+            let problem = if region == LOCAL {
+                format!("{LOCAL:?} is what never leaves this box: take another word, such as \"lan\"")
+            } else if !self.regions.is_empty() && !self.regions.contains(&entry.region) {
+                format!("{region:?} is none of egress.regions, where data may be: {}", list(&self.regions))
+            } else {
+                continue;
+            };
+            problems.push((format!("allow[{index}].region"), problem));
+        }
+        problems
+    }
+
+    /// What `to` may get, or what to set so that it may be connected to.
+    ///
+    /// An entry counts before the rule that what stays on this box needs none: behind a port of this box may be a tunnel.
+    pub fn grant(&self, to: &HostPort) -> Result<Grant, String> {
+        if let Some(entry) = self.allow.iter().find(|entry| entry.host == *to) {
+            return Ok(Grant { region: entry.region.as_str().to_owned(), send: entry.send.clone() });
+        }
+        if to.host.is_loopback() {
+            return Ok(Grant { region: LOCAL.to_owned(), send: everything() });
+        }
+        let regions = match self.regions.as_slice() {
+            [] => "a word for where it is, such as eu or lan".to_owned(),
+            [only] => only.to_string(),
+            several => format!("one of {}", list(several)),
+        };
+        Err(format!(
+            "{to} is not in the allow-list; if data may go there, add the three lines `[[egress.allow]]`, \
+             `host = \"{to}\"` and `region = \"REGION\"`, with {regions} for REGION"
+        ))
+    }
+}
+
+fn list(regions: &[RegionName]) -> String {
+    regions.iter().map(RegionName::as_str).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::toml_check;
+
+    fn config(text: &str) -> EgressConfig {
+        toml_check::parse("f", text).unwrap()
+    }
+
+    fn grant(config: &EgressConfig, to: &str) -> Result<Grant, String> {
+        config.grant(&to.parse().unwrap())
+    }
+
+    #[test]
+    fn an_entry_permits_its_host_and_port_and_nothing_beside() {
+        let config = config("[[allow]]\nhost = 'Broker.example:8883'\nregion = 'eu'\nsend = ['presence']");
+        let granted = grant(&config, "broker.EXAMPLE:8883").unwrap();
+        assert_eq!(granted.region, "eu");
+        let permitted = Content::ALL.map(|content| granted.permits(content));
+        assert_eq!(permitted, [true, false, true, false]);
+        for other in ["broker.example:1883", "a.broker.example:8883", "example:8883", "10.0.0.1:8883"] {
+            assert!(grant(&config, other).is_err(), "{other}");
+        }
+    }
+
+    #[test]
+    fn an_entry_without_send_permits_everything_and_an_empty_one_the_protocol_alone() {
+        let config =
+            config("[[allow]]\nhost = 'a:1'\nregion = 'eu'\n[[allow]]\nhost = 'b:1'\nregion = 'eu'\nsend = []");
+        let permitted = |to: &str| Content::ALL.map(|content| grant(&config, to).unwrap().permits(content));
+        assert_eq!(permitted("a:1"), [true; 4]);
+        assert_eq!(permitted("b:1"), [true, false, false, false]);
+    }
+
+    #[test]
+    fn this_box_needs_no_entry_but_may_have_one() {
+        let config = config("regions = ['eu']\n[[allow]]\nhost = '127.0.0.1:8883'\nregion = 'eu'\nsend = []");
+        for local in ["127.0.0.1:1883", "127.1.2.3:8883", "[::1]:1", "localhost:1"] {
+            let granted = grant(&config, local).unwrap();
+            assert!(granted.region == LOCAL && granted.permits(Content::Answer), "{local}");
+        }
+        let tunnel = grant(&config, "127.0.0.1:8883").unwrap();
+        assert!(tunnel.region == "eu" && !tunnel.permits(Content::Answer));
+    }
+
+    #[test]
+    fn a_refusal_says_which_lines_to_add() {
+        let refused = |text: &str| grant(&config(text), "[2001:db8::1]:1883").unwrap_err();
+        let lines = "[2001:db8::1]:1883 is not in the allow-list; if data may go there, add the three lines \
+                     `[[egress.allow]]`, `host = \"[2001:db8::1]:1883\"` and `region = \"REGION\"`, with ";
+        let ends = [
+            ("", "a word for where it is, such as eu or lan for REGION"),
+            ("regions = ['eu']", "eu for REGION"),
+            ("regions = ['eu', 'ch']", "one of eu, ch for REGION"),
+        ];
+        for (text, end) in ends {
+            assert_eq!(refused(text), format!("{lines}{end}"));
+        }
+        // They do.
+        let added = "[[egress.allow]]\nhost = \"[2001:db8::1]:1883\"\nregion = \"lan\"".replace("egress.", "");
+        assert!(grant(&config(&added), "[2001:db8::1]:1883").is_ok());
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_told_by_its_key() {
+        let config = config(
+            "regions = ['eu']\n[[allow]]\nhost = 'a:1'\nregion = 'eu'\n[[allow]]\nhost = 'A:1'\nregion = 'us'\n\
+             [[allow]]\nhost = 'a:2'\nregion = 'local'",
+        );
+        let expected = [
+            ("allow[1].host", "a:1 is named twice"),
+            ("allow[1].region", "\"us\" is none of egress.regions, where data may be: eu"),
+            ("allow[2].region", "\"local\" is what never leaves this box: take another word, such as \"lan\""),
+        ];
+        assert_eq!(config.problems(), expected.map(|(key, problem)| (key.to_owned(), problem.to_owned())));
+    }
+
+    #[test]
+    fn a_mistake_in_an_entry_has_its_line_and_key() {
+        let text = "regions = ['eu', 'a b']\n[[allow]]\nhost = 'broker'\nregion = ''\n[[allow]]\nhost = 'b:1'\n\
+                    [[allow]]\nhosts = 'c:1'\nhost = 'c:1'\nregion = 'eu'\nsend = ['answers', 'protocol']\n";
+        let found: Vec<_> =
+            toml_check::parse::<EgressConfig>("f", text).unwrap_err().iter().map(ToString::to_string).collect();
+        let expected = [
+            "f:1: regions[1]: region \"a b\" has a character outside A-Z a-z 0-9 . _ -",
+            "f:3: allow[0].host: expected \"HOST:PORT\" with a name, an IPv4 address or an IPv6 address in brackets, got \"broker\"",
+            "f:4: allow[0].region: region \"\" is empty",
+            "f:5: allow[1]: missing field `region`",
+            "f:8: allow[2].hosts: unknown field `hosts`, expected one of `host`, `region`, `send`",
+            "f:11: allow[2].send[1]: unknown variant `protocol`, expected one of `answers`, `presence`, `reports`",
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_is_written_is_what_the_metrics_say() {
+        let entry = Allowed { host: "a:1".parse().unwrap(), region: "eu".parse().unwrap(), send: everything() };
+        let written = toml::to_string(&entry).unwrap();
+        assert_eq!(written, "host = \"a:1\"\nregion = \"eu\"\nsend = [\"answers\", \"presence\", \"reports\"]\n");
+        assert_eq!(
+            entry.send.iter().map(|content| content.name()).collect::<Vec<_>>(),
+            ["answers", "presence", "reports"]
+        );
+    }
+}

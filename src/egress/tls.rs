@@ -1,0 +1,310 @@
+//! TLS as a client: the only file that knows rustls.
+
+use std::io;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{AlertDescription, CertificateError, ClientConfig, Error, InconsistentKeys, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::address::{Host, HostPort};
+use crate::secret::{SecretError, SecretFile};
+
+/// How the other side is recognized, and how this side is. The files are read at each connection, so that a renewed
+/// certificate needs no restart.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TlsSettings {
+    /// A PEM file with the CA certificates that are trusted instead of the system's.
+    pub ca: Option<SecretFile>,
+    /// A PEM file with the client's certificate, its issuers behind it.
+    pub certificate: Option<SecretFile>,
+    /// A PEM file with the key of that certificate.
+    pub key: Option<SecretFile>,
+}
+
+/// Why there is no encrypted connection.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// A file without a certificate.
+    #[error("{file} holds no certificate in PEM format")]
+    NoCertificate {
+        /// As configured.
+        file: SecretFile,
+    },
+    /// A certificate that is none.
+    #[error("{file} holds a certificate that cannot be used: {reason}")]
+    BadCertificate {
+        /// As configured.
+        file: SecretFile,
+        /// In the library's words.
+        reason: String,
+    },
+    /// A file without a key, or with one that cannot be used.
+    #[error("{file} holds no private key in PEM format that can be used (one with a passphrase cannot): {reason}")]
+    BadKey {
+        /// As configured.
+        file: SecretFile,
+        /// In the library's words.
+        reason: String,
+    },
+    /// Only one of the two.
+    #[error("a client certificate and its key go together: set both `certificate` and `key`, or neither")]
+    Half,
+    /// They do not belong together.
+    #[error("the key in {key} is not that of the certificate in {certificate}")]
+    KeyMismatch {
+        /// As configured.
+        certificate: SecretFile,
+        /// As configured.
+        key: SecretFile,
+    },
+    /// The system trusts nobody.
+    #[error("this machine trusts no CA: install the package ca-certificates, or set `ca` to the file of your own CA")]
+    NoSystemCa,
+    /// An unknown CA.
+    #[error("the server's certificate is not signed by {trusted}; if it comes from another CA, set `ca` to its file")]
+    Untrusted {
+        /// Who is trusted.
+        trusted: String,
+    },
+    /// A certificate for somebody else.
+    #[error("the server's certificate is for {presented}, not for {expected}: connect by a name it has, or renew it")]
+    WrongName {
+        /// The destination.
+        expected: String,
+        /// The names in the certificate.
+        presented: String,
+    },
+    /// Out of date.
+    #[error("the server's certificate {when}, or the clock of this machine is wrong")]
+    Dated {
+        /// Before or after its time.
+        when: &'static str,
+    },
+    /// Another fault of the server's certificate.
+    #[error("the server's certificate is not acceptable: {reason}")]
+    Unacceptable {
+        /// Which.
+        reason: String,
+    },
+    /// The server wants to know who we are.
+    #[error("the server wants a client certificate: set `certificate` and `key`")]
+    CertificateRequired,
+    /// The server does not know us.
+    #[error("the server does not accept the client certificate in {certificate} (TLS alert {alert})")]
+    CertificateRefused {
+        /// As configured.
+        certificate: SecretFile,
+        /// In the protocol's words.
+        alert: String,
+    },
+    /// Something else speaks there.
+    #[error("the server does not speak TLS on this port: take its TLS port (MQTT: 8883), or configure no TLS")]
+    NotTls,
+    /// The connection broke off.
+    #[error("the server closed the connection during the TLS handshake: does it speak TLS on this port? ({reason})")]
+    Closed {
+        /// In the system's words.
+        reason: io::Error,
+    },
+    /// Anything else.
+    #[error("TLS failed: {reason}")]
+    Failed {
+        /// In the library's words.
+        reason: String,
+    },
+}
+
+/// Settings that were read, ready to connect.
+pub(super) struct Client {
+    connector: TlsConnector,
+    name: ServerName<'static>,
+    peer: Peer,
+}
+
+/// What is needed to say why a connection failed.
+#[derive(Debug, Clone)]
+pub(super) struct Peer {
+    trusted: String,
+    certificate: Option<SecretFile>,
+}
+
+impl Client {
+    /// Reads the files. It blocks.
+    pub(super) fn read(settings: &TlsSettings, to: &HostPort) -> Result<Self, TlsError> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let failed = |error: Error| TlsError::Failed { reason: error.to_string() };
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+            .map_err(failed)?
+            .with_root_certificates(roots(settings.ca.as_ref())?);
+        let mut config = match (&settings.certificate, &settings.key) {
+            (None, None) => builder.with_no_client_auth(),
+            (Some(certificate), Some(key)) => builder
+                .with_client_auth_cert(certificates(certificate)?, private_key(key)?)
+                .map_err(|error| identity_error(error, certificate, key))?,
+            _ => return Err(TlsError::Half),
+        };
+        // Each connection reads its files anew, so there is nothing to resume.
+        config.resumption = rustls::client::Resumption::disabled();
+        let name = match &to.host {
+            Host::Ip(address) => ServerName::IpAddress((*address).into()),
+            Host::Name(name) => ServerName::try_from(name.clone())
+                .map_err(|_| TlsError::Failed { reason: format!("{name} cannot be the name in a certificate") })?,
+        };
+        let trusted = match &settings.ca {
+            Some(file) => format!("a CA in {file}"),
+            None => "a CA that this machine trusts".to_owned(),
+        };
+        let peer = Peer { trusted, certificate: settings.certificate.clone() };
+        Ok(Self { connector: Arc::new(config).into(), name, peer })
+    }
+
+    /// Shakes hands over `stream`.
+    pub(super) async fn connect(self, stream: TcpStream) -> Result<(TlsStream<TcpStream>, Peer), TlsError> {
+        match self.connector.connect(self.name, stream).await {
+            Ok(stream) => Ok((stream, self.peer)),
+            Err(error) => Err(self.peer.explain(error)),
+        }
+    }
+}
+
+impl Peer {
+    /// Why a handshake failed.
+    fn explain(&self, error: io::Error) -> TlsError {
+        match of_rustls(&error) {
+            Some(Error::InvalidMessage(_)) => TlsError::NotTls,
+            Some(Error::InvalidCertificate(fault)) => self.certificate_error(fault),
+            Some(Error::AlertReceived(alert)) => self.alert(*alert),
+            Some(other) => TlsError::Failed { reason: other.to_string() },
+            None => TlsError::Closed { reason: error },
+        }
+    }
+
+    /// An error after the handshake. Since TLS 1.3 the server judges a client's certificate when the client is done, so
+    /// its verdict comes instead of the first answer.
+    pub(super) fn explain_later(&self, error: io::Error) -> io::Error {
+        match of_rustls(&error) {
+            Some(Error::AlertReceived(alert)) => io::Error::new(error.kind(), self.alert(*alert)),
+            _ => error,
+        }
+    }
+
+    fn alert(&self, alert: AlertDescription) -> TlsError {
+        use AlertDescription as Alert;
+        let about_certificate = matches!(
+            alert,
+            Alert::CertificateRequired
+                | Alert::NoCertificate
+                | Alert::BadCertificate
+                | Alert::UnsupportedCertificate
+                | Alert::CertificateRevoked
+                | Alert::CertificateExpired
+                | Alert::CertificateUnknown
+                | Alert::UnknownCA
+                | Alert::AccessDenied
+                | Alert::DecryptError
+        );
+        match &self.certificate {
+            Some(certificate) if about_certificate => {
+                TlsError::CertificateRefused { certificate: certificate.clone(), alert: format!("{alert:?}") }
+            }
+            None if about_certificate => TlsError::CertificateRequired,
+            // What TLS 1.2 answers for want of a certificate, among other things.
+            None if alert == Alert::HandshakeFailure => TlsError::Failed {
+                reason: "the server answered with the alert HandshakeFailure: does it want a client certificate?"
+                    .into(),
+            },
+            _ => TlsError::Failed { reason: format!("the server answered with the alert {alert:?}") },
+        }
+    }
+
+    fn certificate_error(&self, fault: &CertificateError) -> TlsError {
+        match fault {
+            CertificateError::UnknownIssuer => TlsError::Untrusted { trusted: self.trusted.clone() },
+            CertificateError::NotValidForNameContext { expected, presented } => {
+                TlsError::WrongName { expected: expected.to_str().into_owned(), presented: names(presented) }
+            }
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                TlsError::Dated { when: "has expired" }
+            }
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                TlsError::Dated { when: "is not valid yet" }
+            }
+            other => TlsError::Unacceptable { reason: fault_in_words(other) },
+        }
+    }
+}
+
+/// The names in a certificate as people write them: rustls has `DnsName("x")`.
+fn names(presented: &[String]) -> String {
+    let name = |text: &String| text.split('"').nth(1).unwrap_or(text).to_owned();
+    match presented {
+        [] => "no name at all (no subjectAltName)".to_owned(),
+        names => names.iter().map(name).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// Two faults that certificates made by hand often have, which the library names only by a word.
+fn fault_in_words(fault: &CertificateError) -> String {
+    let text = format!("{fault:?}");
+    if text.contains("CaUsedAsEndEntity") {
+        "it is a CA's own; let that CA sign one for the server (not self-signed, CA:FALSE)".to_owned()
+    } else if text.contains("UnsupportedCertVersion") {
+        "it is of X.509 version 1; issue one of version 3, with a subjectAltName".to_owned()
+    } else {
+        fault.to_string()
+    }
+}
+
+fn of_rustls(error: &io::Error) -> Option<&Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+fn roots(ca: Option<&SecretFile>) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    if let Some(file) = ca {
+        for certificate in certificates(file)? {
+            let reason = |error: Error| TlsError::BadCertificate { file: file.clone(), reason: error.to_string() };
+            roots.add(certificate).map_err(reason)?;
+        }
+        return Ok(roots);
+    }
+    // One that cannot be read leaves the others; what is missed then is told by the handshake.
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() { Err(TlsError::NoSystemCa) } else { Ok(roots) }
+}
+
+fn certificates(file: &SecretFile) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let pem = file.read()?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    match found {
+        Ok(found) if found.is_empty() => Err(TlsError::NoCertificate { file: file.clone() }),
+        Ok(found) => Ok(found),
+        Err(error) => Err(TlsError::BadCertificate { file: file.clone(), reason: error.to_string() }),
+    }
+}
+
+fn private_key(file: &SecretFile) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let pem = file.read()?;
+    PrivateKeyDer::from_pem_slice(&pem)
+        .map_err(|error| TlsError::BadKey { file: file.clone(), reason: error.to_string() })
+}
+
+fn identity_error(error: Error, certificate: &SecretFile, key: &SecretFile) -> TlsError {
+    match error {
+        Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+            TlsError::KeyMismatch { certificate: certificate.clone(), key: key.clone() }
+        }
+        Error::InvalidCertificate(fault) => {
+            TlsError::BadCertificate { file: certificate.clone(), reason: fault_in_words(&fault) }
+        }
+        other => TlsError::BadKey { file: key.clone(), reason: other.to_string() },
+    }
+}
