@@ -21,7 +21,7 @@ use bytes::{Buf, BufMut, BytesMut};
 use self::header::Header;
 use super::packet::{Incoming, Outgoing, Reason, Received, Version};
 
-pub(super) use self::read::{MAX_HEAD, head_length, publish};
+pub(super) use self::read::{MAX_HEAD, head_length};
 
 /// The largest packet that can be written, in bytes: the lengths of MQTT have 28 bits.
 pub const MAX_PACKET: usize = 1 + 4 + header::MAX_VALUE;
@@ -148,7 +148,7 @@ fn write_short(version: Version, packet: &Outgoing, buffer: &mut BytesMut) -> bo
 
 /// A message whose payload was let go by, from its head (see [`head_length`]).
 pub(super) fn publish_head(version: Version, header: Header, head: BytesMut) -> Result<Received, CodecError> {
-    let mut received = publish(version, header.first, head.freeze())?;
+    let mut received = read::publish(version, header.first, head.freeze())?;
     received.oversized = Some(header.total());
     Ok(received)
 }

@@ -5,6 +5,9 @@ use super::CodecError;
 /// The largest number that a variable byte integer holds: four bytes of seven bits.
 pub const MAX_VALUE: usize = 268_435_455;
 
+/// The kind of packet that is a message.
+pub(super) const PUBLISH: u8 = 3;
+
 /// The first bytes of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
@@ -29,9 +32,14 @@ impl Header {
         self.length + self.remaining
     }
 
+    /// Whether it is a message's.
+    pub fn is_publish(self) -> bool {
+        self.first >> 4 == PUBLISH
+    }
+
     /// The kind of packet.
-    pub fn kind(self) -> u8 {
-        self.first >> 4
+    pub fn name(self) -> &'static str {
+        name(self.first >> 4)
     }
 }
 

@@ -4,7 +4,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use rumqttc::v5::mqttbytes::v5 as wire;
 
 use super::CodecError;
-use super::header::{malformed, protocol, variable_byte_integer};
+use super::header::{PUBLISH, malformed, protocol, variable_byte_integer};
 use crate::mqtt::client::packet::{ConnAck, Incoming, Message, PacketId, Properties, Qos, Reason, Received, Version};
 
 /// How long the topic and properties of a message may be, in bytes. Each user property becomes two allocations of its own,
@@ -12,7 +12,6 @@ use crate::mqtt::client::packet::{ConnAck, Incoming, Message, PacketId, Properti
 pub(in crate::mqtt::client) const MAX_HEAD: usize = 128 * 1024;
 
 const CONNACK: u8 = 2;
-pub(in crate::mqtt::client) const PUBLISH: u8 = 3;
 const PUBACK: u8 = 4;
 const SUBACK: u8 = 9;
 const UNSUBACK: u8 = 11;
@@ -77,7 +76,7 @@ pub(in crate::mqtt::client) fn head_length(
 }
 
 /// A message from the packet after its fixed header.
-pub(in crate::mqtt::client) fn publish(version: Version, first: u8, mut body: Bytes) -> Result<Received, CodecError> {
+pub(super) fn publish(version: Version, first: u8, mut body: Bytes) -> Result<Received, CodecError> {
     let cut = || malformed(PUBLISH, "it ends within its topic or properties");
     let qos = match (first >> 1) & 0b11 {
         0 => Qos::AtMostOnce,
