@@ -37,7 +37,7 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("openvino::", &["inference/openvino.rs", "sys.rs"]),
     ("openvino_sys::", &["inference/openvino.rs", "sys.rs"]),
     ("axum::", &["http/"]),
-    ("rumqttc::", &["mqtt/client/codec.rs"]),
+    ("rumqttc::", &["mqtt/client/codec.rs", "mqtt/client/codec/"]),
     ("rustls::", &["egress/tls.rs"]),
     ("tokio_rustls::", &["egress/"]),
     ("sysinfo::", &["telemetry/"]),

@@ -1,3 +1,5 @@
 //! An MQTT client: packets, the session and the connection. It knows nothing of inference.
 
+pub mod codec;
+pub mod framing;
 pub mod packet;

@@ -1,0 +1,286 @@
+//! The other end, for tests: packets as brokers send them, written by rumqttc, and what rumqttc reads of ours.
+
+use bytes::{Bytes, BytesMut};
+use proptest::collection::vec;
+use proptest::option::of;
+use proptest::prelude::*;
+use rumqttc::mqttbytes::{self, v4};
+use rumqttc::v5::mqttbytes::{QoS, v5};
+
+use crate::mqtt::client::packet::{
+    ConnAck, Incoming, Message, PacketId, Properties, Qos, Reason, Received, Subscription, Version,
+};
+
+pub fn version() -> impl Strategy<Value = Version> {
+    prop_oneof![Just(Version::V5), Just(Version::V311)]
+}
+
+/// Any packet that a broker may send to us, whose payload has at most `payload` bytes.
+pub fn incoming(version: Version, payload: usize) -> impl Strategy<Value = Incoming> {
+    let v5 = version == Version::V5;
+    let text = move || of(text()).prop_map(move |text| text.filter(|_| v5));
+    let reasons = move |known: &'static [u8]| prop::sample::select(known).prop_map(Reason);
+    let (publish_reasons, subscribe_reasons, disconnect_reasons): (&[u8], &[u8], &[u8]) = match version {
+        Version::V5 => (&[0, 0x10, 0x80, 0x87, 0x90, 0x97], &[0, 1, 2, 0x80, 0x87, 0x9E], &[0x80, 0x8B, 0x8E, 0x9C]),
+        Version::V311 => (&[0], &[0, 1, 2, 0x80], &[0]),
+    };
+    prop_oneof![
+        2 => connack(version).prop_map(Incoming::ConnAck),
+        8 => received(version, payload).prop_map(Incoming::Publish),
+        4 => (packet_id(), reasons(publish_reasons))
+            .prop_map(|(packet_id, reason)| Incoming::PubAck { packet_id, reason }),
+        2 => (packet_id(), vec(reasons(subscribe_reasons), 1..300))
+            .prop_map(|(packet_id, reasons)| Incoming::SubAck { packet_id, reasons }),
+        1 => packet_id().prop_map(|packet_id| Incoming::UnsubAck { packet_id }),
+        2 => Just(Incoming::PingResp),
+        u32::from(v5) => (reasons(disconnect_reasons), text())
+            // rumqttc writes a DISCONNECT with a reason and no properties wrongly.
+            .prop_filter("needs a text", |(_, text)| text.is_some())
+            .prop_map(|(reason, text)| Incoming::Disconnect { reason, text }),
+    ]
+}
+
+fn connack(version: Version) -> impl Strategy<Value = ConnAck> {
+    let v5 =
+        (0..3_u8, of(text()), 1..=u16::MAX, of(1..=u32::MAX), any::<[bool; 3]>(), of(any::<u16>()), of(any::<u32>()));
+    let v5 = v5.prop_map(|(reason, text, receive_maximum, maximum_packet_size, flags, server_keep_alive_s, expiry)| {
+        let reason = [Reason::SUCCESS, Reason::UNSUPPORTED_VERSION, Reason(0x9F)][usize::from(reason)];
+        ConnAck {
+            session_present: flags[0] && !reason.is_failure(),
+            reason,
+            text,
+            receive_maximum,
+            maximum_packet_size,
+            maximum_qos: if flags[1] { Qos::AtMostOnce } else { Qos::AtLeastOnce },
+            retain_available: flags[2],
+            shared_subscriptions: flags[1],
+            server_keep_alive_s,
+            session_expiry_s: expiry,
+        }
+    });
+    let reasons = prop::sample::select(&[0x00, 0x84, 0x85, 0x86, 0x87, 0x88][..]).prop_map(Reason);
+    let v311 = (reasons, any::<bool>()).prop_map(|(reason, session_present)| ConnAck {
+        session_present: session_present && !reason.is_failure(),
+        reason,
+        text: None,
+        receive_maximum: u16::MAX,
+        maximum_packet_size: None,
+        maximum_qos: Qos::AtLeastOnce,
+        retain_available: true,
+        shared_subscriptions: true,
+        server_keep_alive_s: None,
+        session_expiry_s: None,
+    });
+    match version {
+        Version::V5 => v5.boxed(),
+        Version::V311 => v311.boxed(),
+    }
+}
+
+fn received(version: Version, payload: usize) -> impl Strategy<Value = Received> {
+    (message(version, payload), packet_id(), any::<bool>()).prop_map(|(message, packet_id, duplicate)| {
+        let packet_id = (message.qos == Qos::AtLeastOnce).then_some(packet_id);
+        Received { message, packet_id, duplicate, oversized: None }
+    })
+}
+
+/// A message; in 3.1.1 without properties.
+pub fn message(version: Version, payload: usize) -> impl Strategy<Value = Message> {
+    let payload = vec(any::<u8>(), 0..=payload).prop_map(Bytes::from);
+    let properties = match version {
+        Version::V5 => properties().boxed(),
+        Version::V311 => Just(Properties::default()).boxed(),
+    };
+    (topic(), payload, any::<[bool; 2]>(), properties).prop_map(
+        |(topic, payload, [acknowledged, retain], properties)| {
+            let qos = if acknowledged { Qos::AtLeastOnce } else { Qos::AtMostOnce };
+            Message { topic: topic.parse().unwrap(), payload, qos, retain, properties }
+        },
+    )
+}
+
+pub fn properties() -> impl Strategy<Value = Properties> {
+    let data = vec(any::<u8>(), 0..40).prop_map(Bytes::from);
+    (of(text()), of(data), of(text()), of(any::<u32>()), vec((text(), text()), 0..5)).prop_map(
+        |(response_topic, correlation_data, content_type, message_expiry_s, user)| Properties {
+            response_topic,
+            correlation_data,
+            content_type,
+            message_expiry_s,
+            user,
+        },
+    )
+}
+
+pub fn topic() -> impl Strategy<Value = String> {
+    "[^+#\0]{1,40}"
+}
+
+pub fn text() -> impl Strategy<Value = String> {
+    "[^\0]{0,40}"
+}
+
+pub fn packet_id() -> impl Strategy<Value = PacketId> {
+    (1..=u16::MAX).prop_map(|number| PacketId::new(number).unwrap())
+}
+
+/// A packet as the broker's side of rumqttc writes it.
+pub fn write(version: Version, packet: &Incoming) -> Vec<u8> {
+    let mut bytes = BytesMut::new();
+    match version {
+        Version::V5 => write_v5(packet).write(&mut bytes, None).map(drop).unwrap(),
+        Version::V311 => write_v311(packet).write(&mut bytes, usize::MAX).map(drop).unwrap(),
+    }
+    bytes.to_vec()
+}
+
+fn write_v5(packet: &Incoming) -> v5::Packet {
+    match packet.clone() {
+        Incoming::ConnAck(connack) => v5::Packet::ConnAck(v5::ConnAck {
+            session_present: connack.session_present,
+            code: match connack.reason.0 {
+                0 => v5::ConnectReturnCode::Success,
+                0x84 => v5::ConnectReturnCode::UnsupportedProtocolVersion,
+                _ => v5::ConnectReturnCode::ConnectionRateExceeded,
+            },
+            properties: Some(v5::ConnAckProperties {
+                session_expiry_interval: connack.session_expiry_s,
+                receive_max: Some(connack.receive_maximum),
+                max_qos: Some(u8::from(connack.maximum_qos == Qos::AtLeastOnce)),
+                retain_available: Some(u8::from(connack.retain_available)),
+                max_packet_size: connack.maximum_packet_size,
+                assigned_client_identifier: None,
+                topic_alias_max: Some(10),
+                reason_string: connack.text,
+                user_properties: vec![("a".into(), "b".into())],
+                wildcard_subscription_available: Some(1),
+                subscription_identifiers_available: Some(1),
+                shared_subscription_available: Some(u8::from(connack.shared_subscriptions)),
+                server_keep_alive: connack.server_keep_alive_s,
+                response_information: None,
+                server_reference: None,
+                authentication_method: None,
+                authentication_data: None,
+            }),
+        }),
+        Incoming::Publish(Received { message, packet_id, duplicate, .. }) => v5::Packet::Publish(v5::Publish {
+            dup: duplicate,
+            qos: if message.qos == Qos::AtLeastOnce { QoS::AtLeastOnce } else { QoS::AtMostOnce },
+            retain: message.retain,
+            topic: Bytes::copy_from_slice(message.topic.as_str().as_bytes()),
+            pkid: packet_id.map_or(0, PacketId::get),
+            payload: message.payload,
+            properties: Some(v5::PublishProperties {
+                payload_format_indicator: message.retain.then_some(1),
+                message_expiry_interval: message.properties.message_expiry_s,
+                topic_alias: None,
+                response_topic: message.properties.response_topic,
+                correlation_data: message.properties.correlation_data,
+                user_properties: message.properties.user,
+                subscription_identifiers: Vec::new(),
+                content_type: message.properties.content_type,
+            }),
+        }),
+        Incoming::PubAck { packet_id, reason } => v5::Packet::PubAck(v5::PubAck {
+            pkid: packet_id.get(),
+            reason: match reason.0 {
+                0 => v5::PubAckReason::Success,
+                0x10 => v5::PubAckReason::NoMatchingSubscribers,
+                0x80 => v5::PubAckReason::UnspecifiedError,
+                0x87 => v5::PubAckReason::NotAuthorized,
+                0x90 => v5::PubAckReason::TopicNameInvalid,
+                _ => v5::PubAckReason::QuotaExceeded,
+            },
+            properties: None,
+        }),
+        Incoming::SubAck { packet_id, reasons } => v5::Packet::SubAck(v5::SubAck {
+            pkid: packet_id.get(),
+            return_codes: reasons
+                .into_iter()
+                .map(|reason| match reason.0 {
+                    0 => v5::SubscribeReasonCode::Success(QoS::AtMostOnce),
+                    1 => v5::SubscribeReasonCode::Success(QoS::AtLeastOnce),
+                    2 => v5::SubscribeReasonCode::Success(QoS::ExactlyOnce),
+                    0x80 => v5::SubscribeReasonCode::Unspecified,
+                    0x87 => v5::SubscribeReasonCode::NotAuthorized,
+                    _ => v5::SubscribeReasonCode::SharedSubscriptionsNotSupported,
+                })
+                .collect(),
+            properties: None,
+        }),
+        Incoming::UnsubAck { packet_id } => v5::Packet::UnsubAck(v5::UnsubAck {
+            pkid: packet_id.get(),
+            reasons: vec![v5::UnsubAckReason::Success],
+            properties: None,
+        }),
+        Incoming::PingResp => v5::Packet::PingResp(v5::PingResp),
+        Incoming::Disconnect { reason, text } => v5::Packet::Disconnect(v5::Disconnect {
+            reason_code: reason.0.try_into().unwrap(),
+            properties: Some(v5::DisconnectProperties {
+                session_expiry_interval: None,
+                reason_string: text,
+                user_properties: vec![("a".into(), "b".into())],
+                server_reference: Some("elsewhere".into()),
+            }),
+        }),
+    }
+}
+
+fn write_v311(packet: &Incoming) -> v4::Packet {
+    match packet.clone() {
+        Incoming::ConnAck(connack) => {
+            let code = match connack.reason.0 {
+                0 => v4::ConnectReturnCode::Success,
+                0x84 => v4::ConnectReturnCode::RefusedProtocolVersion,
+                0x85 => v4::ConnectReturnCode::BadClientId,
+                0x88 => v4::ConnectReturnCode::ServiceUnavailable,
+                0x86 => v4::ConnectReturnCode::BadUserNamePassword,
+                _ => v4::ConnectReturnCode::NotAuthorized,
+            };
+            v4::Packet::ConnAck(v4::ConnAck::new(code, connack.session_present))
+        }
+        Incoming::Publish(Received { message, packet_id, duplicate, .. }) => v4::Packet::Publish(v4::Publish {
+            dup: duplicate,
+            qos: mqttbytes::qos(u8::from(message.qos == Qos::AtLeastOnce)).unwrap(),
+            retain: message.retain,
+            topic: message.topic.as_str().to_owned(),
+            pkid: packet_id.map_or(0, PacketId::get),
+            payload: message.payload,
+        }),
+        Incoming::PubAck { packet_id, .. } => v4::Packet::PubAck(v4::PubAck::new(packet_id.get())),
+        Incoming::SubAck { packet_id, reasons } => {
+            let codes = reasons.into_iter().map(|reason| reason.0.try_into().unwrap()).collect();
+            v4::Packet::SubAck(v4::SubAck::new(packet_id.get(), codes))
+        }
+        Incoming::UnsubAck { packet_id } => v4::Packet::UnsubAck(v4::UnsubAck::new(packet_id.get())),
+        Incoming::PingResp => v4::Packet::PingResp,
+        Incoming::Disconnect { .. } => unreachable!("no broker of 3.1.1 sends it"),
+    }
+}
+
+/// What a broker of MQTT 5 reads.
+pub fn read_v5(mut bytes: BytesMut) -> v5::Packet {
+    let packet = v5::Packet::read(&mut bytes, None).unwrap();
+    assert!(bytes.is_empty(), "{packet:?} is followed by {bytes:?}");
+    packet
+}
+
+/// What a broker of MQTT 3.1.1 reads.
+pub fn read_v311(mut bytes: BytesMut) -> v4::Packet {
+    let packet = v4::Packet::read(&mut bytes, usize::MAX).unwrap();
+    assert!(bytes.is_empty(), "{packet:?} is followed by {bytes:?}");
+    packet
+}
+
+/// Subscriptions of every kind, ours and shared.
+pub fn subscription() -> impl Strategy<Value = Subscription> {
+    use crate::mqtt::client::packet::Kept;
+    ("(\\$share/g/)?[a-z/]{1,20}(/\\+)?(/#)?", any::<[bool; 3]>()).prop_map(
+        |(filter, [acknowledged, no_local, never])| Subscription {
+            filter: filter.parse().unwrap(),
+            qos: if acknowledged { Qos::AtLeastOnce } else { Qos::AtMostOnce },
+            no_local,
+            kept: if never { Kept::Never } else { Kept::IfNew },
+        },
+    )
+}

@@ -1,0 +1,87 @@
+//! The fixed header, which every packet begins with, and variable byte integers (sections 1.5.5 and 2.1).
+
+use super::CodecError;
+
+/// The largest number that a variable byte integer holds: four bytes of seven bits.
+pub const MAX_VALUE: usize = 268_435_455;
+
+/// The kind of packet that is a message.
+pub(super) const PUBLISH: u8 = 3;
+
+/// The first bytes of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// The kind of packet and its flags.
+    pub first: u8,
+    /// How long this header is, in bytes.
+    pub length: usize,
+    /// How long the rest of the packet is.
+    pub remaining: usize,
+}
+
+impl Header {
+    /// Reads it from the beginning of a packet; `None` while its end is not there.
+    pub fn parse(bytes: &[u8]) -> Result<Option<Self>, CodecError> {
+        let Some((&first, rest)) = bytes.split_first() else { return Ok(None) };
+        let number = variable_byte_integer(rest).map_err(|reason| malformed(first >> 4, reason))?;
+        Ok(number.map(|(remaining, width)| Self { first, length: 1 + width, remaining }))
+    }
+
+    /// The packet's size in bytes.
+    pub fn total(self) -> usize {
+        self.length + self.remaining
+    }
+
+    /// Whether it is a message's.
+    pub fn is_publish(self) -> bool {
+        self.first >> 4 == PUBLISH
+    }
+
+    /// The kind of packet.
+    pub fn name(self) -> &'static str {
+        name(self.first >> 4)
+    }
+}
+
+/// The number at the beginning and how many bytes it has; `None` while its end is not there.
+pub(super) fn variable_byte_integer(bytes: &[u8]) -> Result<Option<(usize, usize)>, &'static str> {
+    let mut number = 0;
+    for (at, byte) in bytes.iter().take(4).enumerate() {
+        number |= usize::from(byte & 0x7F) << (7 * at);
+        if byte & 0x80 == 0 {
+            return Ok(Some((number, at + 1)));
+        }
+    }
+    if bytes.len() < 4 { Ok(None) } else { Err("a length has more than four bytes") }
+}
+
+/// The name of a kind of packet.
+pub(super) fn name(kind: u8) -> &'static str {
+    const NAMES: [&str; 16] = [
+        "packet of kind 0",
+        "CONNECT",
+        "CONNACK",
+        "PUBLISH",
+        "PUBACK",
+        "PUBREC",
+        "PUBREL",
+        "PUBCOMP",
+        "SUBSCRIBE",
+        "SUBACK",
+        "UNSUBSCRIBE",
+        "UNSUBACK",
+        "PINGREQ",
+        "PINGRESP",
+        "DISCONNECT",
+        "AUTH",
+    ];
+    NAMES.get(usize::from(kind)).copied().unwrap_or("packet")
+}
+
+pub(super) fn malformed(kind: u8, reason: impl Into<String>) -> CodecError {
+    CodecError::Malformed { packet: name(kind), reason: reason.into() }
+}
+
+pub(super) fn protocol(kind: u8, reason: impl Into<String>) -> CodecError {
+    CodecError::Protocol { packet: name(kind), reason: reason.into() }
+}

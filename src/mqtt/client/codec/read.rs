@@ -1,0 +1,250 @@
+//! What the broker sends. Lengths are checked here, so that rumqttc reads properties from exactly their bytes.
+
+use bytes::{Buf, Bytes, BytesMut};
+use rumqttc::v5::mqttbytes::v5 as wire;
+
+use super::CodecError;
+use super::header::{PUBLISH, malformed, protocol, variable_byte_integer};
+use crate::mqtt::client::packet::{ConnAck, Incoming, Message, PacketId, Properties, Qos, Reason, Received, Version};
+
+/// How long the topic and properties of a message may be, in bytes. Each user property becomes two allocations of its own,
+/// several times its size on the wire.
+pub(in crate::mqtt::client) const MAX_HEAD: usize = 128 * 1024;
+
+const CONNACK: u8 = 2;
+const PUBACK: u8 = 4;
+const SUBACK: u8 = 9;
+const UNSUBACK: u8 = 11;
+const PINGRESP: u8 = 13;
+const DISCONNECT: u8 = 14;
+
+pub(super) fn packet(version: Version, first: u8, mut body: Bytes) -> Result<Incoming, CodecError> {
+    let kind = first >> 4;
+    match kind {
+        PUBLISH => return publish(version, first, body).map(Incoming::Publish),
+        CONNACK | PUBACK | SUBACK | UNSUBACK | PINGRESP => {}
+        DISCONNECT if version == Version::V5 => {}
+        5..=7 => return Err(protocol(kind, "QoS 2 was never granted")),
+        15 => return Err(protocol(kind, "no authentication method was asked for")),
+        _ => return Err(protocol(kind, "only a client sends it")),
+    }
+    if first & 0x0F != 0 {
+        return Err(malformed(kind, "its reserved flags are set"));
+    }
+    let body = &mut body;
+    match kind {
+        CONNACK => connack(version, body).map(Incoming::ConnAck),
+        PUBACK => Ok(Incoming::PubAck { packet_id: packet_id(kind, body)?, reason: puback_reason(version, body)? }),
+        SUBACK => suback(version, body),
+        UNSUBACK => Ok(Incoming::UnsubAck { packet_id: packet_id(kind, body)? }),
+        DISCONNECT => Ok(disconnect(body)),
+        _ if body.is_empty() => Ok(Incoming::PingResp),
+        _ => Err(malformed(kind, "it is not empty")),
+    }
+}
+
+/// How long the topic, packet id and properties of a PUBLISH are, which are everything before its payload; `None` while
+/// too little of it is there. `remaining` is how long the packet is after its fixed header, `body` what of that is there.
+pub(in crate::mqtt::client) fn head_length(
+    version: Version,
+    first: u8,
+    remaining: usize,
+    body: &[u8],
+) -> Result<Option<usize>, CodecError> {
+    let longer = |length: usize| length > remaining;
+    let fits = |length: usize| match length {
+        length if longer(length) => Err(malformed(PUBLISH, "it ends within its topic or properties")),
+        length if length > MAX_HEAD => Err(CodecError::Oversized {
+            packet: "the topic and properties of a PUBLISH",
+            size: length,
+            limit: MAX_HEAD,
+        }),
+        length => Ok(length),
+    };
+    let Some(topic) = body.first_chunk::<2>() else { return fits(2).map(|_| None) };
+    let packet_id = if first & 0b0110 == 0 { 0 } else { 2 };
+    let mut length = fits(2 + usize::from(u16::from_be_bytes(*topic)) + packet_id)?;
+    if version == Version::V5 {
+        fits(length + 1)?;
+        let properties = variable_byte_integer(body.get(length..).unwrap_or_default());
+        let Some((properties, width)) = properties.map_err(|reason| malformed(PUBLISH, reason))? else {
+            return Ok(None);
+        };
+        length = fits(length + width + properties)?;
+    }
+    Ok(Some(length))
+}
+
+/// A message from the packet after its fixed header.
+pub(super) fn publish(version: Version, first: u8, mut body: Bytes) -> Result<Received, CodecError> {
+    let cut = || malformed(PUBLISH, "it ends within its topic or properties");
+    let qos = match (first >> 1) & 0b11 {
+        0 => Qos::AtMostOnce,
+        1 => Qos::AtLeastOnce,
+        2 => return Err(protocol(PUBLISH, "QoS 2 was never granted")),
+        _ => return Err(malformed(PUBLISH, "QoS 3 does not exist")),
+    };
+    let head = head_length(version, first, body.len(), &body)?.ok_or_else(cut)?;
+    let mut head = body.split_to(head);
+    let topic = usize::from(u16(&mut head).ok_or_else(cut)?);
+    let topic = head.split_to(topic);
+    let topic = std::str::from_utf8(&topic).map_err(|_| malformed(PUBLISH, "its topic is not UTF-8"))?;
+    if topic.is_empty() {
+        return Err(protocol(PUBLISH, "it has no topic, and topic aliases were not offered"));
+    }
+    let topic = topic.parse().map_err(|invalid| protocol(PUBLISH, format!("{invalid}")))?;
+    let packet_id = match qos {
+        Qos::AtMostOnce => None,
+        Qos::AtLeastOnce => Some(packet_id(PUBLISH, &mut head)?),
+    };
+    let properties = match version {
+        Version::V5 => publish_properties(head)?,
+        Version::V311 => Properties::default(),
+    };
+    let message = Message { topic, payload: body, qos, retain: first & 1 != 0, properties };
+    Ok(Received { message, packet_id, duplicate: first & 0b1000 != 0, oversized: None })
+}
+
+/// `section` is the length of the properties and the properties.
+fn publish_properties(section: Bytes) -> Result<Properties, CodecError> {
+    let unreadable = |error: &dyn std::fmt::Display| malformed(PUBLISH, format!("its properties: {error}"));
+    let (length, width) = variable_byte_integer(&section).ok().flatten().unwrap_or_default();
+    let mut counted = length;
+    let mut unread = section.clone();
+    let read = loop {
+        let read = wire::PublishProperties::read(&mut unread).map_err(|error| unreadable(&error))?;
+        let read = read.unwrap_or_default();
+        // rumqttc counts one byte too many for each subscription identifier, and so stops too early: it is asked again with
+        // a length that makes up for those seen. Nothing is read beyond the section, which is all it gets.
+        let again = length + read.subscription_identifiers.len();
+        if unread.is_empty() {
+            break read;
+        } else if again == counted {
+            return Err(unreadable(&"they are longer than announced"));
+        }
+        counted = again;
+        unread = with_length(counted, section.slice(width..));
+    };
+    Ok(Properties {
+        response_topic: read.response_topic,
+        // A copy: it is kept until the answer, and would keep the whole packet in memory.
+        correlation_data: read.correlation_data.map(|data| Bytes::copy_from_slice(&data)),
+        content_type: read.content_type,
+        message_expiry_s: read.message_expiry_interval,
+        user: read.user_properties,
+    })
+}
+
+pub(super) fn with_length(mut length: usize, rest: Bytes) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(4 + rest.len());
+    while length >= 0x80 {
+        bytes.extend_from_slice(&[0x80 | (length & 0x7F) as u8]);
+        length >>= 7;
+    }
+    bytes.extend_from_slice(&[length as u8]);
+    bytes.extend_from_slice(&rest);
+    bytes.freeze()
+}
+
+fn connack(version: Version, body: &mut Bytes) -> Result<ConnAck, CodecError> {
+    let cut = || malformed(CONNACK, "it is too short");
+    let flags = u8(body).ok_or_else(cut)?;
+    let reason = connack_reason(u8(body).ok_or_else(cut)?);
+    let properties = match version {
+        // A broker of 3.1.1 that does not know MQTT 5 refuses it in two bytes.
+        Version::V5 if !body.is_empty() => match wire::ConnAckProperties::read(&mut section(CONNACK, body)?) {
+            Ok(properties) => properties,
+            // Why the connection is refused is worth more than the rest.
+            Err(_) if reason.is_failure() => None,
+            Err(error) => return Err(malformed(CONNACK, format!("its properties: {error}"))),
+        },
+        _ => None,
+    };
+    let properties = properties.as_ref();
+    let receive_maximum = properties.and_then(|all| all.receive_max).unwrap_or(u16::MAX);
+    let maximum_packet_size = properties.and_then(|all| all.max_packet_size);
+    if receive_maximum == 0 || maximum_packet_size == Some(0) {
+        return Err(protocol(CONNACK, "its Receive Maximum or Maximum Packet Size is 0"));
+    }
+    Ok(ConnAck {
+        session_present: flags & 1 != 0 && !reason.is_failure(),
+        reason,
+        text: properties.and_then(|all| all.reason_string.clone()),
+        receive_maximum,
+        maximum_packet_size,
+        maximum_qos: match properties.and_then(|all| all.max_qos) {
+            Some(0) => Qos::AtMostOnce,
+            _ => Qos::AtLeastOnce,
+        },
+        retain_available: properties.and_then(|all| all.retain_available) != Some(0),
+        shared_subscriptions: properties.and_then(|all| all.shared_subscription_available) != Some(0),
+        server_keep_alive_s: properties.and_then(|all| all.server_keep_alive),
+        session_expiry_s: properties.and_then(|all| all.session_expiry_interval),
+    })
+}
+
+/// The codes of 3.1.1 are translated in MQTT 5 too: a broker that does not know MQTT 5 refuses it with them.
+fn connack_reason(code: u8) -> Reason {
+    match code {
+        1 => Reason::UNSUPPORTED_VERSION,
+        2 => Reason(0x85),
+        3 => Reason(0x88),
+        4 => Reason::BAD_USER_OR_PASSWORD,
+        5 => Reason::NOT_AUTHORIZED,
+        // Only zero accepts the connection.
+        6..0x80 => Reason::UNSPECIFIED_ERROR,
+        code => Reason(code),
+    }
+}
+
+/// After the packet id; properties only explain.
+fn puback_reason(version: Version, body: &mut Bytes) -> Result<Reason, CodecError> {
+    match version {
+        Version::V5 => Ok(u8(body).map_or(Reason::SUCCESS, Reason)),
+        Version::V311 if body.is_empty() => Ok(Reason::SUCCESS),
+        Version::V311 => Err(malformed(PUBACK, "it is too long")),
+    }
+}
+
+fn suback(version: Version, body: &mut Bytes) -> Result<Incoming, CodecError> {
+    let packet_id = packet_id(SUBACK, body)?;
+    if version == Version::V5 {
+        section(SUBACK, body)?;
+    }
+    if body.is_empty() {
+        return Err(malformed(SUBACK, "it has no reason codes"));
+    }
+    Ok(Incoming::SubAck { packet_id, reasons: body.iter().copied().map(Reason).collect() })
+}
+
+/// Never an error: the connection ends in any case.
+fn disconnect(body: &mut Bytes) -> Incoming {
+    let reason = u8(body).map_or(Reason::SUCCESS, Reason);
+    let properties = match body.is_empty() {
+        true => None,
+        false => wire::DisconnectProperties::extract(body).ok().flatten(),
+    };
+    Incoming::Disconnect { reason, text: properties.and_then(|properties| properties.reason_string) }
+}
+
+fn packet_id(kind: u8, body: &mut Bytes) -> Result<PacketId, CodecError> {
+    let number = u16(body).ok_or_else(|| malformed(kind, "it ends within its packet id"))?;
+    PacketId::new(number).ok_or_else(|| protocol(kind, "its packet id is 0"))
+}
+
+/// Takes the properties with their length.
+fn section(kind: u8, body: &mut Bytes) -> Result<Bytes, CodecError> {
+    let (length, width) = variable_byte_integer(body)
+        .map_err(|reason| malformed(kind, reason))?
+        .filter(|(length, width)| length + width <= body.len())
+        .ok_or_else(|| malformed(kind, "it ends within its properties"))?;
+    Ok(body.split_to(length + width))
+}
+
+fn u8(body: &mut Bytes) -> Option<u8> {
+    body.try_get_u8().ok()
+}
+
+fn u16(body: &mut Bytes) -> Option<u16> {
+    body.try_get_u16().ok()
+}

@@ -1,0 +1,130 @@
+//! What is sent in MQTT 5, as rumqttc writes it.
+
+use bytes::{Bytes, BytesMut};
+use rumqttc::v5::mqttbytes::QoS;
+use rumqttc::v5::mqttbytes::v5 as wire;
+
+use super::{CodecError, MAX_PACKET};
+use crate::mqtt::client::packet::{Connect, Kept, Message, Outgoing, PacketId, Properties, Qos, Subscription};
+
+/// The prefix of a filter that a group of clients shares.
+const SHARED: &str = "$share/";
+
+pub(super) fn size(packet: &Outgoing) -> usize {
+    translate(packet).map_or(0, |packet| packet.size())
+}
+
+pub(super) fn write(packet: &Outgoing, buffer: &mut BytesMut) -> Result<(), CodecError> {
+    let Some(packet) = translate(packet) else { return Ok(()) };
+    let unsendable = |reason: String| CodecError::Unsendable { packet: "packet", reason };
+    match packet.size() {
+        size if size > MAX_PACKET => return Err(unsendable(format!("it has {size} bytes; MQTT allows {MAX_PACKET}"))),
+        size => buffer.reserve(size),
+    }
+    let written = if matches!(packet, wire::Packet::Connect(..)) {
+        // rumqttc sets the flags of a CONNECT at a place counted from the buffer's beginning.
+        let mut own = BytesMut::new();
+        packet.write(&mut own, None).inspect(|_| buffer.extend_from_slice(&own))
+    } else {
+        packet.write(buffer, None)
+    };
+    written.map(drop).map_err(|error| unsendable(error.to_string()))
+}
+
+/// `None` for the packets that `write_short` writes.
+fn translate(packet: &Outgoing) -> Option<wire::Packet> {
+    Some(match packet {
+        Outgoing::Connect(connect) => self::connect(connect),
+        Outgoing::Publish { message, packet_id, duplicate } => wire::Packet::Publish(wire::Publish {
+            // At most once leaves no room for either.
+            dup: *duplicate && message.qos == Qos::AtLeastOnce,
+            qos: qos(message.qos),
+            retain: message.retain,
+            topic: Bytes::copy_from_slice(message.topic.as_str().as_bytes()),
+            pkid: packet_id.map_or(0, PacketId::get),
+            payload: message.payload.clone(),
+            properties: Some(publish_properties(&message.properties)),
+        }),
+        Outgoing::Subscribe { packet_id, subscriptions } => wire::Packet::Subscribe(wire::Subscribe {
+            pkid: packet_id.get(),
+            filters: subscriptions.iter().map(filter).collect(),
+            properties: None,
+        }),
+        Outgoing::Unsubscribe { packet_id, filters } => wire::Packet::Unsubscribe(wire::Unsubscribe {
+            pkid: packet_id.get(),
+            filters: filters.iter().map(|filter| filter.as_str().to_owned()).collect(),
+            properties: None,
+        }),
+        Outgoing::PubAck { .. } | Outgoing::PingReq | Outgoing::Disconnect { .. } => return None,
+    })
+}
+
+fn connect(connect: &Connect) -> wire::Packet {
+    let properties = wire::ConnectProperties {
+        session_expiry_interval: (connect.session_expiry_s != 0).then_some(connect.session_expiry_s),
+        // Zero is against the protocol.
+        receive_maximum: Some(connect.receive_maximum.max(1)),
+        ..wire::ConnectProperties::new()
+    };
+    let packet = wire::Connect {
+        keep_alive: connect.keep_alive_s,
+        client_id: connect.client_id.clone(),
+        clean_start: connect.clean_start,
+        properties: Some(properties),
+    };
+    let login = connect.login.as_ref().map(|(user, password)| wire::Login::new(user, password));
+    wire::Packet::Connect(packet, connect.will.as_ref().map(will), login)
+}
+
+fn will(message: &Message) -> wire::LastWill {
+    let Properties { response_topic, correlation_data, content_type, message_expiry_s, user } = &message.properties;
+    wire::LastWill {
+        topic: Bytes::copy_from_slice(message.topic.as_str().as_bytes()),
+        message: message.payload.clone(),
+        qos: qos(message.qos),
+        retain: message.retain,
+        properties: Some(wire::LastWillProperties {
+            delay_interval: None,
+            payload_format_indicator: None,
+            message_expiry_interval: *message_expiry_s,
+            content_type: content_type.clone(),
+            response_topic: response_topic.clone(),
+            correlation_data: correlation_data.clone(),
+            user_properties: user.clone(),
+        }),
+    }
+}
+
+fn publish_properties(properties: &Properties) -> wire::PublishProperties {
+    let Properties { response_topic, correlation_data, content_type, message_expiry_s, user } = properties;
+    wire::PublishProperties {
+        message_expiry_interval: *message_expiry_s,
+        response_topic: response_topic.clone(),
+        correlation_data: correlation_data.clone(),
+        user_properties: user.clone(),
+        content_type: content_type.clone(),
+        ..wire::PublishProperties::default()
+    }
+}
+
+fn filter(subscription: &Subscription) -> wire::Filter {
+    wire::Filter {
+        path: subscription.filter.as_str().to_owned(),
+        qos: qos(subscription.qos),
+        // Against the protocol for a shared subscription (section 3.8.3.1).
+        nolocal: subscription.no_local && !subscription.filter.as_str().starts_with(SHARED),
+        // A message then says whether it was kept, not whether it was published to be.
+        preserve_retain: false,
+        retain_forward_rule: match subscription.kept {
+            Kept::IfNew => wire::RetainForwardRule::OnNewSubscribe,
+            Kept::Never => wire::RetainForwardRule::Never,
+        },
+    }
+}
+
+fn qos(qos: Qos) -> QoS {
+    match qos {
+        Qos::AtMostOnce => QoS::AtMostOnce,
+        Qos::AtLeastOnce => QoS::AtLeastOnce,
+    }
+}

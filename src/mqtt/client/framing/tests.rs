@@ -1,0 +1,223 @@
+use bytes::{Bytes, BytesMut};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::{CHUNK, Framing, MAX_OTHER};
+use crate::mqtt::client::codec::{CodecError, MAX_HEAD, broker, encode};
+use crate::mqtt::client::packet::Version::{V5, V311};
+use crate::mqtt::client::packet::{Incoming, Message, Outgoing, PacketId, Properties, Qos, Received, Version};
+
+/// Reads a stream as a connection does: never more at once than there is room for.
+fn read(framing: &mut Framing, mut stream: &[u8], mut at_once: usize) -> Result<Vec<Incoming>, CodecError> {
+    let mut packets = Vec::new();
+    while !stream.is_empty() {
+        let buffer = framing.buffer();
+        let room = buffer.capacity() - buffer.len();
+        assert!(room > 0);
+        let (now, later) = stream.split_at(room.min(at_once).min(stream.len()));
+        buffer.extend_from_slice(now);
+        assert_eq!(buffer.capacity() - buffer.len(), room - now.len(), "the buffer grew by itself");
+        stream = later;
+        // Pieces of many sizes.
+        at_once = at_once % 5000 * 7 + 1;
+        while let Some(packet) = framing.next()? {
+            packets.push(packet);
+        }
+    }
+    Ok(packets)
+}
+
+fn message(payload: usize, properties: Properties) -> Message {
+    let payload = Bytes::from((0..payload).map(|n| (n % 251) as u8).collect::<Vec<_>>());
+    Message { topic: "a/b".parse().unwrap(), payload, qos: Qos::AtLeastOnce, retain: false, properties }
+}
+
+fn publish(version: Version, message: &Message) -> Vec<u8> {
+    let packet_id = PacketId::new(7);
+    let mut bytes = BytesMut::new();
+    let packet = Outgoing::Publish { message: message.clone(), packet_id, duplicate: false };
+    encode(version, &packet, &mut bytes).unwrap();
+    bytes.to_vec()
+}
+
+fn oversized(message: &Message, total: usize) -> Incoming {
+    let message = Message { payload: Bytes::new(), ..message.clone() };
+    Incoming::Publish(Received { message, packet_id: PacketId::new(7), duplicate: false, oversized: Some(total) })
+}
+
+fn packets(version: Version) -> impl Strategy<Value = Vec<Incoming>> {
+    let large = prop_oneof![9 => Just(300_usize), 1 => Just(3 * CHUNK)];
+    vec(large.prop_flat_map(move |payload| broker::incoming(version, payload)), 1..20)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+
+    #[test]
+    fn packets_come_out_as_they_went_in_however_the_stream_is_cut(
+        (version, packets) in broker::version().prop_flat_map(|version| (Just(version), packets(version))),
+        at_once in 1_usize..200_000,
+        max_packet in prop_oneof![Just(150_usize), Just(2 * CHUNK), Just(usize::MAX)],
+    ) {
+        let mut stream = Vec::new();
+        let mut expected = Vec::new();
+        for mut packet in packets {
+            let bytes = broker::write(version, &packet);
+            if let Incoming::Publish(received) = &mut packet && bytes.len() > max_packet {
+                received.message.payload = Bytes::new();
+                received.oversized = Some(bytes.len());
+            }
+            stream.extend(bytes);
+            expected.push(packet);
+        }
+        let mut framing = Framing::new(version, max_packet);
+        prop_assert_eq!(read(&mut framing, &stream, at_once), Ok(expected));
+        framing.buffer();
+        prop_assert!(framing.held() <= 2 * CHUNK, "{} held", framing.held());
+    }
+
+    #[test]
+    fn garbage_does_not_panic(
+        version in broker::version(),
+        stream in vec(prop_oneof![any::<u8>(), 0..4_u8, Just(0x30_u8), Just(0x80_u8)], 0..400),
+        at_once in 1_usize..100,
+        max_packet in 0..200_usize,
+    ) {
+        let _ = read(&mut Framing::new(version, max_packet), &stream, at_once);
+    }
+
+    #[test]
+    fn a_changed_stream_does_not_panic(
+        (version, packets) in broker::version().prop_flat_map(|version| (Just(version), packets(version))),
+        changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..5),
+        max_packet in prop_oneof![Just(20_usize), Just(300_usize), Just(usize::MAX)],
+    ) {
+        let mut stream: Vec<u8> = packets.iter().flat_map(|packet| broker::write(version, packet)).collect();
+        for (at, value) in changes {
+            let at = at.index(stream.len());
+            stream[at] = value;
+        }
+        let _ = read(&mut Framing::new(version, max_packet), &stream, 1000);
+    }
+}
+
+#[test]
+fn a_message_of_the_largest_size_is_whole_and_a_larger_one_is_let_go_by() {
+    for version in [V5, V311] {
+        let message = message(3 * CHUNK, Properties::default());
+        let bytes = publish(version, &message);
+        let mut framing = Framing::new(version, bytes.len());
+        let whole = read(&mut framing, &bytes, 10_000).unwrap();
+        assert!(
+            matches!(&whole[..], [Incoming::Publish(Received { oversized: None, message: whole, .. })] if *whole == message)
+        );
+        let mut framing = Framing::new(version, bytes.len() - 1);
+        let stream = [&bytes[..], &[0xD0, 0]].concat();
+        let passed = read(&mut framing, &stream, 10_000).unwrap();
+        assert_eq!(passed, [oversized(&message, bytes.len()), Incoming::PingResp]);
+    }
+}
+
+#[test]
+fn a_message_that_is_too_large_is_delivered_when_it_has_passed() {
+    let message = message(CHUNK, Properties::default());
+    let bytes = publish(V5, &message);
+    let mut framing = Framing::new(V5, 100);
+    assert_eq!(read(&mut framing, &bytes[..bytes.len() - 1], 999), Ok(Vec::new()));
+    assert_eq!(read(&mut framing, &bytes[bytes.len() - 1..], 999), Ok(vec![oversized(&message, bytes.len())]));
+}
+
+#[test]
+fn memory_is_bounded_while_a_message_goes_by() {
+    // 200 MB of payload in steps of what the buffer takes.
+    let total = 200_000_000;
+    let mut framing = Framing::new(V311, 1000);
+    assert_eq!(read(&mut framing, &[0x30, 0x80, 0x84, 0xAF, 0x5F, 0, 1, b'a'], 100), Ok(Vec::new()));
+    let piece = vec![0; 1_000_000];
+    let mut left = total - 3;
+    let mut packets = Vec::new();
+    while left > 0 {
+        let now = left.min(piece.len());
+        packets.extend(read(&mut framing, &piece[..now], usize::MAX).unwrap());
+        assert!(framing.held() <= 2 * CHUNK, "{} held", framing.held());
+        left -= now;
+    }
+    assert!(matches!(&packets[..], [Incoming::Publish(Received { oversized: Some(200_000_005), .. })]), "{packets:?}");
+}
+
+#[test]
+fn an_announced_length_alone_takes_little_memory() {
+    let mut framing = Framing::new(V5, usize::MAX);
+    assert_eq!(read(&mut framing, &[0x30, 0xFF, 0xFF, 0xFF, 0x7F, 0, 1, b'a', 0], 100), Ok(Vec::new()));
+    assert!(framing.buffer().capacity() <= 2 * CHUNK);
+}
+
+#[test]
+fn a_large_packet_has_an_allocation_of_its_own_and_of_its_size() {
+    let large = publish(V5, &message(40 * CHUNK, Properties::default()));
+    let mut framing = Framing::new(V5, usize::MAX);
+    let packets = read(&mut framing, &large, usize::MAX).unwrap();
+    assert_eq!(framing.held(), 0);
+    drop(packets);
+    // What is read later is not put behind it either.
+    let small = publish(V5, &message(20, Properties::default()));
+    let stream: Vec<u8> = [&large[..], &small].concat();
+    let packets = read(&mut framing, &stream, usize::MAX).unwrap();
+    assert_eq!(packets.len(), 2);
+    framing.buffer();
+    assert!(framing.held() <= 2 * CHUNK);
+}
+
+#[test]
+fn a_small_payload_does_not_keep_the_buffer() {
+    let small = publish(V5, &message(20, Properties::default()));
+    let mut framing = Framing::new(V5, usize::MAX);
+    let address = framing.buffer().as_ptr();
+    let packets = read(&mut framing, &small.repeat(10), usize::MAX).unwrap();
+    assert_eq!(packets.len(), 10);
+    // The buffer is reused though the packets live.
+    assert_eq!(framing.buffer().as_ptr(), address);
+}
+
+#[test]
+fn what_is_no_message_is_small() {
+    // A SUBACK of 200 kB.
+    let error = read(&mut Framing::new(V5, usize::MAX), &[0x90, 0xC0, 0x9A, 0x0C], 100).unwrap_err();
+    assert_eq!(error, CodecError::Oversized { packet: "SUBACK", size: 200_004, limit: MAX_OTHER });
+    // It may be larger than messages may be.
+    assert_eq!(read(&mut Framing::new(V5, 1), &[0xD0, 0], 100), Ok(vec![Incoming::PingResp]));
+}
+
+#[test]
+fn the_head_of_a_message_is_bounded_whether_or_not_the_message_is_taken() {
+    let user = |count| (0..count).map(|n| (format!("user property {n:5}"), "value".to_owned())).collect();
+    let with = |count| message(CHUNK, Properties { user: user(count), ..Properties::default() });
+    let (fits, does_not) = (with(4_500), with(5_000));
+    assert_eq!(
+        read(&mut Framing::new(V5, 1000), &publish(V5, &fits), 3000),
+        Ok(vec![oversized(&fits, publish(V5, &fits).len())])
+    );
+    for max_packet in [1000, usize::MAX] {
+        let error = read(&mut Framing::new(V5, max_packet), &publish(V5, &does_not), 3000).unwrap_err();
+        assert!(matches!(error, CodecError::Oversized { limit: MAX_HEAD, .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_head_that_reaches_beyond_its_packet_is_malformed() {
+    for bytes in [&[0x30, 2, 0, 9][..], &[0x30, 3, 0, 1, b'a'], &[0x30, 4, 0, 1, b'a', 7], &[0x30, 1, 0], &[0x30, 0]] {
+        for max_packet in [0, 100] {
+            let error = read(&mut Framing::new(V5, max_packet), &[bytes, &[0; 20]].concat(), 100).unwrap_err();
+            assert!(matches!(error, CodecError::Malformed { .. }), "{bytes:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_version_that_changes_counts_for_the_next_packet() {
+    let mut framing = Framing::new(V5, 1000);
+    assert_eq!(read(&mut framing, &[0x90, 4, 0, 7, 0, 1], 100).unwrap().len(), 1);
+    framing.set_version(V311);
+    let packets = read(&mut framing, &[0x90, 4, 0, 7, 0, 1], 100).unwrap();
+    assert!(matches!(&packets[..], [Incoming::SubAck { reasons, .. }] if reasons.len() == 2));
+}
