@@ -2,4 +2,6 @@
 
 pub mod client;
 pub mod config;
+pub mod fields;
+pub mod rate;
 pub mod topics;
