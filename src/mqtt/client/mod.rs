@@ -1,5 +1,7 @@
 //! An MQTT client: packets, the session and the connection. It knows nothing of inference.
 
 pub mod codec;
+pub mod connection;
 pub mod framing;
 pub mod packet;
+pub mod session;

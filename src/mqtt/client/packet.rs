@@ -51,6 +51,8 @@ impl Reason {
     pub const NO_MATCHING_SUBSCRIBERS: Self = Self(0x10);
     /// A failure without a name.
     pub const UNSPECIFIED_ERROR: Self = Self(0x80);
+    /// The receiver does not take it, for a reason of its own.
+    pub const IMPLEMENTATION_SPECIFIC: Self = Self(0x83);
     /// A packet that does not follow the standard.
     pub const MALFORMED_PACKET: Self = Self(0x81);
     /// The broker does not speak this version.
@@ -65,6 +67,48 @@ impl Reason {
     /// Whether it tells of a failure.
     pub fn is_failure(self) -> bool {
         self.0 >= 0x80
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.0 {
+            0x00..=0x02 => "success",
+            0x04 => "disconnected with its last will",
+            0x10 => "nobody receives it",
+            0x80 => "refused without a reason",
+            0x81 => "malformed packet",
+            0x82 => "protocol error",
+            0x83 => "not acceptable to the receiver",
+            0x84 => "unsupported protocol version",
+            0x85 => "client id not valid",
+            0x86 => "wrong user name or password",
+            0x87 => "not authorized",
+            0x88 => "server unavailable",
+            0x89 => "server busy",
+            0x8A => "banned",
+            0x8B => "server shutting down",
+            0x8C => "bad authentication method",
+            0x8D => "keep-alive timeout",
+            0x8E => "another client has connected with the same client id",
+            0x8F => "topic filter not valid",
+            0x90 => "topic name not valid",
+            0x93 => "receive maximum exceeded",
+            0x95 => "packet too large",
+            0x96 => "message rate too high",
+            0x97 => "quota exceeded",
+            0x98 => "closed by an administrator",
+            0x99 => "payload format not valid",
+            0x9A => "retained messages not supported",
+            0x9B => "QoS not supported",
+            0x9C | 0x9D => "use another server",
+            0x9E => "shared subscriptions not supported",
+            0x9F => "connection rate exceeded",
+            0xA1 => "subscription identifiers not supported",
+            0xA2 => "wildcard subscriptions not supported",
+            _ => return write!(f, "reason 0x{:02x}", self.0),
+        };
+        write!(f, "{name} (0x{:02x})", self.0)
     }
 }
 

@@ -1,0 +1,169 @@
+//! One connection to a broker: opened, accepted, and cut into packets.
+
+use std::io;
+use std::time::Duration;
+
+use super::codec::{self, CodecError};
+use super::framing::Framing;
+use super::packet::{ConnAck, Connect, Incoming, Outgoing, Reason, Version};
+use crate::egress::{Content, Destination, Egress, EgressError, LinkReader, LinkWriter, Purpose, PutError};
+
+/// A broker that does not answer a connection within this time never will.
+const ACCEPT: Duration = Duration::from_secs(10);
+
+/// Why a connection could not be made, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectionError {
+    /// It was not allowed, or nobody is there.
+    #[error(transparent)]
+    Egress(#[from] EgressError),
+    /// The broker does not accept it.
+    #[error("the broker refuses the connection: {reason}{}", words(text))]
+    Refused {
+        /// Why.
+        reason: Reason,
+        /// Why, in the broker's words.
+        text: Option<String>,
+    },
+    /// The broker closed it.
+    #[error("the broker closed the connection: {reason}{}", words(text))]
+    Disconnected {
+        /// Why.
+        reason: Reason,
+        /// Why, in the broker's words.
+        text: Option<String>,
+    },
+    /// The connection ended without a word.
+    #[error("the connection to the broker ended")]
+    Ended,
+    /// This destination may not get such a message.
+    #[error("{0}")]
+    NotPermitted(String),
+    /// The connection broke.
+    #[error("the connection to the broker broke: {0}")]
+    Broke(#[from] io::Error),
+    /// The broker says nothing.
+    #[error("the broker gives no sign of life")]
+    Silent,
+    /// The broker does not keep to the protocol.
+    #[error("the broker does not keep to the protocol: {0}")]
+    Protocol(#[from] CodecError),
+    /// The first packet was another than the answer to the connection.
+    #[error("the broker does not keep to the protocol: it began with another packet than CONNACK")]
+    NotAccepted,
+}
+
+fn words(text: &Option<String>) -> String {
+    text.as_ref().map(|text| format!(", {text:?}")).unwrap_or_default()
+}
+
+/// The way in.
+#[derive(Debug)]
+pub struct Reader {
+    link: LinkReader,
+    framing: Framing,
+}
+
+/// The way out.
+#[derive(Debug)]
+pub struct Writer {
+    link: LinkWriter,
+    version: Version,
+}
+
+/// An accepted connection.
+#[derive(Debug)]
+pub struct Connection {
+    /// The way in.
+    pub reader: Reader,
+    /// The way out.
+    pub writer: Writer,
+    /// The version spoken.
+    pub version: Version,
+    /// What the broker said to it.
+    pub accepted: ConnAck,
+}
+
+impl Connection {
+    /// Connects and waits until the broker accepts. Packets above `max_packet` bytes will be let go by.
+    pub async fn open(
+        egress: &Egress,
+        to: &Destination,
+        version: Version,
+        connect: Connect,
+        max_packet: usize,
+    ) -> Result<Self, ConnectionError> {
+        let (reader, writer) = egress.connect(to, Purpose::Mqtt).await?;
+        let mut reader = Reader { link: reader, framing: Framing::new(version, max_packet) };
+        let mut writer = Writer { link: writer, version };
+        writer.put(Content::Protocol, &Outgoing::Connect(connect))?;
+        let accept = async {
+            writer.flush().await?;
+            reader.next().await
+        };
+        match tokio::time::timeout(ACCEPT, accept).await {
+            Err(_) => Err(ConnectionError::Silent),
+            Ok(Ok(Incoming::ConnAck(accepted))) if !accepted.reason.is_failure() => {
+                Ok(Self { reader, writer, version, accepted })
+            }
+            Ok(Ok(Incoming::ConnAck(ConnAck { reason, text, .. }))) => Err(ConnectionError::Refused { reason, text }),
+            Ok(Ok(_)) => Err(ConnectionError::NotAccepted),
+            Ok(Err(error)) => Err(error),
+        }
+    }
+}
+
+impl Reader {
+    /// The next packet. May be dropped at any time: nothing is lost.
+    pub async fn next(&mut self) -> Result<Incoming, ConnectionError> {
+        loop {
+            if let Some(packet) = self.framing.next()? {
+                return Ok(packet);
+            }
+            if self.link.read(self.framing.buffer()).await? == 0 {
+                return Err(ConnectionError::Ended);
+            }
+        }
+    }
+
+    /// The next packet, if it is here already.
+    pub fn next_here(&mut self) -> Result<Option<Incoming>, ConnectionError> {
+        Ok(self.framing.next()?)
+    }
+
+    /// Bytes of packets that are not whole yet.
+    pub fn held(&self) -> usize {
+        self.framing.held()
+    }
+}
+
+impl Writer {
+    /// Takes a packet to be sent with the next [`Self::flush`].
+    pub fn put(&mut self, content: Content, packet: &Outgoing) -> Result<(), ConnectionError> {
+        let version = self.version;
+        self.link.put(content, |buffer| codec::encode(version, packet, buffer)).map_err(|error| match error {
+            PutError::Write(error) => error.into(),
+            refused @ PutError::NotPermitted { .. } => ConnectionError::NotPermitted(refused.to_string()),
+        })
+    }
+
+    /// The size of a packet, in bytes.
+    pub fn size(&self, packet: &Outgoing) -> usize {
+        codec::encoded_size(self.version, packet)
+    }
+
+    /// Bytes that are not sent yet.
+    pub fn queued(&self) -> usize {
+        self.link.queued()
+    }
+
+    /// Sends what was put. May be dropped at any time: the rest is sent with the next one.
+    pub async fn flush(&mut self) -> Result<(), ConnectionError> {
+        Ok(self.link.flush().await?)
+    }
+
+    /// Closes the connection in order, as far as the other side lets it.
+    pub async fn close(self) {
+        self.link.close().await;
+    }
+}

@@ -1,0 +1,381 @@
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const LIMITS: ConnAck = ConnAck {
+    session_present: false,
+    reason: Reason::SUCCESS,
+    text: None,
+    receive_maximum: 3,
+    maximum_packet_size: None,
+    maximum_qos: Qos::AtLeastOnce,
+    retain_available: true,
+    shared_subscriptions: true,
+    server_keep_alive_s: None,
+    session_expiry_s: None,
+};
+
+fn message(payload: &str, qos: Qos) -> Message {
+    let properties = crate::mqtt::client::packet::Properties::default();
+    Message { topic: "t".parse().unwrap(), payload: payload.to_owned().into(), qos, retain: false, properties }
+}
+
+fn outbound(payload: &str, qos: Qos, settles: Option<Delivery>) -> Outbound {
+    Outbound { message: message(payload, qos), content: Content::Answer, settles }
+}
+
+fn received(id: u16, duplicate: bool) -> Incoming {
+    let message = message("request", Qos::AtLeastOnce);
+    Incoming::Publish(Received { message, packet_id: PacketId::new(id), duplicate, oversized: None })
+}
+
+fn delivery(event: Event) -> Delivery {
+    match event {
+        Event::Message(_, Some(delivery)) => delivery,
+        other => panic!("no delivery: {other:?}"),
+    }
+}
+
+fn acknowledge(id: u16, reason: Reason) -> Incoming {
+    Incoming::PubAck { packet_id: PacketId::new(id).unwrap(), reason }
+}
+
+/// What is sent now, in short.
+fn sent(session: &mut Session) -> Vec<String> {
+    let steps = std::iter::from_fn(|| session.next(|_| 100));
+    let show = |step| match step {
+        Step::Send(_, Outgoing::Publish { message, packet_id, duplicate }) => {
+            let again = if duplicate { " again" } else { "" };
+            let id = packet_id.map_or(0, PacketId::get);
+            format!("{id}:{}{again}", String::from_utf8_lossy(&message.payload))
+        }
+        Step::Send(_, Outgoing::PubAck { packet_id, reason }) => format!("ack {packet_id} {:02x}", reason.0),
+        Step::Send(_, other) => format!("{other:?}"),
+        Step::TooLarge(outbound) => format!("too large: {}", String::from_utf8_lossy(&outbound.message.payload)),
+    };
+    steps.map(show).collect()
+}
+
+fn session() -> Session {
+    let mut session = Session::default();
+    session.connected(&LIMITS);
+    session
+}
+
+#[test]
+fn no_more_is_in_flight_than_the_broker_takes_and_unacknowledged_messages_pass_by() {
+    let mut session = session();
+    for payload in ["a", "b", "c", "d"] {
+        session.publish(outbound(payload, Qos::AtLeastOnce, None));
+    }
+    session.publish(outbound("free", Qos::AtMostOnce, None));
+    assert_eq!(sent(&mut session), ["0:free", "1:a", "2:b", "3:c"]);
+    assert_eq!(session.receive(acknowledge(2, Reason::SUCCESS)), Event::None);
+    assert_eq!(sent(&mut session), ["4:d"]);
+    for id in [1, 3, 4] {
+        session.receive(acknowledge(id, Reason::SUCCESS));
+    }
+    assert!(session.is_idle());
+    assert_eq!(session.held(), 0);
+}
+
+#[test]
+fn a_broker_with_the_session_gets_everything_unacknowledged_again_in_order_and_one_without_it_as_new() {
+    let mut session = session();
+    for payload in ["a", "b", "c", "d"] {
+        session.publish(outbound(payload, Qos::AtLeastOnce, None));
+    }
+    assert_eq!(sent(&mut session), ["1:a", "2:b", "3:c"]);
+    session.disconnected();
+    assert!(sent(&mut session).is_empty());
+    session.connected(&ConnAck { session_present: true, receive_maximum: 2, ..LIMITS });
+    assert_eq!(sent(&mut session), ["1:a again", "2:b again"]);
+    session.connected(&LIMITS);
+    assert_eq!(sent(&mut session), ["4:a", "5:b", "6:c"]);
+}
+
+#[test]
+fn deliveries_are_acknowledged_in_the_order_they_came_each_after_the_broker_took_its_answer() {
+    let mut session = session();
+    let [first, second, third] = [7, 8, 9].map(|id| delivery(session.receive(received(id, false))));
+    session.settle(third, Reason::SUCCESS);
+    session.publish(outbound("answer", Qos::AtLeastOnce, Some(second)));
+    assert_eq!(sent(&mut session), ["1:answer"]);
+    session.settle(first, Reason::SUCCESS);
+    assert_eq!(sent(&mut session), ["ack 7 00"]);
+    session.receive(acknowledge(1, Reason::NO_MATCHING_SUBSCRIBERS));
+    assert_eq!(sent(&mut session), ["ack 8 00", "ack 9 00"]);
+    assert_eq!(session.owed(), 0);
+}
+
+#[test]
+fn a_delivery_with_several_answers_is_acknowledged_after_the_last() {
+    let mut session = session();
+    let request = delivery(session.receive(received(7, false)));
+    session.expect(request, 2);
+    session.publish(outbound("a", Qos::AtLeastOnce, Some(request)));
+    session.settle(request, Reason::SUCCESS);
+    assert_eq!(sent(&mut session), ["1:a"]);
+    session.receive(acknowledge(1, Reason::SUCCESS));
+    assert_eq!(sent(&mut session), ["ack 7 00"]);
+}
+
+#[test]
+fn an_answer_that_the_broker_refuses_is_told_and_its_delivery_refused_in_turn() {
+    let mut session = session();
+    let request = delivery(session.receive(received(7, false)));
+    session.publish(outbound("answer", Qos::AtLeastOnce, Some(request)));
+    assert_eq!(sent(&mut session), ["1:answer"]);
+    let refused = session.receive(acknowledge(1, Reason::NOT_AUTHORIZED));
+    assert!(matches!(refused, Event::Refused(outbound, Reason::NOT_AUTHORIZED) if outbound.settles == Some(request)));
+    assert_eq!(sent(&mut session), ["ack 7 87"]);
+}
+
+#[test]
+fn a_redelivery_of_what_is_still_being_dealt_with_is_not_dealt_with_twice() {
+    let mut session = session();
+    let request = delivery(session.receive(received(7, false)));
+    session.connected(&ConnAck { session_present: true, ..LIMITS });
+    assert_eq!(session.receive(received(7, true)), Event::None);
+    session.settle(request, Reason::SUCCESS);
+    assert_eq!(sent(&mut session), ["ack 7 00"]);
+    // And one that ended while there was no connection is acknowledged when it comes again.
+    let request = delivery(session.receive(received(8, false)));
+    session.disconnected();
+    session.settle(request, Reason::SUCCESS);
+    session.connected(&ConnAck { session_present: true, ..LIMITS });
+    assert!(sent(&mut session).is_empty());
+    assert_eq!(session.receive(received(8, true)), Event::None);
+    assert_eq!(sent(&mut session), ["ack 8 00"]);
+}
+
+#[test]
+fn what_the_broker_let_expire_holds_up_no_later_acknowledgement() {
+    let mut session = session();
+    let [expired, kept] = [7, 8].map(|id| delivery(session.receive(received(id, false))));
+    session.connected(&ConnAck { session_present: true, ..LIMITS });
+    session.settle(kept, Reason::SUCCESS);
+    assert_eq!(session.receive(received(8, true)), Event::None);
+    assert_eq!(sent(&mut session), ["ack 8 00"]);
+    session.settle(expired, Reason::SUCCESS);
+    assert!(sent(&mut session).is_empty());
+    // The number may be given to another message.
+    let other = delivery(session.receive(received(7, false)));
+    session.settle(other, Reason::SUCCESS);
+    assert_eq!((sent(&mut session), session.owed()), (vec!["ack 7 00".to_owned()], 0));
+}
+
+#[test]
+fn a_message_larger_than_the_broker_takes_comes_back_with_its_delivery_open() {
+    let mut session = Session::default();
+    session.connected(&ConnAck { maximum_packet_size: Some(99), ..LIMITS });
+    let request = delivery(session.receive(received(7, false)));
+    for qos in [Qos::AtLeastOnce, Qos::AtMostOnce] {
+        session.publish(outbound("big", qos, Some(request)));
+        assert_eq!(sent(&mut session), ["too large: big"]);
+        assert_eq!((session.held(), session.owed()), (0, 1));
+    }
+}
+
+#[test]
+fn a_broker_that_acknowledges_nothing_gets_everything_once() {
+    let mut session = Session::default();
+    session.connected(&ConnAck { maximum_qos: Qos::AtMostOnce, retain_available: false, ..LIMITS });
+    let mut kept = outbound("kept", Qos::AtLeastOnce, None);
+    kept.message.retain = true;
+    session.publish(kept);
+    let Some(Step::Send(_, Outgoing::Publish { message, packet_id: None, .. })) = session.next(|_| 1) else { panic!() };
+    assert_eq!((message.qos, message.retain), (Qos::AtMostOnce, false));
+    assert!(session.is_idle());
+}
+
+#[test]
+fn subscriptions_are_told_one_by_one() {
+    let mut session = session();
+    let filters = ["a/#", "b/+"].map(|text| text.parse::<TopicFilter>().unwrap());
+    let subscription = |filter: &TopicFilter| Subscription {
+        filter: filter.clone(),
+        qos: Qos::AtLeastOnce,
+        no_local: true,
+        kept: crate::mqtt::client::packet::Kept::Never,
+    };
+    session.subscribe(filters.iter().map(subscription).collect());
+    let Some(Step::Send(Content::Protocol, Outgoing::Subscribe { packet_id, .. })) = session.next(|_| 1) else {
+        panic!()
+    };
+    let reasons = vec![Reason(1), Reason::NOT_AUTHORIZED];
+    let told = session.receive(Incoming::SubAck { packet_id, reasons: reasons.clone() });
+    assert_eq!(told, Event::Subscribed(filters.into_iter().zip(reasons).collect()));
+}
+
+/// A broker that keeps to the standard, over a connection that breaks.
+#[derive(Default)]
+struct Broker {
+    /// Taken from the client: how often each.
+    taken: BTreeMap<String, usize>,
+    /// Of the client, to be acknowledged.
+    to_acknowledge: VecDeque<PacketId>,
+    /// Its own, sent and not acknowledged, in order.
+    unacknowledged: VecDeque<(u16, u32)>,
+    next_id: u16,
+    next_request: u32,
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Request,
+    Answer(usize),
+    Publish,
+    Exchange,
+    Acknowledge,
+    Break { session_lost: bool },
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        3 => Just(Act::Request),
+        3 => (0..8_usize).prop_map(Act::Answer),
+        2 => Just(Act::Publish),
+        4 => Just(Act::Exchange),
+        4 => Just(Act::Acknowledge),
+        1 => any::<bool>().prop_map(|session_lost| Act::Break { session_lost }),
+    ]
+}
+
+/// The session and its broker, and what must hold between them.
+struct World {
+    session: Session,
+    broker: Broker,
+    /// Requests that the client is dealing with.
+    open: Vec<(u32, Delivery)>,
+    /// Requests of which an answer was taken by the broker.
+    answered: BTreeSet<u32>,
+    published: u32,
+}
+
+impl World {
+    fn take(&mut self, packet: Incoming, request: Option<u32>) {
+        match self.session.receive(packet) {
+            Event::Message(_, Some(delivery)) => self.open.push((request.unwrap(), delivery)),
+            Event::None => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn exchange(&mut self) {
+        while let Some(step) = self.session.next(|_| 1) {
+            let Step::Send(_, packet) = step else { panic!("{step:?}") };
+            match packet {
+                Outgoing::Publish { message, packet_id, .. } => {
+                    let id = packet_id.unwrap();
+                    let payload = String::from_utf8(message.payload.to_vec()).unwrap();
+                    *self.broker.taken.entry(payload).or_default() += 1;
+                    assert!(!self.broker.to_acknowledge.contains(&id), "packet id {id} in use");
+                    self.broker.to_acknowledge.push_back(id);
+                    assert!(self.broker.to_acknowledge.len() <= usize::from(LIMITS.receive_maximum));
+                }
+                Outgoing::PubAck { packet_id, .. } => {
+                    let (id, request) = self.broker.unacknowledged.pop_front().expect("nothing to acknowledge");
+                    assert_eq!(id, packet_id.get(), "acknowledgements keep the order of the deliveries");
+                    assert!(self.answered.contains(&request), "request {request} acknowledged without an answer");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn acknowledge(&mut self) {
+        if let Some(packet_id) = self.broker.to_acknowledge.pop_front() {
+            // What the broker acknowledges it has taken before.
+            self.note_answers();
+            self.take(Incoming::PubAck { packet_id, reason: Reason::SUCCESS }, None);
+        }
+    }
+
+    fn note_answers(&mut self) {
+        let answers =
+            self.broker.taken.keys().filter_map(|payload| payload.strip_prefix("answer ")?.parse::<u32>().ok());
+        self.answered.extend(answers);
+    }
+
+    fn reconnect(&mut self, session_lost: bool) {
+        self.session.disconnected();
+        self.broker.to_acknowledge.clear();
+        if session_lost {
+            self.broker.unacknowledged.clear();
+        }
+        self.session.connected(&ConnAck { session_present: !session_lost, ..LIMITS });
+        for (id, request) in self.broker.unacknowledged.clone() {
+            self.take(received(id, true), Some(request));
+        }
+    }
+
+    fn act(&mut self, act: &Act) {
+        match act {
+            Act::Request if self.broker.unacknowledged.len() < 5 => {
+                self.broker.next_id = self.broker.next_id % 9 + 1;
+                while self.broker.unacknowledged.iter().any(|(id, _)| *id == self.broker.next_id) {
+                    self.broker.next_id = self.broker.next_id % 9 + 1;
+                }
+                self.broker.next_request += 1;
+                let (id, request) = (self.broker.next_id, self.broker.next_request);
+                self.broker.unacknowledged.push_back((id, request));
+                self.take(received(id, false), Some(request));
+            }
+            Act::Request => {}
+            Act::Answer(which) => {
+                if !self.open.is_empty() {
+                    let (request, delivery) = self.open.remove(which % self.open.len());
+                    self.session.publish(outbound(&format!("answer {request}"), Qos::AtLeastOnce, Some(delivery)));
+                }
+            }
+            Act::Publish => {
+                self.published += 1;
+                self.session.publish(outbound(&format!("report {}", self.published), Qos::AtLeastOnce, None));
+            }
+            Act::Exchange => self.exchange(),
+            Act::Acknowledge => self.acknowledge(),
+            Act::Break { session_lost } => self.reconnect(*session_lost),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_breaks_everything_published_arrives_and_every_request_is_acknowledged_after_its_answer(
+        acts in proptest::collection::vec(act(), 0..200),
+    ) {
+        let mut world = World {
+            session: Session::default(),
+            broker: Broker::default(),
+            open: Vec::new(),
+            answered: BTreeSet::new(),
+            published: 0,
+        };
+        world.session.connected(&LIMITS);
+        for act in &acts {
+            world.act(act);
+        }
+        // In the end all is answered and the line is quiet.
+        while !world.open.is_empty() {
+            world.act(&Act::Answer(0));
+        }
+        for _ in 0..1000 {
+            world.exchange();
+            world.acknowledge();
+        }
+        prop_assert!(world.session.is_idle());
+        prop_assert_eq!((world.session.held(), world.session.owed.len()), (0, 0));
+        prop_assert!(world.broker.unacknowledged.is_empty());
+        for report in 1..=world.published {
+            let name = format!("report {report}");
+            prop_assert!(world.broker.taken.contains_key(&name), "{} lost", name);
+        }
+        for request in 1..=world.broker.next_request {
+            let name = format!("answer {request}");
+            prop_assert!(world.broker.taken.contains_key(&name), "{} lost", name);
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! An inference call out of a message, or why it gets no answer.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::answer::{Failure, HEADER_LENGTH, ReturnPath, STATUS};
+use super::client::packet::{Message, Properties, Received};
+use super::topics::{DeviceTopics, InferRoute, InvalidRoute, ROOT, TopicName};
+use crate::inference::terms::Priority;
+use crate::names::DeviceName;
+use crate::pipeline::image::ImageFormat;
+use crate::principal::Principal;
+use crate::protocol::call::{self, Call, Form};
+use crate::protocol::{Target, parse_header_length};
+use crate::serving::Serving;
+
+/// A message to a topic for inference calls.
+#[derive(Debug)]
+pub struct Request {
+    call: Result<Call, Failure>,
+    /// The request, for its id.
+    body: Bytes,
+    principal: Principal,
+    path: ReturnPath,
+}
+
+/// Why a message gets no answer at all. A closed set of words, so that a log line for each can be bounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Unanswered {
+    /// It is an answer itself.
+    #[error("it has the user property \"status\", so it is an answer and no request")]
+    Answer,
+    /// It was kept by the broker.
+    #[error("it is a retained message: a request is for now")]
+    Retained,
+    /// The response topic is none.
+    #[error("its response topic is not a valid topic name")]
+    InvalidResponseTopic,
+    /// The response topic is for something else.
+    #[error("its response topic is one of Ledge's own, and not for results")]
+    ForbiddenResponseTopic,
+    /// There is no topic to answer to.
+    #[error("its topic names no model, and it has no response topic")]
+    NoModel,
+}
+
+impl Request {
+    /// Reads a message to `topic`, which says `route`. Taken at `arrived`.
+    pub fn read(
+        route: Result<InferRoute, InvalidRoute>,
+        received: Received,
+        arrived: Instant,
+        max_packet: usize,
+    ) -> Result<Self, Unanswered> {
+        let Received { message, duplicate, oversized, .. } = received;
+        let Message { payload: body, qos, retain, properties, .. } = message;
+        if properties.user(STATUS).is_some() {
+            return Err(Unanswered::Answer);
+        }
+        if retain {
+            return Err(Unanswered::Retained);
+        }
+        let response_topic = properties.response_topic.as_deref().map(response_topic).transpose()?;
+        let result_topic = route.as_ref().ok().map(|route| DeviceTopics::result(&route.owner, &route.model));
+        let topic = response_topic.or(result_topic).ok_or(Unanswered::NoModel)?;
+        let principal = Principal::Mqtt(topic.as_str().into());
+        let call = match (oversized, route) {
+            (Some(size), _) => Err(Failure::new(
+                413,
+                format!("the message has {size} bytes, more than {max_packet} (mqtt.max_payload_bytes)"),
+            )),
+            (None, Err(invalid)) => Err(Failure::new(404, invalid.to_string())),
+            (None, Ok(route)) => {
+                let target = Target { model: route.model, version: route.version };
+                call(target, body.clone(), &properties, arrived)
+            }
+        };
+        let path = ReturnPath { topic, correlation_data: properties.correlation_data, qos, duplicate };
+        Ok(Self { call, body, principal, path })
+    }
+
+    /// Bytes that it holds.
+    pub fn held(&self) -> usize {
+        self.body.len()
+    }
+
+    /// The answer when it cannot be dealt with.
+    pub fn refuse(&self, device: &DeviceName, failure: &Failure) -> Message {
+        self.path.failure(device, failure, &self.body)
+    }
+
+    /// Where its answer goes.
+    pub fn path(&self) -> &ReturnPath {
+        &self.path
+    }
+
+    /// Its answer, and the status of that.
+    pub async fn run(self, serving: &Serving, device: &DeviceName) -> (Message, u16) {
+        let answered = match self.call {
+            Ok(call) => call::answer(serving, call, &self.principal).await.map_err(Failure::from),
+            Err(failure) => Err(failure),
+        };
+        match answered {
+            Ok(answered) => (self.path.answer(device, answered), 200),
+            Err(failure) => (self.path.failure(device, &failure, &self.body), failure.status),
+        }
+    }
+}
+
+/// A response topic may be anybody's, but of Ledge's own only one for results: an answer that lands on a box's `online`
+/// would be taken for its presence, and one on `infer/` for a request.
+fn response_topic(text: &str) -> Result<TopicName, Unanswered> {
+    let topic: TopicName = text.parse().map_err(|_| Unanswered::InvalidResponseTopic)?;
+    let own = topic.as_str().strip_prefix(ROOT);
+    let is_result = |own: &str| own.split('/').nth(1) == Some("result");
+    if own.is_some_and(|own| !is_result(own)) { Err(Unanswered::ForbiddenResponseTopic) } else { Ok(topic) }
+}
+
+fn call(target: Target, body: Bytes, properties: &Properties, arrived: Instant) -> Result<Call, Failure> {
+    let bad = |error: &dyn std::fmt::Display, name: &str| Failure::new(400, format!("user property {name}: {error}"));
+    let length = properties.user(HEADER_LENGTH);
+    let length = length.map(|text| parse_header_length(text.as_bytes())).transpose();
+    let length = length.map_err(|error| Failure::new(400, error.to_string()))?;
+    let priority = properties.user("priority").map(str::parse::<Priority>).transpose();
+    let priority = priority.map_err(|error| bad(&error, "priority"))?;
+    let form = form(&body, properties.content_type.as_deref(), length);
+    let deadline = properties.message_expiry_s.and_then(|left| arrived.checked_add(Duration::from_secs(left.into())));
+    Ok(Call { target, body, form, priority, deadline, arrived })
+}
+
+/// What a payload is. Without a content type, as with every client of 3.1.1, a photograph is known by its first bytes.
+pub fn form(body: &[u8], content_type: Option<&str>, header_length: Option<usize>) -> Form {
+    let untyped = header_length.is_none() && content_type.is_none();
+    if untyped && ImageFormat::sniff(body).is_some() { Form::Photograph } else { Form::of(content_type, header_length) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mqtt::client::packet::Qos;
+
+    fn read(topic: &str, message: Message) -> Result<Request, Unanswered> {
+        let topics = DeviceTopics { device: "box".parse().unwrap(), group: "shop".parse().ok() };
+        let route = topics.route(&topic.parse().unwrap()).unwrap();
+        let received = Received { message, packet_id: None, duplicate: false, oversized: None };
+        Request::read(route, received, Instant::now(), 100)
+    }
+
+    fn message(properties: Properties) -> Message {
+        let topic = "t".parse().unwrap();
+        Message { topic, payload: "{}".into(), qos: Qos::AtMostOnce, retain: false, properties }
+    }
+
+    fn answering_to(topic: &str) -> Message {
+        message(Properties { response_topic: Some(topic.to_owned()), ..Properties::default() })
+    }
+
+    #[test]
+    fn an_answer_goes_to_the_response_topic_or_else_to_the_result_topic_of_whom_was_asked() {
+        let answer = |topic, message| read(topic, message).unwrap().path.topic.to_string();
+        assert_eq!(answer("ledge/v1/box/infer/m", answering_to("till/7/answers")), "till/7/answers");
+        assert_eq!(answer("ledge/v1/box/infer/m", message(Properties::default())), "ledge/v1/box/result/m");
+        assert_eq!(
+            answer("ledge/v1/shop/infer/m/versions/2", message(Properties::default())),
+            "ledge/v1/shop/result/m"
+        );
+        assert_eq!(answer("ledge/v1/box/infer/m", answering_to("ledge/v1/other/result/m")), "ledge/v1/other/result/m");
+    }
+
+    #[test]
+    fn what_would_loop_or_pass_for_something_else_is_not_answered() {
+        let unanswered = |message| read("ledge/v1/box/infer/m", message).err();
+        for topic in ["a/#", "+", "", "a\0"] {
+            assert_eq!(unanswered(answering_to(topic)), Some(Unanswered::InvalidResponseTopic), "{topic:?}");
+        }
+        for topic in
+            ["ledge/v1/box/infer/m", "ledge/v1/other/infer/x", "ledge/v1/box/online", "ledge/v1/", "ledge/v1/x"]
+        {
+            assert_eq!(unanswered(answering_to(topic)), Some(Unanswered::ForbiddenResponseTopic), "{topic:?}");
+        }
+        let answer = Properties { user: vec![("Status".into(), "200".into())], ..Properties::default() };
+        assert_eq!(unanswered(message(answer)), Some(Unanswered::Answer));
+        assert_eq!(unanswered(Message { retain: true, ..answering_to("r") }), Some(Unanswered::Retained));
+        assert_eq!(read("ledge/v1/box/infer/a/b", message(Properties::default())).err(), Some(Unanswered::NoModel));
+    }
+
+    #[test]
+    fn a_request_that_cannot_be_read_is_answered_with_the_reason() {
+        let status = |topic, message| read(topic, message).unwrap().call.unwrap_err().status;
+        assert_eq!(status("ledge/v1/box/infer/a/b", answering_to("r")), 404);
+        for (name, value) in [("priority", "urgent"), (HEADER_LENGTH, "-1"), ("Inference-Header-Content-Length", "x")] {
+            let user = vec![(name.to_owned(), value.to_owned())];
+            assert_eq!(status("ledge/v1/box/infer/m", message(Properties { user, ..Properties::default() })), 400);
+        }
+    }
+
+    #[test]
+    fn an_untyped_photograph_is_known_by_its_first_bytes_and_an_expiry_is_the_deadline() {
+        let photograph = Message { payload: vec![0xFF, 0xD8, 0xFF, 0xE0].into(), ..message(Properties::default()) };
+        let call = read("ledge/v1/box/infer/m", photograph.clone()).unwrap().call.unwrap();
+        assert_eq!((call.form, call.deadline), (Form::Photograph, None));
+        let properties = Properties {
+            content_type: Some("application/octet-stream".into()),
+            message_expiry_s: Some(2),
+            ..Properties::default()
+        };
+        let call = read("ledge/v1/box/infer/m", Message { properties, ..photograph }).unwrap().call.unwrap();
+        assert_eq!(call.form, Form::Tensors { header_length: None });
+        assert_eq!(call.deadline, Some(call.arrived + Duration::from_secs(2)));
+    }
+}
