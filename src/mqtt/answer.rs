@@ -105,7 +105,31 @@ impl ReturnPath {
     }
 }
 
-/// The id in a request's JSON, as far as it can be read; binary data may follow the JSON.
+/// Puts an error in the place of an answer that cannot be sent. `false`: it is one already.
+pub fn replace(message: &mut Message, failure: &Failure) -> bool {
+    if status(message).is_none_or(|status| status >= 400) {
+        return false;
+    }
+    let body = ErrorBody { error: &failure.message, status: failure.status, id: id_of(&message.payload).as_deref() };
+    let body = serde_json::to_vec(&body).unwrap_or_default();
+    let Properties { correlation_data, mut user, .. } = std::mem::take(&mut message.properties);
+    user.retain(|(name, _)| name == "device" || name == "duplicate");
+    user.insert(0, (STATUS.to_owned(), failure.status.to_string()));
+    if let Some(seconds) = failure.retry_after_s {
+        user.push(("retry-after".to_owned(), seconds.to_string()));
+    }
+    let content_type = Some("application/json".to_owned());
+    message.properties = Properties { correlation_data, content_type, user, ..Properties::default() };
+    message.payload = body.into();
+    true
+}
+
+/// The status of an answer; `None` for other messages.
+pub fn status(message: &Message) -> Option<u16> {
+    message.properties.user(STATUS)?.parse().ok()
+}
+
+/// The id in the JSON of a request or an answer, as far as it can be read; binary data may follow the JSON.
 fn id_of(request: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct OnlyId {

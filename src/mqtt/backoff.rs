@@ -1,0 +1,62 @@
+//! The pauses between attempts to connect.
+
+use std::time::Duration;
+
+/// The first pause is at most this.
+const FIRST: Duration = Duration::from_millis(500);
+
+/// Doubles from half a second to a limit, each pause drawn from its upper half: boxes that lost one broker together do
+/// not come back together.
+#[derive(Debug)]
+pub struct Backoff {
+    longest: Duration,
+    next: Duration,
+}
+
+impl Backoff {
+    /// Pauses of at most `longest`.
+    pub fn new(longest: Duration) -> Self {
+        Self { longest, next: FIRST.min(longest) }
+    }
+
+    /// The next pause. `random` is anything from 0 to 1.
+    pub fn pause(&mut self, random: f64) -> Duration {
+        let pause = self.next;
+        self.next = (pause * 2).min(self.longest);
+        pause.mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0)
+    }
+
+    /// The connection stood: begin anew.
+    pub fn reset(&mut self) {
+        self.next = FIRST.min(self.longest);
+    }
+
+    /// The next pause is among the longest: coming back soon would do harm.
+    pub fn give_way(&mut self) {
+        self.next = self.longest;
+    }
+}
+
+/// A random number from 0 to 1; a half where the system has none.
+pub fn random() -> f64 {
+    let mut byte = [128_u8];
+    let _ = getrandom::fill(&mut byte);
+    f64::from(byte[0]) / 255.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest_and_begin_anew() {
+        let mut backoff = Backoff::new(Duration::from_secs(3));
+        let pauses: Vec<_> = (0..5).map(|_| backoff.pause(1.0).as_millis()).collect();
+        assert_eq!(pauses, [500, 1000, 2000, 3000, 3000]);
+        assert_eq!(backoff.pause(0.0).as_millis(), 1500);
+        backoff.reset();
+        assert_eq!(backoff.pause(1.0).as_millis(), 500);
+        backoff.give_way();
+        assert_eq!(backoff.pause(1.0).as_millis(), 3000);
+    }
+}

@@ -1,0 +1,108 @@
+//! A message that a binding takes, and what is published of it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::answer::{Failure, ReturnPath};
+use super::bindings::{Binding, Extracted, request_of_rows};
+use super::client::packet::{Message, Qos};
+use super::client::session::Delivery;
+use super::request::form;
+use super::topics::TopicName;
+use crate::names::DeviceName;
+use crate::principal::Principal;
+use crate::protocol::call::{self, Answered, Call, Form};
+use crate::protocol::{Target, status};
+use crate::serving::Serving;
+
+/// A message for one binding.
+#[derive(Debug)]
+pub struct BoundMessage {
+    /// The binding.
+    pub binding: Arc<Binding>,
+    /// Where the device published it: the device is the one who asks.
+    pub source: TopicName,
+    /// Where the answer goes.
+    pub publish: TopicName,
+    /// The content.
+    pub payload: Bytes,
+    /// Its MIME type.
+    pub content_type: Option<String>,
+    /// When it came.
+    pub arrived: Instant,
+    /// To be settled when its answer is taken.
+    pub delivery: Option<Delivery>,
+    /// Whether it may have been answered before.
+    pub duplicate: bool,
+}
+
+/// What came of a message.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What is published; errors are where the binding says so.
+    pub message: Option<Message>,
+    /// Why there is no result.
+    pub failure: Option<Failure>,
+}
+
+impl BoundMessage {
+    /// Bytes that it holds.
+    pub fn held(&self) -> usize {
+        self.payload.len()
+    }
+
+    /// Asks the model, and writes what is to be published.
+    pub async fn run(self, serving: &Serving, device: &DeviceName) -> Outcome {
+        let config = self.binding.config();
+        let qos = if self.delivery.is_some() { config.qos } else { Qos::AtMostOnce };
+        let path =
+            ReturnPath { topic: self.publish.clone(), correlation_data: None, qos, duplicate: self.duplicate };
+        match self.answer(serving).await {
+            Ok(answered) => {
+                let mut message = path.answer(device, answered);
+                message.retain = config.retain;
+                if config.select.is_some() {
+                    message.properties.content_type = None;
+                }
+                Outcome { message: Some(message), failure: None }
+            }
+            Err(failure) => {
+                let message = config.publish_errors.then(|| path.failure(device, &failure, &[]));
+                Outcome { message, failure: Some(failure) }
+            }
+        }
+    }
+
+    async fn answer(&self, serving: &Serving) -> Result<Answered, Failure> {
+        let config = self.binding.config();
+        let bad = |error: &dyn std::fmt::Display| Failure::new(400, error.to_string());
+        let taken = self.binding.request(&self.payload, self.content_type.as_deref()).map_err(|error| bad(&error))?;
+        let (body, form) = match taken {
+            Extracted::Photograph(photograph) => (photograph, Form::Photograph),
+            Extracted::Whole(body) => {
+                let form = form(&body, self.content_type.as_deref(), None);
+                (body, form)
+            }
+            Extracted::Rows(rows) => {
+                let model = serving.repository().pin(&config.model, config.version);
+                let model = model.map_err(|error| Failure::new(status::of_pin(&error), error.to_string()))?;
+                let body = request_of_rows(&rows, &model.signature).map_err(|error| bad(&error))?;
+                (body, Form::Tensors { header_length: None })
+            }
+        };
+        let call = Call {
+            target: Target { model: config.model.clone(), version: config.version },
+            body,
+            form,
+            priority: Some(config.priority),
+            deadline: self.binding.timeout().and_then(|timeout| self.arrived.checked_add(timeout)),
+            arrived: self.arrived,
+        };
+        let principal = Principal::Mqtt(self.source.as_str().into());
+        let mut answered = call::answer(serving, call, &principal).await?;
+        answered.body = self.binding.answer(&answered.body).map_err(|error| Failure::new(500, error.to_string()))?;
+        Ok(answered)
+    }
+}
