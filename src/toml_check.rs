@@ -68,7 +68,7 @@ pub struct Checked<T> {
     pub value: Option<T>,
     /// The entries without a mistake.
     pub accepted: toml::Table,
-    /// The line of each accepted value that is not a table, by its key.
+    /// The line of each accepted value that is not a table, and of each element of an array, by its key.
     pub lines: BTreeMap<String, usize>,
     /// The mistakes, in the order of the text.
     pub mistakes: Vec<Mistake>,

@@ -14,7 +14,7 @@ use toml::de::DeValue;
 use super::{Config, PACKAGED_FILE, PACKAGED_ROOT};
 use crate::toml_check::{self, Checked, Mistake};
 
-/// The largest configuration file, in bytes. The one that names every key has under 8,000.
+/// The largest configuration file, in bytes. The one that names every key has under 10,000.
 const MAX_FILE: u64 = 1 << 20;
 
 /// Variables that start like ours and are none: they choose the root and the file, belong to tests, or are what
@@ -205,6 +205,9 @@ impl Merged {
 
     fn add(&mut self, checked: Checked<Config>, origin: impl Fn(Option<usize>) -> Origin) {
         lay_over(&mut self.table, checked.accepted);
+        // An array replaces the one below it as a whole.
+        let replaced = |key: &String| key.split_once('[').is_some_and(|(array, _)| checked.lines.contains_key(array));
+        self.origins.retain(|key, _| !replaced(key));
         self.origins.extend(checked.lines.into_iter().map(|(key, line)| (key, origin(Some(line)))));
         self.mistakes.extend(checked.mistakes);
     }
@@ -218,14 +221,14 @@ impl Merged {
             }
         };
         config.resolve(root);
+        let misread: Vec<String> = self.mistakes.iter().map(|mistake| mistake.key.clone()).collect();
         for (key, problem) in config.problems() {
             // A value that lost a part to a mistake may have this problem only for that.
-            // The elements of an array have no origin of their own: a later source replaces them all.
             let whole = key.split('[').next().unwrap_or_default();
-            if self.mistakes.iter().any(|mistake| mistake.key.starts_with(whole)) {
+            if misread.iter().any(|misread| misread.starts_with(whole)) {
                 continue;
             }
-            let (source, line) = match self.origins.get(whole) {
+            let (source, line) = match self.origins.get(&key).or_else(|| self.origins.get(whole)) {
                 Some(origin) => (origin.source.clone(), origin.line),
                 None => ("default".to_owned(), None),
             };
@@ -250,21 +253,25 @@ impl Loaded {
     /// The configuration as a TOML text that says where each value that is not a default was set.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         let plain = toml::to_string(&self.config)?;
-        let mut section = "";
+        let mut section = String::new();
+        let mut elements: BTreeMap<&str, usize> = BTreeMap::new();
         let mut text = String::new();
         for line in plain.lines() {
             text.push_str(line);
-            if let Some(name) = line.strip_prefix("[[").and_then(|rest| rest.strip_suffix("]]")) {
-                // The origin is that of the whole array.
-                section = "";
-                if let Some(origin) = self.origins.get(name) {
-                    text.extend(["  # from ", &origin.to_string()]);
-                }
+            let key = if let Some(array) = line.strip_prefix("[[").and_then(|rest| rest.strip_suffix("]]")) {
+                let index = elements.entry(array).or_default();
+                section = format!("{array}[{index}]");
+                *index += 1;
+                section.clone()
             } else if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-                section = name;
-            } else if let Some((key, _)) = line.split_once(" = ")
-                && let Some(origin) = self.origins.get(&format!("{section}.{key}"))
-            {
+                name.clone_into(&mut section);
+                section.clone()
+            } else if let Some((key, _)) = line.split_once(" = ") {
+                format!("{section}.{key}")
+            } else {
+                String::new()
+            };
+            if let Some(origin) = self.origins.get(&key) {
                 text.extend(["  # from ", &origin.to_string()]);
             }
             text.push('\n');

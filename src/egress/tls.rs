@@ -227,7 +227,10 @@ impl Peer {
 
     fn certificate_error(&self, fault: &CertificateError) -> TlsError {
         match fault {
-            CertificateError::UnknownIssuer => TlsError::Untrusted { trusted: self.trusted.clone() },
+            // A bad signature is what a CA makes that was made anew under its old name.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                TlsError::Untrusted { trusted: self.trusted.clone() }
+            }
             CertificateError::NotValidForNameContext { expected, presented } => {
                 TlsError::WrongName { expected: expected.to_str().into_owned(), presented: names(presented) }
             }

@@ -104,11 +104,11 @@ impl<'t> Document<'t> {
         count
     }
 
-    /// The line of every value that is not a table.
+    /// The line of every value that is not a table, and of every element of an array.
     pub fn lines(&self) -> BTreeMap<String, usize> {
         let mut lines = BTreeMap::new();
         visit(self.root.get_ref(), &mut |path, _, value| {
-            if !value.get_ref().is_table() && !path.iter().any(|step| matches!(step, Step::Index(_))) {
+            if !value.get_ref().is_table() || matches!(path.last(), Some(Step::Index(_))) {
                 lines.insert(key(path), self.position(value.span().start).0);
             }
         });

@@ -131,9 +131,19 @@ fn a_text_from_outside_cannot_reach_the_terminal() {
 
 #[test]
 fn accepted_entries_keep_their_lines() {
-    let checked = check::<Settings>("f", "name = 1\n[http]\nthreads = 4\nlimits.body = 'x'\n");
-    assert_eq!(checked.lines, BTreeMap::from([("http.threads".to_owned(), 3)]));
-    assert_eq!(checked.accepted.to_string(), "[http]\nthreads = 4\n\n[http.limits]\n");
+    let text = "name = 1\n[http]\nthreads = 4\nlimits.body = 'x'\n[[rows]]\nname = 'r'\nshape = [\n1]\n";
+    let checked = check::<Settings>("f", text);
+    let lines = [
+        ("http.threads", 3),
+        ("rows", 5),
+        ("rows[0]", 5),
+        ("rows[0].name", 6),
+        ("rows[0].shape", 7),
+        ("rows[0].shape[0]", 8),
+    ];
+    assert_eq!(checked.lines, lines.map(|(key, line)| (key.to_owned(), line)).into());
+    let accepted = "[http]\nthreads = 4\n\n[http.limits]\n\n[[rows]]\nname = \"r\"\nshape = [1]\n";
+    assert_eq!(checked.accepted.to_string(), accepted);
     assert_eq!(checked.value.map(|settings| settings.http.threads), Some(4));
     assert_eq!(checked.mistakes.len(), 2);
 }

@@ -76,10 +76,18 @@ fn infer(client: &mut Client, rows: usize) -> u16 {
 
 #[test]
 fn every_series_has_a_type_a_help_text_and_a_unit_of_prometheus() {
-    let daemon = TestRoot::new().models(&["add_sub", "broken_empty"]).start();
+    let allowed = "egress.allow=[{ host = 'broker.example:8883', region = 'eu' }]";
+    let daemon = TestRoot::new().models(&["add_sub", "broken_empty"]).set(allowed).start();
     let client = &mut daemon.client();
     assert_eq!(infer(client, 1), 200);
     let scrape = Scrape::of(client);
+    let broker = "destination=\"broker.example:8883\",region=\"eu\"";
+    for content in ["protocol", "answers", "presence", "reports"] {
+        assert_eq!(scrape.value(&format!("ledge_egress_bytes_total{{{broker},content=\"{content}\"}}")), 0.0);
+    }
+    for metric in ["received_bytes", "connections", "failures"] {
+        assert_eq!(scrape.value(&format!("ledge_egress_{metric}_total{{{broker}}}")), 0.0);
+    }
     for series in scrape.samples.keys() {
         let metric = scrape.metric_of(series).unwrap_or_else(|| panic!("{series} is of no metric"));
         assert!(metric.starts_with("ledge_") && scrape.help.contains(metric), "{series}");
