@@ -2,4 +2,5 @@
 
 pub mod codec;
 pub mod framing;
+pub mod fuzz;
 pub mod packet;
