@@ -107,7 +107,7 @@ impl App {
             tracing::info!(%address, "listening");
         }
         let latch = readiness.latch();
-        let app = http::App::new(serving.clone(), readiness.clone(), config.http.clone(), shutdown.clone());
+        let app = http::App::new(serving.clone(), readiness.clone(), config.http.clone(), shutdown.clone(), None);
         listeners.serve(&http::router(app), &config.http, shutdown);
         let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
         shutdown.spawn_essential("model repository", {

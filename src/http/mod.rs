@@ -25,6 +25,7 @@ use crate::readiness::Readiness;
 use crate::serving::Serving;
 use crate::shutdown::Shutdown;
 use crate::telemetry::machine::MachineMonitor;
+use crate::telemetry::messages::MessageStatistics;
 use config::HttpConfig;
 pub use connection::{BindError, Listeners};
 use reply::{Failure, error};
@@ -42,13 +43,20 @@ struct Shared {
     config: HttpConfig,
     shutdown: Shutdown,
     machine: MachineMonitor,
+    messages: Option<MessageStatistics>,
 }
 
 impl App {
-    /// The parts that the handlers call.
-    pub fn new(serving: Serving, readiness: Arc<Readiness>, config: HttpConfig, shutdown: Shutdown) -> Self {
+    /// The parts that the handlers call; `messages` is `None` where MQTT is off.
+    pub fn new(
+        serving: Serving,
+        readiness: Arc<Readiness>,
+        config: HttpConfig,
+        shutdown: Shutdown,
+        messages: Option<MessageStatistics>,
+    ) -> Self {
         let machine = MachineMonitor::default();
-        Self { shared: Arc::new(Shared { serving, readiness, config, shutdown, machine }) }
+        Self { shared: Arc::new(Shared { serving, readiness, config, shutdown, machine, messages }) }
     }
 
     fn serving(&self) -> &Serving {
@@ -61,6 +69,10 @@ impl App {
 
     fn machine(&self) -> &MachineMonitor {
         &self.shared.machine
+    }
+
+    fn messages(&self) -> Option<&MessageStatistics> {
+        self.shared.messages.as_ref()
     }
 
     fn config(&self) -> &HttpConfig {
