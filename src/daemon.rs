@@ -110,7 +110,14 @@ impl App {
             tracing::info!(%address, "listening");
         }
         let latch = readiness.latch();
-        let app = http::App::new(serving.clone(), readiness.clone(), egress, config.http.clone(), shutdown.clone());
+        let app = http::App::new(http::Parts {
+            serving: serving.clone(),
+            readiness: readiness.clone(),
+            egress,
+            messages: None,
+            config: config.http.clone(),
+            shutdown: shutdown.clone(),
+        });
         listeners.serve(&http::router(app), &config.http, shutdown);
         let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
         shutdown.spawn_essential("model repository", {

@@ -4,6 +4,7 @@
 //! Nothing is counted twice: the figures are read from their owners at each scrape, and between two scrapes nothing runs.
 
 mod egress;
+mod messages;
 mod models;
 mod process;
 
@@ -47,6 +48,9 @@ impl Collector for Scrape {
         process::encode(&mut encoder)?;
         process::encode_machine(&mut encoder, &self.app.machine().read())?;
         egress::encode(&mut encoder, &self.app.egress().statistics())?;
+        if let Some(messages) = self.app.messages() {
+            messages::encode(&mut encoder, &messages.snapshot())?;
+        }
         let audit = self.app.serving().audit();
         let events = [("recorded", audit.recorded()), ("lost", audit.lost())];
         let samples = events.map(|(outcome, count)| (vec![("outcome", outcome.to_owned())], ConstCounter::new(count)));

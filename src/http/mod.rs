@@ -26,6 +26,7 @@ use crate::readiness::Readiness;
 use crate::serving::Serving;
 use crate::shutdown::Shutdown;
 use crate::telemetry::machine::MachineMonitor;
+use crate::telemetry::messages::MessageStatistics;
 use config::HttpConfig;
 pub use connection::{BindError, Listeners};
 use reply::{Failure, error};
@@ -36,35 +37,41 @@ pub struct App {
     shared: Arc<Shared>,
 }
 
+/// The parts that the handlers call.
+#[derive(Debug)]
+pub struct Parts {
+    /// What answers calls.
+    pub serving: Serving,
+    /// Whether the daemon is ready.
+    pub readiness: Arc<Readiness>,
+    /// What leaves this box.
+    pub egress: Egress,
+    /// What MQTT counts; `None` where it is off.
+    pub messages: Option<MessageStatistics>,
+    /// The section `[http]`.
+    pub config: HttpConfig,
+    /// The end of the daemon.
+    pub shutdown: Shutdown,
+}
+
 #[derive(Debug)]
 struct Shared {
-    serving: Serving,
-    readiness: Arc<Readiness>,
-    egress: Egress,
-    config: HttpConfig,
-    shutdown: Shutdown,
+    parts: Parts,
     machine: MachineMonitor,
 }
 
 impl App {
-    /// The parts that the handlers call.
-    pub fn new(
-        serving: Serving,
-        readiness: Arc<Readiness>,
-        egress: Egress,
-        config: HttpConfig,
-        shutdown: Shutdown,
-    ) -> Self {
-        let machine = MachineMonitor::default();
-        Self { shared: Arc::new(Shared { serving, readiness, egress, config, shutdown, machine }) }
+    /// Over its parts.
+    pub fn new(parts: Parts) -> Self {
+        Self { shared: Arc::new(Shared { parts, machine: MachineMonitor::default() }) }
     }
 
     fn serving(&self) -> &Serving {
-        &self.shared.serving
+        &self.shared.parts.serving
     }
 
     fn is_ready(&self) -> bool {
-        self.shared.readiness.is_ready()
+        self.shared.parts.readiness.is_ready()
     }
 
     fn machine(&self) -> &MachineMonitor {
@@ -72,11 +79,15 @@ impl App {
     }
 
     fn egress(&self) -> &Egress {
-        &self.shared.egress
+        &self.shared.parts.egress
+    }
+
+    fn messages(&self) -> Option<&MessageStatistics> {
+        self.shared.parts.messages.as_ref()
     }
 
     fn config(&self) -> &HttpConfig {
-        &self.shared.config
+        &self.shared.parts.config
     }
 
     /// Runs `work` to its end even when the caller hangs up meanwhile: a load that is cut off half-way would leave its
@@ -86,7 +97,7 @@ impl App {
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, Failure> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        self.shared.shutdown.spawn(async move {
+        self.shared.parts.shutdown.spawn(async move {
             let _ = sender.send(work.await);
         });
         receiver.await.map_err(|_| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "the work ended without a result"))

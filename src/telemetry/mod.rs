@@ -3,5 +3,6 @@
 mod journal;
 pub mod logging;
 pub mod machine;
+pub mod messages;
 pub mod process;
 pub mod system;

@@ -1,5 +1,6 @@
 //! Bounded, repeatable fuzzing on the stable compiler. `fuzz/` has the same targets for cargo-fuzz, which runs for longer.
 
+use ledge::mqtt::client::fuzz::mqtt_packets;
 use ledge::pipeline::image::fuzz_image;
 use ledge::protocol::fuzz::{fuzz_binary, fuzz_json};
 use ledge::repository::model_config;
@@ -56,6 +57,32 @@ const MODEL_TOML: &[&[u8]] = &[
     b"[[output]]\nname = \"y\"\nlabels = \"l.txt\"\n[pipeline.image_classification]\ncrop = [2, 2]\nmean = [1.0, 2.0, 3.0]\n",
     b"version_policy = { specific = [1, 3] }\n[[input]]\nname = \"x\"\ndatatype = \"FP32\"\nshape = [-1, 4]\n",
 ];
+
+/// Packets of a broker, behind the version (0: MQTT 5, 1: 3.1.1), how the stream is cut, and the largest message taken.
+const MQTT_PACKETS: &[&[u8]] = &[
+    // CONNACK with each property that is read, PINGRESP, DISCONNECT with a reason in words.
+    b"\0\x02\xff\x20\x1c\x01\0\x19\x11\0\0\x0e\x10\x21\0\x14\x24\x01\x25\x01\x27\0\x10\0\0\x2a\x01\x13\0\x3c\x22\0\x0a\
+      \xd0\0\xe0\x07\x8e\x05\x1f\0\x02hi",
+    // PUBLISH with each property, a payload, and an acknowledgement behind it.
+    b"\0\x05\xff\x3a\x2f\0\x03a/b\0\x07\x20\x01\x01\x02\0\0\0\x09\x03\0\x01t\x08\0\x03r/s\x09\0\x02\0\xff\x0b\x81\x01\x26\0\x01k\0\x01v\
+      payload\x40\x03\0\x01\x10",
+    // The same kind of message where at most ten bytes are taken.
+    b"\0\x01\x0a\x30\x10\0\x03a/b\0payload...\xd0\0\xb0\x04\0\x01\0\0\x90\x05\0\x01\0\0\x9e",
+    // MQTT 3.1.1.
+    b"\x01\x03\xff\x20\x02\x01\0\x90\x04\0\x01\x01\x80\x32\x0b\0\x03a/b\0\x07text\x40\x02\0\x07\xb0\x02\0\x01\xd0\0",
+    // An old broker's refusal of MQTT 5.
+    b"\0\0\xff\x20\x02\0\x01",
+];
+
+#[test]
+fn a_foreign_broker_never_breaks_the_client() {
+    for (seed, packets) in MQTT_PACKETS.iter().zip([3, 2, 4, 6, 1]) {
+        assert_eq!(mqtt_packets(seed), packets, "{seed:?}");
+    }
+    for seed in 0..50_000 {
+        mqtt_packets(&mutate(seed, MQTT_PACKETS));
+    }
+}
 
 #[test]
 fn a_foreign_model_toml_never_breaks_the_repository() {

@@ -3,5 +3,6 @@
 pub mod codec;
 pub mod connection;
 pub mod framing;
+pub mod fuzz;
 pub mod packet;
 pub mod session;

@@ -1,0 +1,80 @@
+//! What must hold for any bytes that pretend to come from a broker. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+
+use bytes::BytesMut;
+
+use super::codec::{CodecError, MAX_HEAD, decode, encode, encoded_size};
+use super::framing::Framing;
+use super::packet::{Incoming, Outgoing, Received, Version};
+
+/// The most memory that framing may take for a short stream, in bytes: its buffer, and the head of a message.
+const MOST_HELD: usize = 256 * 1024 + MAX_HEAD;
+
+/// What a stream came to: packets, and why it ended if it did.
+type Outcome = (Vec<Incoming>, Option<CodecError>);
+
+/// The first byte chooses the version, the second how the stream is cut, the third the largest message; the others are
+/// the stream. Returns how many packets came before an error.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn mqtt_packets(data: &[u8]) -> usize {
+    let Some(([version, at_once, max_packet], stream)) = data.split_first_chunk::<3>() else { return 0 };
+    let version = if version & 1 == 0 { Version::V5 } else { Version::V311 };
+    let max_packet = usize::from(*max_packet);
+    let (packets, error) = read(version, stream, max_packet, stream.len());
+    let cut = read(version, stream, max_packet, usize::from(*at_once) % 16 + 1);
+    assert_eq!(cut, (packets.clone(), error), "it depends on how the stream is cut");
+    let count = packets.len();
+    for packet in packets {
+        if let Incoming::Publish(received) = packet {
+            check(version, received, max_packet);
+        }
+    }
+    // Without the framing, which sees to it that a packet is whole.
+    let _ = decode(version, BytesMut::from(stream));
+    count
+}
+
+fn read(version: Version, mut stream: &[u8], max_packet: usize, at_once: usize) -> Outcome {
+    let mut framing = Framing::new(version, max_packet);
+    let mut packets = Vec::new();
+    while !stream.is_empty() {
+        let (now, later) = stream.split_at(at_once.min(stream.len()));
+        framing.buffer().extend_from_slice(now);
+        assert!(framing.held() <= MOST_HELD + 2 * stream.len(), "{} bytes held", framing.held());
+        stream = later;
+        loop {
+            match framing.next() {
+                Ok(Some(packet)) => packets.push(packet),
+                Ok(None) => break,
+                Err(error) => {
+                    assert!(error.to_string().len() < 2048, "{error:?}");
+                    return (packets, Some(error));
+                }
+            }
+        }
+    }
+    (packets, None)
+}
+
+/// A message is written as it was read.
+fn check(version: Version, received: Received, max_packet: usize) {
+    let Received { message, packet_id, duplicate, oversized } = received;
+    match oversized {
+        Some(size) => assert!(size > max_packet && message.payload.is_empty()),
+        None => assert!(message.payload.len() < max_packet),
+    }
+    let sent = Outgoing::Publish { message: message.clone(), packet_id, duplicate };
+    let mut bytes = BytesMut::new();
+    match encode(version, &sent, &mut bytes) {
+        Ok(()) => {}
+        // Brokers may let it through; this side does not send it.
+        Err(CodecError::NullCharacter { .. }) => return assert!(bytes.is_empty()),
+        Err(error) => unreachable!("{error}"),
+    }
+    assert_eq!(bytes.len(), encoded_size(version, &sent));
+    match decode(version, bytes) {
+        Ok(Incoming::Publish(again)) => assert_eq!((again.message, again.packet_id), (message, packet_id)),
+        other => unreachable!("{other:?}"),
+    }
+}
