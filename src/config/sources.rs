@@ -205,6 +205,10 @@ impl Merged {
 
     fn add(&mut self, checked: Checked<Config>, origin: impl Fn(Option<usize>) -> Origin) {
         lay_over(&mut self.table, checked.accepted);
+        for key in checked.lines.keys() {
+            // An array replaces the one before it whole.
+            self.origins.retain(|known, _| !known.strip_prefix(key).is_some_and(|rest| rest.starts_with('[')));
+        }
         self.origins.extend(checked.lines.into_iter().map(|(key, line)| (key, origin(Some(line)))));
         self.mistakes.extend(checked.mistakes);
     }
@@ -220,10 +224,11 @@ impl Merged {
         config.resolve(root);
         for (key, problem) in config.problems() {
             // A value that lost a part to a mistake may have this problem only for that.
-            if self.mistakes.iter().any(|mistake| mistake.key.starts_with(&key)) {
+            let whole = key.split('[').next().unwrap_or_default();
+            if self.mistakes.iter().any(|mistake| mistake.key.starts_with(whole)) {
                 continue;
             }
-            let (source, line) = match self.origins.get(&key) {
+            let (source, line) = match self.origins.get(&key).or_else(|| self.origins.get(whole)) {
                 Some(origin) => (origin.source.clone(), origin.line),
                 None => ("default".to_owned(), None),
             };
@@ -248,12 +253,20 @@ impl Loaded {
     /// The configuration as a TOML text that says where each value that is not a default was set.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         let plain = toml::to_string(&self.config)?;
-        let mut section = "";
+        let mut section = String::new();
         let mut text = String::new();
+        let mut tables: BTreeMap<&str, usize> = BTreeMap::new();
         for line in plain.lines() {
             text.push_str(line);
-            if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-                section = name;
+            if let Some(name) = line.strip_prefix("[[").and_then(|rest| rest.strip_suffix("]]")) {
+                let index = tables.entry(name).and_modify(|index| *index += 1).or_default();
+                section = format!("{name}[{index}]");
+            } else if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+                let within = tables.iter().find_map(|(array, index)| Some((array, index, name.strip_prefix(array)?)));
+                section = match within {
+                    Some((array, index, rest)) if rest.starts_with('.') => format!("{array}[{index}]{rest}"),
+                    _ => name.to_owned(),
+                };
             } else if let Some((key, _)) = line.split_once(" = ")
                 && let Some(origin) = self.origins.get(&format!("{section}.{key}"))
             {

@@ -108,7 +108,7 @@ impl<'t> Document<'t> {
     pub fn lines(&self) -> BTreeMap<String, usize> {
         let mut lines = BTreeMap::new();
         visit(self.root.get_ref(), &mut |path, _, value| {
-            if !value.get_ref().is_table() && !path.iter().any(|step| matches!(step, Step::Index(_))) {
+            if !value.get_ref().is_table() {
                 lines.insert(key(path), self.position(value.span().start).0);
             }
         });
