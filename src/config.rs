@@ -143,6 +143,23 @@ impl Config {
         }
     }
 
+    /// What is wrong with the group that this box belongs to.
+    fn group_problems(&self) -> Vec<(String, String)> {
+        let mut problems = Vec::new();
+        let DeviceConfig { id, group, .. } = &self.device;
+        if group.is_some() && group == id {
+            let problem = "is the name of this box, whose calls would be answered by all: give the group another one";
+            problems.push(("device.group".into(), problem.into()));
+        }
+        for (index, binding) in self.mqtt.bindings.iter().enumerate() {
+            if binding.shared && group.is_none() {
+                let problem = "is for the boxes of a group: set device.group";
+                problems.push((format!("mqtt.bindings[{index}].shared"), problem.into()));
+            }
+        }
+        problems
+    }
+
     /// What is wrong although each value is well-formed: the key, and what to do about it.
     fn problems(&self) -> Vec<(String, String)> {
         let http = self.http.problems().into_iter().map(|(key, problem)| (format!("http.{key}"), problem));
@@ -151,6 +168,6 @@ impl Config {
         let unreachable = self.mqtt.broker.as_ref().and_then(|broker| {
             Egress::check(&self.egress, &broker.host, broker.port).err().map(|how| ("mqtt.broker".to_owned(), how))
         });
-        http.chain(mqtt).chain(egress).chain(unreachable).collect()
+        http.chain(mqtt).chain(egress).chain(unreachable).chain(self.group_problems()).collect()
     }
 }

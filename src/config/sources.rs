@@ -259,12 +259,15 @@ impl Loaded {
         for line in plain.lines() {
             text.push_str(line);
             let key = if let Some(array) = line.strip_prefix("[[").and_then(|rest| rest.strip_suffix("]]")) {
-                let index = elements.entry(array).or_default();
+                let index = elements.entry(array).and_modify(|index| *index += 1).or_default();
                 section = format!("{array}[{index}]");
-                *index += 1;
                 section.clone()
             } else if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-                name.clone_into(&mut section);
+                // Below an element of an array, its index belongs to the key.
+                let of_element = |(array, index): (&&str, &usize)| {
+                    Some(format!("{array}[{index}]{}", name.strip_prefix(array).filter(|rest| rest.starts_with('.'))?))
+                };
+                section = elements.iter().find_map(of_element).unwrap_or_else(|| name.to_owned());
                 section.clone()
             } else if let Some((key, _)) = line.split_once(" = ") {
                 format!("{section}.{key}")

@@ -110,7 +110,8 @@ pub fn replace(message: &mut Message, failure: &Failure) -> bool {
     if status(message).is_none_or(|status| status >= 400) {
         return false;
     }
-    let body = ErrorBody { error: &failure.message, status: failure.status, id: id_of(&message.payload).as_deref() };
+    let id = id_of(&message.payload);
+    let body = ErrorBody { error: &failure.message, status: failure.status, id: id.as_deref() };
     let body = serde_json::to_vec(&body).unwrap_or_default();
     let Properties { correlation_data, mut user, .. } = std::mem::take(&mut message.properties);
     user.retain(|(name, _)| name == "device" || name == "duplicate");

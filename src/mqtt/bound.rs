@@ -57,8 +57,7 @@ impl BoundMessage {
     pub async fn run(self, serving: &Serving, device: &DeviceName) -> Outcome {
         let config = self.binding.config();
         let qos = if self.delivery.is_some() { config.qos } else { Qos::AtMostOnce };
-        let path =
-            ReturnPath { topic: self.publish.clone(), correlation_data: None, qos, duplicate: self.duplicate };
+        let path = ReturnPath { topic: self.publish.clone(), correlation_data: None, qos, duplicate: self.duplicate };
         match self.answer(serving).await {
             Ok(answered) => {
                 let mut message = path.answer(device, answered);

@@ -46,7 +46,8 @@ mod tests {
     fn a_kind_is_logged_once_and_after_a_minute_with_the_number_of_the_others() {
         let mut complaints = Complaints::default();
         let start = Instant::now();
-        let logged: Vec<_> = (0..90).map(|second| complaints.take(("a", 0), start + Duration::from_secs(second))).collect();
+        let logged: Vec<_> =
+            (0..90).map(|second| complaints.take(("a", 0), start + Duration::from_secs(second))).collect();
         let lines: Vec<_> = logged.iter().enumerate().filter_map(|(second, line)| Some((second, (*line)?))).collect();
         assert_eq!(lines, [(0, 0), (60, 59)]);
         assert_eq!(complaints.take(("a", 1), start), Some(0));

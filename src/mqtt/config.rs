@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::bindings::{self, BindingConfig};
 use crate::secret::SecretFile;
 use crate::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
 
@@ -59,6 +60,8 @@ pub struct MqttConfig {
     pub report_interval_s: u64,
     /// The section `[mqtt.tls]`.
     pub tls: MqttTls,
+    /// The sections `[[mqtt.bindings]]`.
+    pub bindings: Vec<BindingConfig>,
 }
 
 impl Default for MqttConfig {
@@ -78,6 +81,7 @@ impl Default for MqttConfig {
             reconnect_max_s: 60,
             report_interval_s: 60,
             tls: MqttTls::default(),
+            bindings: Vec::new(),
         }
     }
 }
@@ -168,6 +172,7 @@ impl MqttConfig {
             let largest = self.max_payload_bytes;
             wrong("max_memory_bytes", format!("cannot hold one payload: mqtt.max_payload_bytes is {largest}"));
         }
+        problems.extend(bindings::problems(&self.bindings));
         problems
     }
 }

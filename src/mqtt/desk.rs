@@ -9,7 +9,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::answer::{self, Failure};
 use super::bindings::{Binding, Bindings};
 use super::bound::{BoundMessage, Outcome};
-use super::client::packet::{Kept, Message, Outgoing, Qos, Reason, Received, Subscription};
+use super::client::packet::{Incoming, Kept, Message, Outgoing, Qos, Reason, Received, Subscription};
 use super::client::session::{Delivery, Event, Outbound, Session, Step};
 use super::complaints::Complaints;
 use super::rate::{Newest, Offer};
@@ -130,6 +130,11 @@ impl Desk {
     pub fn may_read(&self, held: usize) -> bool {
         self.closing
             || (self.in_progress < MOST_IN_PROGRESS && self.held + self.session.held() + held < self.limits.memory)
+    }
+
+    /// Whether this box shares the work of a group.
+    pub fn has_shared(&self) -> bool {
+        self.topics.group.is_some()
     }
 
     /// Whether nothing is under way: no message, no answer.
@@ -385,6 +390,9 @@ impl Desk {
             self.in_progress -= 1;
             self.held -= held;
             if let Some((binding, failure)) = failed {
+                if answer.is_none() {
+                    self.statistics.answered(failure.status);
+                }
                 self.complain(&binding, &failure, now);
             }
             match answer {
@@ -400,7 +408,6 @@ impl Desk {
         // Bindings are as many as the configuration has.
         let index = self.bindings.iter().position(|bound| bound.binding.name() == binding.name());
         let kind = u32::try_from(index.unwrap_or_default()).unwrap_or_default() << 16 | u32::from(failure.status);
-        self.statistics.answered(failure.status);
         if let Some(suppressed) = self.complaints.take(("binding", kind), now) {
             let (name, status, reason) = (binding.name(), failure.status, &failure.message);
             tracing::warn!(binding = name, status, reason, suppressed, "a binding has no result");
@@ -409,7 +416,8 @@ impl Desk {
 
     fn answer(&mut self, mut message: Message, delivery: Option<Delivery>) {
         if self.session.held() + message.payload.len() > self.limits.memory {
-            let failure = Failure { retry_after_s: Some(1), ..Failure::new(429, "too many answers wait for the broker") };
+            let failure =
+                Failure { retry_after_s: Some(1), ..Failure::new(429, "too many answers wait for the broker") };
             answer::replace(&mut message, &failure);
         }
         if let Some(status) = answer::status(&message) {
@@ -434,6 +442,20 @@ impl Desk {
                     self.session.publish(Outbound { message, content, settles });
                 }
             }
+        }
+    }
+
+    /// A packet may not be sent where this connection leads, as the egress policy has it. The session learns it as a refusal
+    /// by the broker.
+    pub fn not_permitted(&mut self, packet: Outgoing, reason: &str, now: Instant) {
+        let Outgoing::Publish { message, packet_id, .. } = packet else { return };
+        if let Some(suppressed) = self.complaints.take(("not permitted", 0), now) {
+            tracing::error!(topic = %message.topic, reason, suppressed, "a message may not be sent");
+        }
+        if let Some(packet_id) = packet_id {
+            let refused = Incoming::PubAck { packet_id, reason: Reason::NOT_AUTHORIZED };
+            // The complaint has been made.
+            let _ = self.session.receive(refused);
         }
     }
 

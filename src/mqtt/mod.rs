@@ -1,9 +1,16 @@
 //! MQTT. The only code that knows rumqttc, of which it uses the codec.
 
 pub mod answer;
+pub mod backoff;
+pub mod bindings;
+pub mod bound;
 pub mod client;
+pub mod complaints;
 pub mod config;
+pub mod desk;
 pub mod fields;
+pub mod fuzz;
+pub mod gateway;
 pub mod rate;
 pub mod request;
 pub mod topics;

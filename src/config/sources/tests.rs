@@ -119,6 +119,49 @@ fn a_variable_reaches_a_section_within_a_section() {
     assert_eq!(config.mqtt.tls.key_file, "credential:key".parse().ok());
 }
 
+/// Two bindings, the second of which begins in line 5.
+const BINDINGS: &str = "[[mqtt.bindings]]\ntopic = 'a'\nmodel = 'm'\npublish = 'b'\n[[mqtt.bindings]]\ntopic = 'c'\n\
+                        model = 'm'\npublish = 'd'\n[mqtt.bindings.inputs]\nx = ['$.t']\n";
+
+#[test]
+fn a_table_of_an_array_is_shown_with_where_each_key_was_set() {
+    let root = Root::new(BINDINGS);
+    let text = root.load(&[], &[]).to_toml().unwrap().replace(&format!("{}/", root.0.path().display()), "");
+    for line in [
+        "topic = \"a\"  # from ledge.toml:2\n",
+        "publish = \"d\"  # from ledge.toml:8\n",
+        "x = [\"$.t\"]  # from ledge.toml:10\n",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    assert_eq!(toml_check::parse::<Config>("shown", &text).map(|config| config.mqtt.bindings.len()), Ok(2));
+}
+
+#[test]
+fn a_problem_of_a_table_in_an_array_is_blamed_on_its_line() {
+    let file = BINDINGS.replace("publish = 'd'", "publish = 'a'");
+    let loop_back = "a may be a topic that the binding \"a\" takes: answers would go round in a loop";
+    Root::new(&file).mistakes(&[], &[], &[&format!("ledge.toml:8: mqtt.bindings[1].publish: {loop_back}")]);
+    let set = "mqtt.bindings=[{topic='x',model='m',publish='y'},{topic='a',model='m',publish='a'}]";
+    let expected = format!("--set mqtt.bindings: mqtt.bindings[1].publish: {loop_back}");
+    Root::new(BINDINGS).mistakes(&[], &[set], &[&expected]);
+    let fine = ("LEDGE_MQTT_BINDINGS", "[{topic='x',model='m',publish='y'}]");
+    assert_eq!(Root::new(&file).load(&[fine], &[]).config.mqtt.bindings.len(), 1);
+    let both = file.replacen("topic = 'a'", "topic = '+a'", 1);
+    let wrong = "topic filter \"+a\" has a '+' that is not a whole level";
+    Root::new(&both).mistakes(&[], &[], &[&format!("ledge.toml:2: mqtt.bindings[0].topic: {wrong}")]);
+}
+
+#[test]
+fn what_a_group_shares_needs_a_group() {
+    let file = BINDINGS.replace("publish = 'd'", "publish = 'd'\nshared = true");
+    let problem = "is for the boxes of a group: set device.group";
+    Root::new(&file).mistakes(&[], &[], &[&format!("ledge.toml:9: mqtt.bindings[1].shared: {problem}")]);
+    Root::new(&file).load(&[], &["device.group=shop"]);
+    let same = "is the name of this box, whose calls would be answered by all: give the group another one";
+    Root::new("[device]\nid = 'x'\ngroup = 'x'").mistakes(&[], &[], &[&format!("ledge.toml:3: device.group: {same}")]);
+}
+
 #[test]
 fn a_value_needs_no_quotes_where_only_a_text_fits() {
     let root = Root::new("");

@@ -1,0 +1,91 @@
+//! Bindings: what devices already publish is inferred on, and the answer published, without any code.
+
+mod config;
+mod extract;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+pub use self::config::{BindingConfig, problems};
+pub use self::extract::{BindingError, Extracted, request_of_rows};
+use super::topics::{TopicFilter, TopicName};
+use crate::names::DeviceName;
+
+/// A valid binding. What it says is in its configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Binding {
+    config: BindingConfig,
+}
+
+/// All bindings of this box, in the order of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Bindings(Vec<Arc<Binding>>);
+
+impl Bindings {
+    /// The bindings of a configuration in which [`problems`] finds nothing.
+    pub fn new(configs: &[BindingConfig]) -> Self {
+        Self(configs.iter().cloned().map(|config| Arc::new(Binding { config })).collect())
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Binding>> {
+        self.0.iter()
+    }
+
+    /// Those that `topic` is for, and what the wildcards of their filters stand for in it.
+    pub fn matching<'t>(&self, topic: &'t TopicName) -> impl Iterator<Item = (&Arc<Binding>, Vec<&'t str>)> {
+        self.0.iter().filter_map(|binding| Some((binding, binding.config.topic.captures(topic)?)))
+    }
+}
+
+impl Binding {
+    /// What it says.
+    pub fn config(&self) -> &BindingConfig {
+        &self.config
+    }
+
+    /// Its name, which no other binding has.
+    pub fn name(&self) -> &str {
+        self.config.name()
+    }
+
+    /// What is subscribed to. A shared binding is its group's, of which the configuration has made sure.
+    pub fn subscription(&self, group: Option<&DeviceName>) -> TopicFilter {
+        match group {
+            Some(group) if self.config.shared => TopicFilter::shared(group, &self.config.topic),
+            _ => self.config.topic.clone(),
+        }
+    }
+
+    /// How long an answer may take; `None` is the model's own time.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.config.timeout_ms.map(Duration::from_millis)
+    }
+
+    /// The time between two messages of a topic; `None` is no limit.
+    pub fn interval(&self) -> Option<Duration> {
+        self.config.max_rate.interval()
+    }
+
+    /// What the model is asked about.
+    pub fn request(&self, payload: &Bytes, content_type: Option<&str>) -> Result<Extracted, BindingError> {
+        match (&self.config.photograph, self.config.inputs.is_empty()) {
+            (Some(path), _) => extract::photograph(path, payload),
+            (None, false) => extract::rows(&self.config.inputs, payload),
+            (None, true) => Ok(extract::whole(payload, content_type)),
+        }
+    }
+
+    /// What is published of an answer.
+    pub fn answer(&self, answer: &Bytes) -> Result<Bytes, BindingError> {
+        match &self.config.select {
+            Some(path) => extract::select(path, answer),
+            None => Ok(answer.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+//! `[[mqtt.bindings]]` of the configuration.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::inference::terms::Priority;
+use crate::mqtt::client::packet::Qos;
+use crate::mqtt::fields::FieldPath;
+use crate::mqtt::topics::{ROOT, TopicFilter, TopicTemplate};
+use crate::names::{ModelName, ModelVersion};
+use crate::repository::model_config::Rate;
+use crate::toml_check::in_range;
+
+/// More bindings than any box needs. Each is compared with each other one, and with each message.
+const MOST: usize = 256;
+
+/// From a topic over a model to a topic.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BindingConfig {
+    /// The name in logs and metrics; `None` is the topic filter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Which topics it is for.
+    pub topic: TopicFilter,
+    /// The model.
+    pub model: ModelName,
+    /// The version; `None` is the model's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<ModelVersion>,
+    /// Where the answers go.
+    pub publish: TopicTemplate,
+    /// How often a message is answered: 0 is at most once; 1 is at least once, if it was published with QoS 1 itself.
+    #[serde(default = "at_least_once", deserialize_with = "read_qos", serialize_with = "write_qos")]
+    pub qos: Qos,
+    /// Whether the broker keeps the last answer for those who subscribe later.
+    #[serde(default)]
+    pub retain: bool,
+    /// How urgent it is.
+    #[serde(default, deserialize_with = "read_priority", serialize_with = "write_priority")]
+    pub priority: Priority,
+    /// How long an answer may take, in milliseconds; `None` is the model's own time.
+    #[serde(default, deserialize_with = "read_timeout", skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// The most messages a second of each topic, of which the newest is kept; 0 is no limit.
+    #[serde(default)]
+    pub max_rate: Rate,
+    /// Whether the boxes of the group share the messages.
+    #[serde(default)]
+    pub shared: bool,
+    /// Whether errors are published like answers.
+    #[serde(default)]
+    pub publish_errors: bool,
+    /// Where in a JSON message there is a photograph in base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub photograph: Option<FieldPath>,
+    /// The part of an answer that is published; `None` is all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub select: Option<FieldPath>,
+    /// Where in a JSON message the elements of each input are.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub inputs: BTreeMap<String, Vec<FieldPath>>,
+}
+
+fn at_least_once() -> Qos {
+    Qos::AtLeastOnce
+}
+
+fn read_qos<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Qos, D::Error> {
+    let number: u8 = in_range::<0, 1, _, _>(deserializer)?;
+    Ok(if number == 0 { Qos::AtMostOnce } else { Qos::AtLeastOnce })
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference to the field")]
+fn write_qos<S: Serializer>(qos: &Qos, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u8(match qos {
+        Qos::AtMostOnce => 0,
+        Qos::AtLeastOnce => 1,
+    })
+}
+
+fn read_priority<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Priority, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    enum Word {
+        Interactive,
+        Batch,
+    }
+    Ok(match Word::deserialize(deserializer)? {
+        Word::Interactive => Priority::Interactive,
+        Word::Batch => Priority::Batch,
+    })
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference to the field")]
+fn write_priority<S: Serializer>(priority: &Priority, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(priority.as_str())
+}
+
+fn read_timeout<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    in_range::<1, 3_600_000, _, _>(deserializer).map(Some)
+}
+
+impl BindingConfig {
+    /// [`Self::name`], or the topic filter.
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or(self.topic.as_str())
+    }
+
+    /// What is taken of a message, in a few words.
+    pub fn takes(&self) -> String {
+        match &self.photograph {
+            Some(path) => format!("photograph {path}"),
+            None if self.inputs.is_empty() => "the message".into(),
+            None => {
+                let input = |(name, paths): (&String, &Vec<FieldPath>)| {
+                    let paths: Vec<String> = paths.iter().map(ToString::to_string).collect();
+                    format!("{name} = {}", paths.join(", "))
+                };
+                self.inputs.iter().map(input).collect::<Vec<_>>().join("; ")
+            }
+        }
+    }
+
+    /// What is wrong with it by itself: the key, and what to do about it.
+    fn own_problems(&self) -> Vec<(&'static str, String)> {
+        let mut problems = Vec::new();
+        let mut wrong = |key, problem: String| problems.push((key, problem));
+        if self.name.as_ref().is_some_and(|name| name.is_empty() || name.contains(char::is_control)) {
+            wrong("name", "is empty or has a control character".into());
+        }
+        if self.topic.is_shared() {
+            let own = self.topic.unshared();
+            wrong("topic", format!("has the group in it: set topic = \"{own}\", shared = true and device.group"));
+        } else if let Some(ledge) = ledge_topics(&self.topic) {
+            wrong("topic", format!("takes topics of Ledge itself, {ledge}: name the topics of your devices"));
+        }
+        let (highest, count) = (self.publish.highest_capture(), self.topic.capture_count());
+        if highest > count {
+            wrong("publish", format!("names {{{highest}}}, and {} has {count} wildcards", self.topic));
+        } else if let Some(ledge) = ledge_inputs(&self.publish.as_filter(&self.topic)) {
+            wrong("publish", format!("may write to {ledge}, which boxes obey: choose another topic"));
+        }
+        if self.photograph.is_some() && !self.inputs.is_empty() {
+            wrong("photograph", "and inputs are both set: a model is asked about one of them".into());
+        }
+        if let Some((name, _)) = self.inputs.iter().find(|(_, paths)| paths.is_empty()) {
+            wrong("inputs", format!("has no paths for {name:?}: name at least one, as in [\"$.payload.temp\"]"));
+        }
+        problems
+    }
+}
+
+/// A topic that Ledge takes and that `filter` may match.
+fn ledge_inputs(filter: &TopicFilter) -> Option<TopicFilter> {
+    overlapping(filter, &["infer/#", "desired"])
+}
+
+/// A topic of Ledge that `filter` may match.
+fn ledge_topics(filter: &TopicFilter) -> Option<TopicFilter> {
+    if filter.as_str().starts_with(ROOT) {
+        return Some(filter.clone());
+    }
+    overlapping(filter, &["infer/#", "result/+", "desired", "online", "reported"])
+}
+
+fn overlapping(filter: &TopicFilter, topics: &[&str]) -> Option<TopicFilter> {
+    let mut all = topics.iter().filter_map(|topic| format!("{ROOT}+/{topic}").parse().ok());
+    all.find(|topic| filter.overlaps(topic))
+}
+
+/// What is wrong with bindings although each value is well-formed: the key, as in `bindings[0].publish`, and what to do
+/// about it.
+pub fn problems(bindings: &[BindingConfig]) -> Vec<(String, String)> {
+    if bindings.len() > MOST {
+        return vec![("bindings".into(), format!("are more than {MOST}: join some with wildcards in their topics"))];
+    }
+    let mut problems = Vec::new();
+    let mut names = HashMap::new();
+    for (index, binding) in bindings.iter().enumerate() {
+        let mut wrong = |key: &str, problem: String| problems.push((format!("bindings[{index}].{key}"), problem));
+        for (key, problem) in binding.own_problems() {
+            wrong(key, problem);
+        }
+        if names.insert(binding.name(), index).is_some() {
+            let key = if binding.name.is_some() { "name" } else { "topic" };
+            wrong(key, format!("makes two bindings named {:?}: give this one a name of its own", binding.name()));
+        }
+        let made = binding.publish.as_filter(&binding.topic);
+        if let Some(taker) = bindings.iter().find(|other| made.overlaps(&other.topic)) {
+            let (publish, taker) = (&binding.publish, taker.name());
+            wrong(
+                "publish",
+                format!("{publish} may be a topic that the binding {taker:?} takes: answers would go round in a loop"),
+            );
+        }
+        // A message comes once for the box and once for the group, and the two cannot be told apart.
+        let mixed = |other: &&BindingConfig| other.shared != binding.shared && other.topic.overlaps(&binding.topic);
+        if let Some(other) = bindings.iter().take(index).find(mixed) {
+            let other = other.name();
+            wrong("shared", format!("differs from the binding {other:?}, which takes some of the same topics"));
+        }
+    }
+    problems
+}

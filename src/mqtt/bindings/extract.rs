@@ -1,0 +1,205 @@
+//! What a binding takes out of a message, and out of an answer. Pure.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::inference::backend::{Port, Signature};
+use crate::mqtt::fields::FieldPath;
+use crate::pipeline::image::ImageFormat;
+
+/// Base64 as devices write it: some leave out the padding.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+/// What a model is asked about.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Extracted {
+    /// An inference request in whatever form the message has.
+    Whole(Bytes),
+    /// A photograph.
+    Photograph(Bytes),
+    /// The elements of each input, of which [`request_of_rows`] makes a request.
+    Rows(Vec<(String, Vec<Value>)>),
+}
+
+/// Why a binding makes nothing of a message or an answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BindingError {
+    /// Not JSON.
+    #[error("the {what} is not JSON: {reason}")]
+    NotJson {
+        /// "message" or "answer".
+        what: &'static str,
+        /// Where and why.
+        reason: String,
+    },
+    /// A path leads nowhere.
+    #[error("the {what} has nothing at {path}")]
+    Absent {
+        /// "message" or "answer".
+        what: &'static str,
+        /// The path.
+        path: String,
+    },
+    /// A path leads to a value of another kind.
+    #[error("at {path} there is {found}, expected {expected}")]
+    Kind {
+        /// The path.
+        path: String,
+        /// What is there.
+        found: &'static str,
+        /// What should be.
+        expected: &'static str,
+    },
+    /// A text that should be a photograph is no base64.
+    #[error("the text at {path} is not base64: {reason}")]
+    NotBase64 {
+        /// The path.
+        path: String,
+        /// Where and why.
+        reason: String,
+    },
+    /// The model has no such input.
+    #[error("the model has no input {name:?}; it has {}", known.join(", "))]
+    Input {
+        /// The input.
+        name: String,
+        /// Those it has.
+        known: Vec<String>,
+    },
+}
+
+/// The whole message. Many devices do not say that a photograph is one.
+pub(super) fn whole(payload: &Bytes, content_type: Option<&str>) -> Extracted {
+    let is_photograph = match content_type {
+        Some(kind) => kind.trim_start().get(..6).is_some_and(|kind| kind.eq_ignore_ascii_case("image/")),
+        None => ImageFormat::sniff(payload).is_some(),
+    };
+    if is_photograph { Extracted::Photograph(payload.clone()) } else { Extracted::Whole(payload.clone()) }
+}
+
+/// The photograph whose base64 stands at `path`, as such or as a `data:` URL (RFC 2397).
+pub(super) fn photograph(path: &FieldPath, payload: &Bytes) -> Result<Extracted, BindingError> {
+    let document = parse("message", payload)?;
+    let value = find("message", path, &document)?;
+    let Value::String(text) = value else {
+        return Err(kind(path, value, "a text with a photograph in base64"));
+    };
+    let is_url = text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:"));
+    let digits = match text.split_once(',') {
+        Some((head, data)) if is_url && head.to_ascii_lowercase().ends_with(";base64") => data,
+        _ if is_url => {
+            let reason = "the data: URL has no ';base64,' in it".to_owned();
+            return Err(BindingError::NotBase64 { path: path.to_string(), reason });
+        }
+        _ => text,
+    };
+    let decoded = if digits.contains(|c: char| c.is_ascii_whitespace()) {
+        BASE64.decode(digits.split_ascii_whitespace().collect::<String>())
+    } else {
+        BASE64.decode(digits)
+    };
+    match decoded {
+        Ok(photograph) => Ok(Extracted::Photograph(photograph.into())),
+        Err(error) => Err(BindingError::NotBase64 { path: path.to_string(), reason: error.to_string() }),
+    }
+}
+
+/// The elements of each input.
+pub(super) fn rows(inputs: &BTreeMap<String, Vec<FieldPath>>, payload: &Bytes) -> Result<Extracted, BindingError> {
+    const EXPECTED: &str = "a number, a text, true or false, or an array of them";
+    let document = parse("message", payload)?;
+    let mut rows = Vec::new();
+    for (name, paths) in inputs {
+        let mut row = Vec::new();
+        for path in paths {
+            let value = find("message", path, &document)?;
+            match value {
+                Value::Array(elements) => match elements.iter().find(|element| !is_element(element)) {
+                    Some(Value::Array(_)) => {
+                        return Err(kind(path, &Value::Array(Vec::new()), "an array of elements, not of arrays"));
+                    }
+                    Some(other) => return Err(kind(path, other, EXPECTED)),
+                    None => row.extend(elements.iter().cloned()),
+                },
+                _ if is_element(value) => row.push(value.clone()),
+                _ => return Err(kind(path, value, EXPECTED)),
+            }
+        }
+        rows.push((name.clone(), row));
+    }
+    Ok(Extracted::Rows(rows))
+}
+
+/// The request, in the JSON of the Open Inference Protocol, for one row of each input.
+///
+/// As JSON, because the protocol's decoder then reads the elements as what the model takes, and says what does not fit.
+/// Nothing is lost on the way: a number is written such that it reads the same again.
+pub fn request_of_rows(rows: &[(String, Vec<Value>)], signature: &Signature) -> Result<Bytes, BindingError> {
+    let input = |(name, row): &(String, Vec<Value>)| {
+        let port = signature.inputs.iter().find(|port| port.name == *name).ok_or_else(|| BindingError::Input {
+            name: name.clone(),
+            known: signature.inputs.iter().map(|port| port.name.clone()).collect(),
+        })?;
+        let shape = shape(port, row.len());
+        Ok(json!({"name": name, "shape": shape, "datatype": port.datatype.as_str(), "data": row}))
+    };
+    let inputs: Vec<Value> = rows.iter().map(input).collect::<Result<_, _>>()?;
+    Ok(json!({"inputs": inputs}).to_string().into())
+}
+
+/// The shape of one row of `count` elements: `[1, count]`, unless the input has one dimension, or several whose sizes are
+/// fixed and hold as many.
+fn shape(port: &Port, count: usize) -> Vec<usize> {
+    match port.shape.as_slice() {
+        [_] => vec![count],
+        [_, inner @ ..] if inner.len() > 1 => {
+            let fixed: Option<Vec<usize>> = inner.iter().map(|dim| usize::try_from(*dim).ok()).collect();
+            match fixed {
+                Some(fixed) if crate::tensor::element_count(&fixed) == Some(count) => [vec![1], fixed].concat(),
+                _ => vec![1, count],
+            }
+        }
+        _ => vec![1, count],
+    }
+}
+
+/// The part of an answer at `path`: a text bare, anything else as JSON.
+pub(super) fn select(path: &FieldPath, answer: &Bytes) -> Result<Bytes, BindingError> {
+    let document = parse("answer", answer)?;
+    Ok(match find("answer", path, &document)? {
+        Value::String(text) => text.clone().into(),
+        value => value.to_string().into(),
+    })
+}
+
+fn parse(what: &'static str, text: &[u8]) -> Result<Value, BindingError> {
+    serde_json::from_slice(text).map_err(|error| BindingError::NotJson { what, reason: error.to_string() })
+}
+
+fn find<'v>(what: &'static str, path: &FieldPath, document: &'v Value) -> Result<&'v Value, BindingError> {
+    path.find(document).ok_or_else(|| BindingError::Absent { what, path: path.to_string() })
+}
+
+fn is_element(value: &Value) -> bool {
+    value.is_number() || value.is_string() || value.is_boolean()
+}
+
+fn kind(path: &FieldPath, found: &Value, expected: &'static str) -> BindingError {
+    let found = match found {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    };
+    BindingError::Kind { path: path.to_string(), found, expected }
+}

@@ -1,0 +1,268 @@
+use std::time::Instant;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::inference::backend::{Port, Signature};
+use crate::inference::terms::Priority;
+use crate::mqtt::client::packet::Qos;
+use crate::mqtt::config::MqttConfig;
+use crate::protocol::{ProtocolError, Target, decode_request};
+use crate::serving::request::Inputs;
+use crate::tensor::{DataType, Tensor};
+use crate::toml_check::{self, Mistake};
+
+/// Bindings of a TOML text, whose tables are `[[bindings]]`.
+fn configs(text: &str) -> Vec<BindingConfig> {
+    toml_check::parse::<MqttConfig>("t", text).unwrap().bindings
+}
+
+/// A binding with the keys that it must have, and `more`.
+fn binding(more: &str) -> Binding {
+    let text = format!("[[bindings]]\ntopic = 'in/+'\nmodel = 'm'\npublish = 'out/{{1}}'\n{more}");
+    let configs = configs(&text);
+    assert_eq!(problems(&configs), []);
+    Bindings::new(&configs).iter().next().unwrap().clone()
+}
+
+fn request(more: &str, payload: impl Into<Bytes>) -> Result<Extracted, BindingError> {
+    binding(more).request(&payload.into(), None)
+}
+
+fn signature(datatype: DataType, shape: &[i64]) -> Signature {
+    let port = Port { name: "x".into(), datatype, shape: shape.to_vec() };
+    Signature { inputs: vec![port], outputs: Vec::new() }
+}
+
+/// The tensor that a row becomes in a model's input.
+fn tensor(row: Vec<Value>, datatype: DataType, shape: &[i64]) -> Result<Tensor, ProtocolError> {
+    let body = request_of_rows(&[("x".into(), row)], &signature(datatype, shape)).unwrap();
+    let target = Target { model: "m".parse().unwrap(), version: None };
+    match decode_request(target, body, None, Instant::now())?.request.inputs {
+        Inputs::Named(mut inputs) => Ok(inputs.pop().unwrap().1),
+        Inputs::Raw(_) => unreachable!("the body is JSON"),
+    }
+}
+
+#[test]
+fn a_binding_has_defaults_for_all_but_three_keys() {
+    let binding = binding("");
+    let config = binding.config();
+    assert_eq!((binding.name(), config.qos, config.priority), ("in/+", Qos::AtLeastOnce, Priority::Interactive));
+    assert_eq!((binding.timeout(), binding.interval(), config.takes().as_str()), (None, None, "the message"));
+    for key in ["topic", "model", "publish"] {
+        let all = ["topic = 'a'", "model = 'm'", "publish = 'b'"];
+        let others = all.into_iter().filter(|line| !line.starts_with(key)).collect::<Vec<_>>().join("\n");
+        let mistakes = toml_check::parse::<MqttConfig>("t", &format!("[[bindings]]\n{others}")).unwrap_err();
+        let shown: Vec<_> = mistakes.iter().map(Mistake::to_string).collect();
+        assert_eq!(shown, [format!("t:1: bindings[0]: missing field `{key}`")]);
+    }
+}
+
+#[test]
+fn every_key_of_a_binding_is_read_and_written() {
+    let text = "[[bindings]]\nname = 'doors'\ntopic = 'cameras/+/snapshot'\nmodel = 'person_detect'\nversion = 2\n\
+                publish = 'vision/{1}/{device}'\nqos = 0\nretain = true\npriority = 'batch'\ntimeout_ms = 500\n\
+                max_rate = 2.0\nshared = true\npublish_errors = true\nphotograph = '$.image'\nselect = '$.labels[0].label'\n";
+    let configs = configs(text);
+    let binding = Bindings::new(&configs).iter().next().unwrap().clone();
+    assert_eq!(binding.timeout(), Some(Duration::from_millis(500)));
+    assert_eq!(binding.interval(), Some(Duration::from_millis(500)));
+    assert_eq!(binding.config().takes(), "photograph $.image");
+    let group = "shop".parse().unwrap();
+    assert_eq!(binding.subscription(Some(&group)).as_str(), "$share/shop/cameras/+/snapshot");
+    let written = toml::to_string(&configs[0]).unwrap();
+    assert_eq!(toml::from_str(&written), Ok(configs[0].clone()));
+
+    let inputs =
+        "[[bindings]]\ntopic = 'a'\nmodel = 'm'\npublish = 'b'\n[bindings.inputs]\nx = ['$.a', '$.b']\ny = ['$.c']\n";
+    let inputs = self::configs(inputs);
+    assert_eq!(inputs[0].takes(), "x = $.a, $.b; y = $.c");
+    assert_eq!(toml::from_str(&toml::to_string(&inputs[0]).unwrap()), Ok(inputs[0].clone()));
+}
+
+#[test]
+fn a_wrong_value_is_named_with_its_place() {
+    for (more, key, word) in [
+        ("qos = 2", "qos", "from 0 to 1"),
+        ("priority = 'low'", "priority", "interactive"),
+        ("timeout_ms = 0", "timeout_ms", "from 1"),
+        ("max_rate = -1", "max_rate", "per second"),
+        ("photograph = 'image'", "photograph", "does not begin with $"),
+        ("inputs = { x = ['$.a', '$..b'] }", "inputs.x[1]", "many values"),
+        ("version = 0", "version", "positive"),
+        ("colour = 1", "colour", "unknown field"),
+    ] {
+        let text = format!("[[bindings]]\ntopic = 'in/+'\nmodel = 'm'\npublish = 'out/{{1}}'\n{more}");
+        let mistakes = toml_check::parse::<MqttConfig>("t", &text).unwrap_err();
+        assert_eq!(mistakes.len(), 1, "{mistakes:?}");
+        assert_eq!((mistakes[0].key.as_str(), mistakes[0].line), (format!("bindings[0].{key}").as_str(), Some(5)));
+        assert!(mistakes[0].message.contains(word), "{mistakes:?}");
+    }
+}
+
+#[test]
+fn bindings_that_cannot_work_are_problems() {
+    let found = |bindings: &[&str]| {
+        let text: String = bindings.iter().map(|keys| format!("[[bindings]]\nmodel = 'm'\n{keys}\n")).collect();
+        problems(&configs(&text)).into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+    };
+    let one = |keys: &str| found(&[keys]);
+    let none: [&str; 0] = [];
+    assert_eq!(one("topic = 'a/+'\npublish = 'b/{1}'"), none);
+    assert_eq!(one("topic = 'a/+'\npublish = 'b/{2}'"), ["bindings[0].publish"]);
+    assert_eq!(one("topic = 'a/+'\npublish = 'a/{1}'"), ["bindings[0].publish"]);
+    assert_eq!(one("topic = 'a/#'\npublish = 'a/b/c'"), ["bindings[0].publish"]);
+    assert_eq!(one("topic = 'a/#'\npublish = '{1}/b'"), ["bindings[0].publish"; 2]);
+    assert_eq!(one("topic = '#'\npublish = 'x'"), ["bindings[0].topic", "bindings[0].publish"]);
+    assert_eq!(one("topic = 'ledge/v1/x/other'\npublish = 'x'"), ["bindings[0].topic"]);
+    assert_eq!(one("topic = '+/+/+/online'\npublish = 'x'"), ["bindings[0].topic"]);
+    assert_eq!(one("topic = '+/+/+/snapshot'\npublish = 'x'"), none);
+    assert_eq!(one("topic = '$share/g/a'\npublish = 'x'"), ["bindings[0].topic"]);
+    assert_eq!(one("topic = 'a'\npublish = 'ledge/v1/x/infer/m'"), ["bindings[0].publish"]);
+    assert_eq!(one("topic = 'a'\npublish = 'ledge/v1/{device}/desired'"), ["bindings[0].publish"]);
+    assert_eq!(one("topic = 'a'\npublish = 'ledge/v1/{device}/result/{model}'"), none);
+    assert_eq!(
+        one("topic = 'a'\npublish = 'b'\nphotograph = '$.a'\ninputs = { x = ['$.b'] }"),
+        ["bindings[0].photograph"]
+    );
+    assert_eq!(one("topic = 'a'\npublish = 'b'\ninputs = { x = [] }"), ["bindings[0].inputs"]);
+    assert_eq!(one("topic = 'a'\npublish = 'b'\nname = ''"), ["bindings[0].name"]);
+
+    let (first, second) = ("topic = 'a/+'\npublish = 'b/{1}'", "topic = 'b/+'\npublish = 'c/{1}'");
+    assert_eq!(found(&[first, second]), ["bindings[0].publish"]);
+    assert_eq!(found(&[first, first]), ["bindings[1].topic"]);
+    assert_eq!(found(&[first, &format!("{first}\nname = 'other'")]), none);
+    assert_eq!(found(&[first, &format!("{second}\nname = 'a/+'")]), ["bindings[0].publish", "bindings[1].name"]);
+    let shared = "topic = 'a/x'\npublish = 'c'\nshared = true";
+    assert_eq!(found(&[first, shared]), ["bindings[1].shared"]);
+    assert_eq!(found(&[first; 257]), ["bindings"]);
+}
+
+#[test]
+fn a_topic_finds_all_its_bindings_and_their_captures() {
+    let bindings = Bindings::new(&configs(
+        "[[bindings]]\nname = 'one'\ntopic = 'in/+/x'\nmodel = 'm'\npublish = 'a'\n\
+         [[bindings]]\nname = 'two'\ntopic = 'in/#'\nmodel = 'm'\npublish = 'b'\n",
+    ));
+    let topic = "in/7/x".parse().unwrap();
+    let found: Vec<_> = bindings.matching(&topic).map(|(binding, captures)| (binding.name(), captures)).collect();
+    assert_eq!(found, [("one", vec!["7"]), ("two", vec!["7/x"])]);
+    assert_eq!(bindings.matching(&"out".parse().unwrap()).count(), 0);
+}
+
+#[test]
+fn a_whole_message_is_a_photograph_when_it_says_so_or_begins_like_one() {
+    let (jpeg, json) = (Bytes::from_static(b"\xff\xd8\xff\xe0"), Bytes::from_static(b"{}"));
+    let whole = |payload: &Bytes, kind| binding("").request(payload, kind).unwrap();
+    assert_eq!(whole(&jpeg, None), Extracted::Photograph(jpeg.clone()));
+    assert_eq!(whole(&json, Some("Image/PNG")), Extracted::Photograph(json.clone()));
+    assert_eq!(whole(&json, None), Extracted::Whole(json.clone()));
+    assert_eq!(whole(&jpeg, Some("application/octet-stream")), Extracted::Whole(jpeg));
+}
+
+#[test]
+fn a_photograph_is_read_from_base64() {
+    let found = |text: &str| request("photograph = '$.image'", json!({ "image": text }).to_string());
+    let photograph = |bytes: &'static [u8]| Ok(Extracted::Photograph(Bytes::from_static(bytes)));
+    assert_eq!(found("/9j/4A=="), photograph(b"\xff\xd8\xff\xe0"));
+    assert_eq!(found("/9j/4A"), photograph(b"\xff\xd8\xff\xe0"));
+    assert_eq!(found("/9j/\r\n4A==\n"), photograph(b"\xff\xd8\xff\xe0"));
+    assert_eq!(found("data:image/jpeg;base64,/9j/4A=="), photograph(b"\xff\xd8\xff\xe0"));
+    assert_eq!(found("DATA:;Base64,"), photograph(b""));
+    for wrong in ["/9j/4", "/9j-4A==", "data:image/jpeg,x", "data:base64", "ä"] {
+        assert!(matches!(found(wrong), Err(BindingError::NotBase64 { .. })), "{wrong}");
+    }
+    let error = |payload: &'static str| request("photograph = '$.image'", payload).unwrap_err().to_string();
+    assert_eq!(error("{}"), "the message has nothing at $.image");
+    assert_eq!(error(r#"{"image": 7}"#), "at $.image there is a number, expected a text with a photograph in base64");
+    assert!(error("\u{ff}").starts_with("the message is not JSON: expected value at line 1"));
+}
+
+#[test]
+fn rows_are_the_elements_at_their_paths() {
+    let message =
+        r#"{"t": 21.5, "v": [1, -2, 18446744073709551615], "on": true, "s": "a", "n": null, "o": [{}], "d": [[1]]}"#;
+    let rows = |paths: &str| request(&format!("inputs = {{ x = [{paths}] }}"), message);
+    let row = |row: Vec<Value>| Ok(Extracted::Rows(vec![("x".into(), row)]));
+    assert_eq!(rows("'$.t', '$.v'"), row(vec![json!(21.5), json!(1), json!(-2), json!(u64::MAX)]));
+    assert_eq!(rows("'$.on', '$.s', '$.v[-1]'"), row(vec![json!(true), json!("a"), json!(u64::MAX)]));
+    for (path, word) in [
+        ("'$.x'", "nothing at $.x"),
+        ("'$.n'", "at $.n there is null"),
+        ("'$.o'", "at $.o there is an object"),
+        ("'$.d'", "not of arrays"),
+        ("'$'", "at $ there is an object"),
+    ] {
+        let error = rows(path).unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+    }
+}
+
+#[test]
+fn a_row_becomes_what_the_input_takes() {
+    let fp32 = tensor(vec![json!(1), json!(0.1)], DataType::Fp32, &[-1, 2]).unwrap();
+    assert_eq!((fp32.shape(), fp32.elements::<f32>().unwrap().as_ref()), (&[1, 2][..], &[1.0, 0.1][..]));
+    let exact = tensor(vec![json!(i64::MAX), json!(i64::MIN)], DataType::Int64, &[1, 2]).unwrap();
+    assert_eq!(exact.elements::<i64>().unwrap().as_ref(), [i64::MAX, i64::MIN]);
+    let bools = tensor(vec![json!(true), json!(false)], DataType::Bool, &[-1, -1]).unwrap();
+    assert_eq!(bools.bools(), Some(&[true, false][..]));
+    let texts = tensor(vec![json!("ä\n")], DataType::Bytes, &[-1, 1]).unwrap();
+    assert_eq!(texts.strings().unwrap().collect::<Vec<_>>(), ["ä\n".as_bytes()]);
+    for (value, datatype) in [(json!("1"), DataType::Fp32), (json!(1.5), DataType::Int8), (json!(1), DataType::Bool)] {
+        assert!(matches!(tensor(vec![value], datatype, &[-1, 1]), Err(ProtocolError::Element { .. })));
+    }
+    let error = request_of_rows(&[("y".into(), Vec::new())], &signature(DataType::Fp32, &[1])).unwrap_err();
+    assert_eq!(error.to_string(), "the model has no input \"y\"; it has x");
+}
+
+#[test]
+fn a_row_takes_the_shape_of_its_input() {
+    let shape = |count: usize, of: &[i64]| tensor(vec![json!(0); count], DataType::Fp64, of).unwrap().shape().to_vec();
+    assert_eq!(shape(3, &[-1, 3]), [1, 3]);
+    assert_eq!(shape(3, &[3]), [3]);
+    assert_eq!(shape(6, &[-1, 2, 3]), [1, 2, 3]);
+    assert_eq!(shape(5, &[-1, 2, 3]), [1, 5]);
+    assert_eq!(shape(6, &[-1, -1, 3]), [1, 6]);
+    assert_eq!(shape(1, &[]), [1, 1]);
+}
+
+#[test]
+fn a_part_of_the_answer_is_published() {
+    let answer = Bytes::from_static(br#"{"labels": [{"label": "till \"7\"", "score": 0.25}]}"#);
+    let published =
+        |select: &str| binding(select).answer(&answer).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    assert_eq!(published("select = '$.labels[0].label'").as_deref(), Ok("till \"7\""));
+    assert_eq!(published("select = '$.labels[0].score'").as_deref(), Ok("0.25"));
+    assert_eq!(published("select = '$.labels[-1]'").as_deref(), Ok(r#"{"label":"till \"7\"","score":0.25}"#));
+    assert_eq!(binding("").answer(&answer), Ok(answer.clone()));
+    assert_eq!(published("select = '$.x'").unwrap_err().to_string(), "the answer has nothing at $.x");
+    let binary = binding("select = '$.x'").answer(&Bytes::from_static(b"\0")).unwrap_err();
+    assert!(matches!(binary, BindingError::NotJson { what: "answer", .. }));
+}
+
+proptest! {
+    #[test]
+    fn numbers_arrive_as_they_were_sent(integers: Vec<i64>, reals in prop::collection::vec(prop::num::f64::NORMAL | prop::num::f64::SUBNORMAL | prop::num::f64::ZERO, 0..9)) {
+        let message = json!({ "i": integers, "r": reals }).to_string();
+        let rows = request("inputs = { i = ['$.i'], r = ['$.r'] }", message).unwrap();
+        let Extracted::Rows(mut rows) = rows else { unreachable!("inputs are set") };
+        let (_, real) = rows.pop().unwrap();
+        let (_, integer) = rows.pop().unwrap();
+        let read = tensor(integer, DataType::Int64, &[-1, -1]).unwrap();
+        let read = read.elements::<i64>().unwrap();
+        prop_assert_eq!(read.as_ref(), integers);
+        let read = tensor(real, DataType::Fp64, &[-1, -1]).unwrap();
+        let bits = |numbers: &[f64]| numbers.iter().map(|number| number.to_bits()).collect::<Vec<_>>();
+        prop_assert_eq!(bits(read.elements::<f64>().unwrap().as_ref()), bits(&reals));
+    }
+
+    #[test]
+    fn a_photograph_comes_out_as_it_went_in(photograph: Vec<u8>) {
+        use base64::Engine;
+        let text = base64::engine::general_purpose::STANDARD.encode(&photograph);
+        let message = json!({ "image": format!("data:image/png;base64,{text}") }).to_string();
+        prop_assert_eq!(request("photograph = '$.image'", message), Ok(Extracted::Photograph(photograph.into())));
+    }
+}

@@ -1,0 +1,110 @@
+//! What must hold for any topic and any message that devices publish. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::bindings::{Binding, BindingConfig, Bindings, Extracted, request_of_rows};
+use super::fields::FieldPath;
+use super::topics::{DeviceTopics, TopicFilter, TopicName, TopicTemplate};
+use crate::inference::backend::{Port, Signature};
+use crate::protocol::{Target, decode_request};
+use crate::serving::request::Inputs;
+use crate::tensor::DataType;
+
+/// The longest message that a refusal may have, in bytes: it quotes excerpts only.
+const LONGEST_MESSAGE: usize = 8 * 1024;
+
+/// Its lines are a filter, another filter, a template and a topic.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_topics(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let mut lines = text.split('\n');
+    let mut line = || lines.next().unwrap_or_default();
+    let (filter, other) = (read::<TopicFilter>(line()), read::<TopicFilter>(line()));
+    let (template, topic) = (read::<TopicTemplate>(line()), read::<TopicName>(line()));
+    let topics = DeviceTopics { device: valid("box"), group: Some(valid("shop")) };
+    if let Some(topic) = &topic
+        && let Some(Err(error)) = topics.route(topic)
+    {
+        assert!(error.to_string().len() < LONGEST_MESSAGE, "{error}");
+    }
+    let (Some(filter), Some(topic)) = (filter, topic) else { return };
+    let captures = filter.captures(&topic);
+    assert_eq!(captures.is_some(), filter.unshared().matches(&topic));
+    if let Some(other) = &other {
+        assert_eq!(filter.overlaps(other), other.overlaps(&filter));
+        assert!(!other.matches(&topic) || captures.is_none() || filter.overlaps(other), "{filter} {other} {topic}");
+    }
+    if let (Some(template), Some(captures)) = (template, captures) {
+        let made = template.fill(&captures, &topics.device, &valid("m"));
+        let all = template.as_filter(&filter);
+        assert_eq!(read::<TopicFilter>(all.as_str()), Some(all.clone()));
+        assert!(made.is_err() || made.is_ok_and(|made| all.matches(&made)), "{filter} {template} {topic}");
+    }
+}
+
+/// Its first line is a path; what follows is a message.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_message(data: &[u8]) {
+    let end = data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len());
+    let (line, payload) = data.split_at(end);
+    let Some(path) = read::<FieldPath>(&String::from_utf8_lossy(line)) else { return };
+    let payload = Bytes::copy_from_slice(payload);
+
+    for (config, wants_photograph) in [
+        (BindingConfig { photograph: Some(path.clone()), ..plain() }, true),
+        (BindingConfig { inputs: [("x".to_owned(), vec![path.clone(), valid("$.t")])].into(), ..plain() }, false),
+    ] {
+        match binding(config).request(&payload, None) {
+            Ok(Extracted::Rows(rows)) => check_rows(&rows),
+            Ok(extracted) => assert!(wants_photograph, "{extracted:?}"),
+            Err(error) => assert!(error.to_string().len() < LONGEST_MESSAGE + line.len() * 8, "{error}"),
+        }
+    }
+    assert!(binding(plain()).request(&payload, None).is_ok());
+    let selecting = binding(BindingConfig { select: Some(path), ..plain() });
+    if let Ok(part) = selecting.answer(&payload) {
+        assert!(std::str::from_utf8(&part).is_ok());
+    }
+}
+
+/// What the protocol takes of rows is what was in them.
+fn check_rows(rows: &[(String, Vec<serde_json::Value>)]) {
+    for datatype in DataType::ALL {
+        let input = Port { name: "x".into(), datatype, shape: vec![-1, -1] };
+        let body = request_of_rows(rows, &Signature { inputs: vec![input], outputs: Vec::new() });
+        let body = body.unwrap_or_else(|error| unreachable!("{error}"));
+        let decoded = decode_request(Target { model: valid("m"), version: None }, body, None, Instant::now());
+        let Ok(Inputs::Named(inputs)) = decoded.map(|decoded| decoded.request.inputs) else { continue };
+        for ((_, tensor), (_, row)) in inputs.iter().zip(rows) {
+            assert_eq!((tensor.datatype(), tensor.shape()), (datatype, &[1, row.len()][..]));
+        }
+    }
+}
+
+/// A text that can be read is the same when it is written.
+fn read<T: FromStr + ToString>(text: &str) -> Option<T> {
+    let value = text.parse::<T>().ok()?;
+    let written = value.to_string();
+    assert_eq!(written.parse::<T>().ok().map(|again| again.to_string()), Some(written));
+    Some(value)
+}
+
+fn valid<T: FromStr>(text: &str) -> T {
+    text.parse().unwrap_or_else(|_| unreachable!("{text} is valid"))
+}
+
+fn plain() -> BindingConfig {
+    toml::from_str("topic = 'in'\nmodel = 'm'\npublish = 'out'").unwrap_or_else(|_| unreachable!("all it must have"))
+}
+
+fn binding(config: BindingConfig) -> Arc<Binding> {
+    Bindings::new(&[config]).iter().next().cloned().unwrap_or_else(|| unreachable!("there is one"))
+}
