@@ -4,23 +4,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use bytes::Bytes;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 use crate::audit_event::{self, AuditEvent, AuditSink};
 use crate::config::Config;
 use crate::egress::Egress;
 use crate::http::{self, Listeners};
-use crate::identity::device;
+use crate::identity::device::{self, DeviceIdentity};
 use crate::inference::Runtimes;
 use crate::inference::backend::Runtime;
 use crate::inference::cores::Topology;
 use crate::inference::engine::Engine;
+use crate::mqtt::gateway::Gateway;
+use crate::mqtt::topics::DeviceTopics;
 use crate::principal::Principal;
 use crate::readiness::{Latch, Readiness};
 use crate::repository::profile::Profiles;
 use crate::repository::{ModelDefaults, Repository};
 use crate::serving::{Serving, ServingLimits};
 use crate::shutdown::Shutdown;
+use crate::telemetry::messages::MessageStatistics;
 use crate::telemetry::process;
 
 /// Runs the daemon until it is told to stop. An error is the reason why it could not start or had to stop.
@@ -79,6 +84,7 @@ struct App {
     serving: Serving,
     readiness: Arc<Readiness>,
     egress: Egress,
+    device: DeviceIdentity,
     listeners: Listeners,
 }
 
@@ -101,24 +107,39 @@ impl App {
             .with_context(|| format!("the cache folder {} cannot be made", cache.display()))?;
         let serving = serving(&config, runtimes, audit.clone());
         let egress = Egress::new(&config.egress, audit.clone());
-        Ok(Self { config, audit, events, serving, readiness: Arc::default(), egress, listeners })
+        Ok(Self { config, audit, events, serving, readiness: Arc::default(), egress, device, listeners })
     }
 
     fn spawn(self, shutdown: &Shutdown, audit_writer: &Shutdown) -> anyhow::Result<()> {
-        let Self { config, audit, events, serving, readiness, egress, listeners } = self;
+        let Self { config, audit, events, serving, readiness, egress, device, listeners } = self;
         for address in listeners.tcp_addresses() {
             tracing::info!(%address, "listening");
         }
         let latch = readiness.latch();
+        let messages = config.mqtt.broker.is_some().then(MessageStatistics::default);
         let app = http::App::new(http::Parts {
             serving: serving.clone(),
             readiness: readiness.clone(),
-            egress,
-            messages: None,
+            egress: egress.clone(),
+            messages: messages.clone(),
             config: config.http.clone(),
             shutdown: shutdown.clone(),
         });
         listeners.serve(&http::router(app), &config.http, shutdown);
+        if let Some(statistics) = messages {
+            let (_, reported) = watch::channel(Bytes::new());
+            let topics = DeviceTopics { device: device.id, group: device.group };
+            let (config, serving) = (config.mqtt.clone(), serving.clone());
+            let gateway = Gateway { config, topics, egress, serving, statistics, reported };
+            let (ready, shutdown) = (readiness.clone(), shutdown.clone());
+            shutdown.clone().spawn_essential("mqtt", async move {
+                // Not before the models are there: the broker keeps what is asked meanwhile.
+                tokio::select! {
+                    () = ready.wait() => gateway.run(shutdown).await,
+                    () = shutdown.requested() => Ok(()),
+                }
+            });
+        }
         let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
         shutdown.spawn_essential("model repository", {
             let shutdown = shutdown.clone();
