@@ -110,6 +110,20 @@ async fn a_closed_port_is_told_in_words() {
 }
 
 #[tokio::test]
+async fn a_name_that_dns_does_not_know_is_told_in_words() {
+    // RFC 6761 keeps the name for this. Without any DNS server the system may take longer than the limit to say so.
+    let (egress, mut events) = egress("[[allow]]\nhost = 'no-such-host.invalid:1883'\nregion = 'eu'");
+    let error = egress.connect(&to("no-such-host.invalid", 1883), Purpose::Mqtt).await.unwrap_err();
+    let (not_found, late) = (
+        "no-such-host.invalid:1883: the name is not found, is it spelled right",
+        "no-such-host.invalid:1883: looking up the name got no answer in time",
+    );
+    let told = error.to_string();
+    assert!(told.starts_with(not_found) || told.starts_with(late), "{told}");
+    assert!(events.try_recv().is_err(), "nothing was opened");
+}
+
+#[tokio::test]
 async fn content_that_is_not_permitted_is_not_even_written_down() {
     let (listener, port) = listener().await;
     let (egress, _) =

@@ -157,8 +157,8 @@ fn strays(file: &str, text: &str) -> Vec<String> {
                 // `crate::inference::openvino::` and `super::openvino::` are our own modules. A type or a function is
                 // the same one however long its path is.
                 let before = &line[..at];
-                !(name.ends_with("::") && before.ends_with("::"))
-                    && !before.ends_with(|c: char| c.is_alphanumeric() || c == '_')
+                let own = name.ends_with("::") && before.ends_with("::");
+                !own && !before.ends_with(|c: char| c.is_alphanumeric() || c == '_')
             });
             let own_module = name.trim_end_matches("::") == "openvino" && file == "inference/mod.rs";
             if named && !own_module && !files.iter().any(|allowed| file.starts_with(allowed)) {
