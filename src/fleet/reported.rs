@@ -175,20 +175,20 @@ struct Document<'a> {
     started: String,
     at: String,
     health: &'static str,
-    models: Vec<Model<'a>>,
+    models: Vec<ReportedModel<'a>>,
     versions_left_out: usize,
     load: Load,
     requests: Requests,
 }
 
 #[derive(Serialize)]
-struct Model<'a> {
+struct ReportedModel<'a> {
     name: &'a ModelName,
-    versions: Vec<Version<'a>>,
+    versions: Vec<ReportedVersion<'a>>,
 }
 
 #[derive(Serialize)]
-struct Version<'a> {
+struct ReportedVersion<'a> {
     /// `None` for a model of which no version is known.
     version: Option<u64>,
     state: ModelState,
@@ -221,19 +221,19 @@ struct Process {
     threads: usize,
 }
 
-fn models(facts: &Facts) -> Vec<Model<'_>> {
-    let mut models: Vec<Model<'_>> = Vec::new();
+fn models(facts: &Facts) -> Vec<ReportedModel<'_>> {
+    let mut models: Vec<ReportedModel<'_>> = Vec::new();
     for row in facts.index.iter().take(MAX_VERSIONS) {
         let version = version(row, &facts.live);
         match models.last_mut() {
             Some(model) if *model.name == row.model => model.versions.push(version),
-            _ => models.push(Model { name: &row.model, versions: vec![version] }),
+            _ => models.push(ReportedModel { name: &row.model, versions: vec![version] }),
         }
     }
     models
 }
 
-fn version<'a>(row: &'a IndexRow, live: &'a [LiveVersion]) -> Version<'a> {
+fn version<'a>(row: &'a IndexRow, live: &'a [LiveVersion]) -> ReportedVersion<'a> {
     let (state, reason) = match &row.state {
         State::Ready => (ModelState::Ready, None),
         State::Loading => (ModelState::Loading, None),
@@ -241,7 +241,7 @@ fn version<'a>(row: &'a IndexRow, live: &'a [LiveVersion]) -> Version<'a> {
         State::Unavailable(reason) => (ModelState::Unavailable, Some(excerpt(reason))),
     };
     let live = live.iter().find(|live| live.model == row.model && Some(live.version) == row.version);
-    Version {
+    ReportedVersion {
         version: row.version.map(ModelVersion::get),
         state,
         reason,
