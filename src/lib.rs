@@ -13,6 +13,8 @@ pub mod config;
 pub mod http;
 /// MQTT. The only code that knows rumqttc, of which it uses the codec.
 pub mod mqtt;
+/// What this box tells the platform that looks after it. It knows no transport.
+pub mod fleet;
 /// The Open Inference Protocol: bytes to requests and answers to bytes. It knows no transport.
 pub mod protocol;
 /// One inference, whatever the protocol. Each call is counted once and audited once.

@@ -116,7 +116,7 @@ pub struct IndexRow {
 }
 
 /// Why a version that was unloaded on request does not answer, in Triton's word.
-const UNLOADED: &str = "unloaded";
+pub const UNLOADED: &str = "unloaded";
 
 /// A handle to the model repository. Clones share it.
 #[derive(Debug, Clone)]

@@ -1,5 +1,7 @@
 //! The fixed header, which every packet begins with, and variable byte integers (sections 1.5.5 and 2.1).
 
+use bytes::{BufMut, BytesMut};
+
 use super::CodecError;
 
 /// The largest number that a variable byte integer holds: four bytes of seven bits.
@@ -53,6 +55,18 @@ pub(super) fn variable_byte_integer(bytes: &[u8]) -> Result<Option<(usize, usize
         }
     }
     if bytes.len() < 4 { Ok(None) } else { Err("a length has more than four bytes") }
+}
+
+/// Appends a number of at most [`MAX_VALUE`].
+pub(super) fn put_variable_byte_integer(buffer: &mut BytesMut, mut number: usize) {
+    loop {
+        let [low, ..] = number.to_le_bytes();
+        number >>= 7;
+        if number == 0 {
+            return buffer.put_u8(low & 0x7F);
+        }
+        buffer.put_u8(low | 0x80);
+    }
 }
 
 /// The name of a kind of packet.

@@ -4,7 +4,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use rumqttc::v5::mqttbytes::v5 as wire;
 
 use super::CodecError;
-use super::header::{PUBLISH, malformed, protocol, variable_byte_integer};
+use super::header::{PUBLISH, malformed, protocol, put_variable_byte_integer, variable_byte_integer};
 use crate::mqtt::client::packet::{ConnAck, Incoming, Message, PacketId, Properties, Qos, Reason, Received, Version};
 
 /// How long the topic and properties of a message may be, in bytes. Each user property becomes two allocations of its own,
@@ -98,7 +98,7 @@ pub(super) fn publish(version: Version, first: u8, mut body: Bytes) -> Result<Re
         Qos::AtLeastOnce => Some(packet_id(PUBLISH, &mut head)?),
     };
     let properties = match version {
-        Version::V5 => publish_properties(head)?,
+        Version::V5 => publish_properties(&head)?,
         Version::V311 => Properties::default(),
     };
     let message = Message { topic, payload: body, qos, retain: first & 1 != 0, properties };
@@ -106,9 +106,9 @@ pub(super) fn publish(version: Version, first: u8, mut body: Bytes) -> Result<Re
 }
 
 /// `section` is the length of the properties and the properties.
-fn publish_properties(section: Bytes) -> Result<Properties, CodecError> {
+fn publish_properties(section: &Bytes) -> Result<Properties, CodecError> {
     let unreadable = |error: &dyn std::fmt::Display| malformed(PUBLISH, format!("its properties: {error}"));
-    let (length, width) = variable_byte_integer(&section).ok().flatten().unwrap_or_default();
+    let (length, width) = variable_byte_integer(section).ok().flatten().unwrap_or_default();
     let mut counted = length;
     let mut unread = section.clone();
     let read = loop {
@@ -123,7 +123,7 @@ fn publish_properties(section: Bytes) -> Result<Properties, CodecError> {
             return Err(unreadable(&"they are longer than announced"));
         }
         counted = again;
-        unread = with_length(counted, section.slice(width..));
+        unread = with_length(counted, section.get(width..).unwrap_or_default());
     };
     Ok(Properties {
         response_topic: read.response_topic,
@@ -135,14 +135,10 @@ fn publish_properties(section: Bytes) -> Result<Properties, CodecError> {
     })
 }
 
-pub(super) fn with_length(mut length: usize, rest: Bytes) -> Bytes {
+fn with_length(length: usize, rest: &[u8]) -> Bytes {
     let mut bytes = BytesMut::with_capacity(4 + rest.len());
-    while length >= 0x80 {
-        bytes.extend_from_slice(&[0x80 | (length & 0x7F) as u8]);
-        length >>= 7;
-    }
-    bytes.extend_from_slice(&[length as u8]);
-    bytes.extend_from_slice(&rest);
+    put_variable_byte_integer(&mut bytes, length);
+    bytes.extend_from_slice(rest);
     bytes.freeze()
 }
 
@@ -220,10 +216,8 @@ fn suback(version: Version, body: &mut Bytes) -> Result<Incoming, CodecError> {
 /// Never an error: the connection ends in any case.
 fn disconnect(body: &mut Bytes) -> Incoming {
     let reason = u8(body).map_or(Reason::SUCCESS, Reason);
-    let properties = match body.is_empty() {
-        true => None,
-        false => wire::DisconnectProperties::extract(body).ok().flatten(),
-    };
+    // Without properties this is an error to rumqttc, and here there are none.
+    let properties = wire::DisconnectProperties::extract(body).ok().flatten();
     Incoming::Disconnect { reason, text: properties.and_then(|properties| properties.reason_string) }
 }
 

@@ -28,7 +28,7 @@ fn read(framing: &mut Framing, mut stream: &[u8], mut at_once: usize) -> Result<
 }
 
 fn message(payload: usize, properties: Properties) -> Message {
-    let payload = Bytes::from((0..payload).map(|n| (n % 251) as u8).collect::<Vec<_>>());
+    let payload = Bytes::from((0..=250).cycle().take(payload).collect::<Vec<u8>>());
     Message { topic: "a/b".parse().unwrap(), payload, qos: Qos::AtLeastOnce, retain: false, properties }
 }
 

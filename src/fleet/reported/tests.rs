@@ -1,0 +1,135 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::telemetry::machine::CoreUsage;
+
+fn row(model: &str, version: Option<u64>, state: State) -> IndexRow {
+    let version = version.map(|version| ModelVersion::try_from(version).unwrap());
+    IndexRow { model: model.parse().unwrap(), version, state }
+}
+
+fn facts() -> Facts {
+    let core = |load| CoreUsage { core: "0".into(), load, frequency_hz: None };
+    let live = |model: &str, version, requests| LiveVersion {
+        model: model.parse().unwrap(),
+        version: ModelVersion::try_from(version).unwrap(),
+        runtime: Runtime::OnnxRuntime,
+        digest: "ab".repeat(32),
+        requests,
+    };
+    Facts {
+        device: DeviceIdentity { id: "box-1".parse().unwrap(), group: Some("hall".parse().unwrap()), fleet: None },
+        ledge_version: "1.2.3",
+        started_ms: 1_767_225_600_999,
+        at_ms: 1_767_225_660_000,
+        index: vec![
+            row("a", Some(1), State::Ready),
+            row("a", Some(2), State::Loading),
+            row("b", Some(1), State::Unavailable("unloaded".into())),
+            row("c", None, State::Unavailable("no versions".into())),
+            row("d", Some(7), State::Ready),
+        ],
+        live: vec![
+            live("a", 1, Requests { ok: 10, failed: 3, refused: 2 }),
+            live("d", 7, Requests { ok: 1, failed: 1, refused: 0 }),
+        ],
+        machine: MachineUsage { cores: vec![core(Some(0.25)), core(Some(0.5)), core(None)], ..MachineUsage::default() },
+        memory: Some(Memory { total_bytes: 4000, available_bytes: 1000 }),
+        process: Some(ProcessUsage { resident_bytes: 500, cpu_seconds: 1.5, threads: 9, started_at: 1 }),
+    }
+}
+
+fn read(facts: &Facts) -> Value {
+    serde_json::from_slice(&document(facts)).unwrap()
+}
+
+#[test]
+fn the_document_has_its_shape() {
+    let digest = "ab".repeat(32);
+    let expected = json!({
+        "schema": 1,
+        "device": "box-1",
+        "group": "hall",
+        "fleet": null,
+        "ledge_version": "1.2.3",
+        "started": "2026-01-01T00:00:00Z",
+        "at": "2026-01-01T00:01:00Z",
+        "health": "degraded",
+        "models": [
+            {"name": "a", "versions": [
+                {"version": 1, "state": "READY", "runtime": "onnxruntime", "digest": digest},
+                {"version": 2, "state": "LOADING"},
+            ]},
+            {"name": "b", "versions": [{"version": 1, "state": "UNAVAILABLE", "reason": "unloaded"}]},
+            {"name": "c", "versions": [{"version": null, "state": "UNAVAILABLE", "reason": "no versions"}]},
+            {"name": "d", "versions": [{"version": 7, "state": "READY", "runtime": "onnxruntime", "digest": digest}]},
+        ],
+        "versions_left_out": 0,
+        "load": {
+            "machine": {"cores": 3, "cpu_ratio": 0.375, "memory_total_bytes": 4000, "memory_available_bytes": 1000},
+            "process": {"cpu_seconds": 1.5, "memory_bytes": 500, "threads": 9},
+        },
+        "requests": {"ok": 11, "failed": 4, "refused": 2},
+    });
+    assert_eq!(read(&facts()), expected);
+}
+
+#[test]
+fn keys_keep_their_order() {
+    let text = String::from_utf8(document(&facts())).unwrap();
+    let keys = [
+        "schema",
+        "device",
+        "group",
+        "fleet",
+        "ledge_version",
+        "started",
+        "at",
+        "health",
+        "models",
+        "load",
+        "requests",
+    ];
+    let places: Vec<_> = keys.iter().map(|key| text.find(&format!("\"{key}\":")).unwrap()).collect();
+    assert!(places.is_sorted(), "{places:?}");
+    assert_eq!(document(&facts()), document(&facts()));
+}
+
+#[test]
+fn a_model_that_was_unloaded_on_request_is_no_fault() {
+    let with = |state| Facts { index: vec![row("a", Some(1), state)], ..facts() };
+    for state in [State::Ready, State::Loading, State::Unloading, State::Unavailable("unloaded".into())] {
+        assert_eq!(read(&with(state))["health"], "ok");
+    }
+    assert_eq!(read(&with(State::Unavailable("cut off".into())))["health"], "degraded");
+}
+
+#[test]
+fn what_the_system_does_not_tell_is_null() {
+    let facts = Facts { machine: MachineUsage::default(), memory: None, process: None, ..facts() };
+    let load = &read(&facts)["load"];
+    let machine = json!({"cores": 0, "cpu_ratio": null, "memory_total_bytes": null, "memory_available_bytes": null});
+    assert_eq!(*load, json!({"machine": machine, "process": null}));
+}
+
+#[test]
+fn a_document_fits_the_brokers_that_take_least() {
+    // Every name as long as names may be, and reasons that JSON has to escape.
+    let reason = "\"\\\n".repeat(10_000);
+    let name = |n: usize| format!("{n:0128}");
+    let row = |n| row(&name(n), Some(u64::try_from(n).unwrap() + 1), State::Unavailable(reason.clone()));
+    let facts = Facts { index: (0..1000).map(row).collect(), ..facts() };
+    let bytes = document(&facts);
+    assert!(bytes.len() < 128 * 1024 - 1000, "{}", bytes.len());
+    let document = read(&facts);
+    assert_eq!(document["models"].as_array().unwrap().len(), MAX_VERSIONS);
+    assert_eq!(document["versions_left_out"], 1000 - MAX_VERSIONS);
+    assert_eq!(document["health"], "degraded");
+}
+
+#[test]
+fn a_long_reason_is_cut_between_characters() {
+    assert_eq!(excerpt("no\nsuch file"), "no such file");
+    let cut = excerpt(&"é".repeat(1000).replacen('é', "x", 1));
+    assert!(cut.ends_with("é…") && cut.len() <= MAX_REASON + '…'.len_utf8(), "{}", cut.len());
+}
