@@ -105,8 +105,8 @@ fn a_wrong_value_is_named_with_its_place() {
 #[test]
 fn bindings_that_cannot_work_are_problems() {
     let found = |bindings: &[&str]| {
-        let text: String = bindings.iter().map(|keys| format!("[[bindings]]\nmodel = 'm'\n{keys}\n")).collect();
-        problems(&configs(&text)).into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+        let texts: Vec<String> = bindings.iter().map(|keys| format!("[[bindings]]\nmodel = 'm'\n{keys}\n")).collect();
+        problems(&configs(&texts.concat())).into_iter().map(|(key, _)| key).collect::<Vec<_>>()
     };
     let one = |keys: &str| found(&[keys]);
     let none: [&str; 0] = [];
