@@ -54,6 +54,13 @@ fn the_shipped_file_changes_nothing_and_names_every_key_with_its_default() {
 }
 
 #[test]
+fn the_examples_in_the_shipped_file_work() {
+    let examples: Vec<&str> = shipped().lines().filter_map(|line| line.strip_prefix("#     ")).collect();
+    let config = Root::new(&examples.join("\n")).load(&[], &[]).config;
+    assert_eq!(config.mqtt.bindings.len(), 2);
+}
+
+#[test]
 fn mistakes_of_every_source_come_together() {
     Root::new(
         "[http]\nlisten = ['localhost', '127.0.0.1:8000']\nmax_connections = 0\n[log]\nformat = 'xml'\n\n[htpp]\n[serving]\nmax_queue = 3\n",
