@@ -223,7 +223,6 @@ where
 }
 
 /// For [`none_if_empty`]: writes none as an empty text.
-#[expect(clippy::ref_option, reason = "serde calls it with a reference to the field")]
 pub fn empty_if_none<T: fmt::Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
     match value {
         Some(value) => serializer.collect_str(value),

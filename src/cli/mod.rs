@@ -7,6 +7,7 @@ pub mod config;
 pub mod doctor;
 pub mod infer;
 pub mod models;
+pub mod mqtt;
 mod output;
 pub mod serve;
 pub mod top;
@@ -47,6 +48,7 @@ Examples:
   ledge top                                     what a running server does
   ledge bench efficientnet_lite0                how fast it answers, here and over HTTP
   ledge models list                             which there are, and which load
+  ledge mqtt bindings                           which messages go to which model
   ledge config show                             what is set, and where
 
 Exit codes:
@@ -101,6 +103,8 @@ pub enum Command {
     Bench(Box<bench::BenchArgs>),
     /// Look at the models of the repository.
     Models(models::ModelsArgs),
+    /// Look at what the configuration binds to models over MQTT.
+    Mqtt(mqtt::MqttArgs),
     /// Measure how a model runs best on this machine, and remember it.
     ///
     /// Tries runtimes, threads, instances and batch sizes for a goal, and keeps the best in the cache folder, where the
@@ -128,6 +132,7 @@ impl Cli {
             Command::Top(args) => top::run(globals, &args, out),
             Command::Bench(args) => bench::run(globals, &args, out),
             Command::Models(args) => models::run(globals, &args, out),
+            Command::Mqtt(args) => mqtt::run(globals, &args, out),
             Command::Tune(args) => tune::run(globals, &args, out),
             Command::Config(args) => config::run(globals, &args, out),
             Command::Doctor(args) => doctor::run(globals, &args, out),

@@ -105,6 +105,38 @@ fn what_show_writes_is_a_configuration_again() {
 }
 
 #[test]
+fn bindings_are_listed_with_what_keeps_them_from_working() {
+    let repository = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(repository.path().join("detect/3")).unwrap();
+    let path = format!("repository.path={}", repository.path().display());
+    let bindings = "mqtt.bindings=[\
+        {topic='cameras/+', model='detect', version=3, publish='seen/{1}', select='$.labels[0]', max_rate=2, retain=true},\
+        {name='old', topic='scales', model='detect', version=2, publish='x', inputs={x=['$.kg']}, qos=0, shared=true},\
+        {topic='doors', model='gone', publish='y'}]";
+    let set = ["--set", &path, "--set", bindings, "--set", "device.group=shop"];
+
+    let (exit, text) = ledge(&[&["mqtt", "bindings"], &set[..]].concat());
+    assert_eq!(exit.unwrap(), Exit::Failure);
+    let lines: Vec<Vec<&str>> =
+        text.lines().map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()).collect();
+    assert_eq!(lines[0], ["No broker is set (mqtt.broker), so nothing is subscribed to."]);
+    assert_eq!(lines[2].join("|"), "cameras/+|cameras/+|detect/3|seen/{1} ($.labels[0])|the message|2/s|1 retain");
+    assert_eq!(lines[3].join("|"), "old|scales (shared)|detect/2|x|x = $.kg|-|0");
+    assert_eq!(lines[4], ["problem: version 2 of detect is not served"]);
+    assert!(lines[6][0].starts_with("problem: there is no gone in /"), "{text}");
+
+    let (exit, text) = ledge(&[&["mqtt", "bindings", "--json"], &set[..]].concat());
+    assert_eq!(exit.unwrap(), Exit::Failure);
+    let rows: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((rows[0]["qos"].as_u64(), rows[0]["publish"].as_str()), (Some(1), Some("seen/{1}")));
+    assert_eq!((rows[0]["problem"].as_str(), rows[1]["inputs"]["x"][0].as_str()), (None, Some("$.kg")));
+    assert_eq!(rows[1]["subscription"], "$share/shop/scales");
+
+    let (exit, text) = ledge(&["mqtt", "bindings", "--json"]);
+    assert_eq!((exit.unwrap(), text.as_str()), (Exit::Success, "[]\n"));
+}
+
+#[test]
 fn doctor_reports_a_bad_configuration_and_looks_on() {
     let (exit, text) = ledge(&["doctor", "--json", "--set", "log.level=loud"]);
     assert_eq!(exit.unwrap(), Exit::Failure);

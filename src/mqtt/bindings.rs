@@ -3,6 +3,7 @@
 mod config;
 mod extract;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use bytes::Bytes;
 
 pub use self::config::{BindingConfig, problems};
 pub use self::extract::{BindingError, Extracted, request_of_rows};
+use super::client::packet::Qos;
 use super::topics::{TopicFilter, TopicName};
 use crate::names::DeviceName;
 
@@ -32,6 +34,16 @@ impl Bindings {
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Binding>> {
         self.0.iter()
+    }
+
+    /// What is subscribed to, each filter once with the highest QoS that a binding wants for it.
+    pub fn subscriptions(&self, group: Option<&DeviceName>) -> BTreeMap<TopicFilter, Qos> {
+        let mut subscriptions = BTreeMap::new();
+        for binding in &self.0 {
+            let qos: &mut Qos = subscriptions.entry(binding.subscription(group)).or_default();
+            *qos = binding.config.qos.max(*qos);
+        }
+        subscriptions
     }
 
     /// Those that `topic` is for, and what the wildcards of their filters stand for in it.

@@ -177,7 +177,6 @@ impl Gateway {
         let mut phase = Phase::Open;
         let mut reporting = true;
         loop {
-            send(&mut writer, desk)?;
             phase = self.advance(phase, desk, shutdown);
             send(&mut writer, desk)?;
             if phase == Phase::Leaving && desk.is_idle() && writer.queued() == 0 {
@@ -219,19 +218,17 @@ impl Gateway {
         }
     }
 
-    /// The next phase, and what has to be done on the way to it.
-    fn advance(&self, phase: Phase, desk: &mut Desk, shutdown: &Shutdown) -> Phase {
-        match phase {
-            Phase::Open if shutdown.is_requested() => {
-                desk.close();
-                Phase::Draining
-            }
-            Phase::Draining if desk.is_idle() => {
-                desk.publish(presence(self.topics.online(), OFFLINE), Content::Presence);
-                Phase::Leaving
-            }
-            phase => phase,
+    /// The phase now, and what has to be done on the way to it.
+    fn advance(&self, mut phase: Phase, desk: &mut Desk, shutdown: &Shutdown) -> Phase {
+        if phase == Phase::Open && shutdown.is_requested() {
+            desk.close();
+            phase = Phase::Draining;
         }
+        if phase == Phase::Draining && desk.is_idle() {
+            desk.publish(presence(self.topics.online(), OFFLINE), Content::Presence);
+            phase = Phase::Leaving;
+        }
+        phase
     }
 
     /// Publishes what this box reports of itself.

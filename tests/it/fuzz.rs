@@ -1,6 +1,7 @@
 //! Bounded, repeatable fuzzing on the stable compiler. `fuzz/` has the same targets for cargo-fuzz, which runs for longer.
 
 use ledge::mqtt::client::fuzz::mqtt_packets;
+use ledge::mqtt::fuzz::{fuzz_message, fuzz_topics};
 use ledge::pipeline::image::fuzz_image;
 use ledge::protocol::fuzz::{fuzz_binary, fuzz_json};
 use ledge::repository::model_config;
@@ -48,6 +49,14 @@ const PIECES: &[&[u8]] = &[
     b"\xff",
     b"\0\0\xc0\x7f",
     b" ",
+    b"\n",
+    b"/",
+    b"+",
+    b"#",
+    b"$",
+    b"{1}",
+    b"'",
+    b"[0]",
 ];
 
 /// Model configs of every kind of key.
@@ -81,6 +90,44 @@ fn a_foreign_broker_never_breaks_the_client() {
     }
     for seed in 0..50_000 {
         mqtt_packets(&mutate(seed, MQTT_PACKETS));
+    }
+}
+
+/// A filter, another one, a template and a topic.
+const TOPICS: &[&[u8]] = &[
+    b"cameras/+/snapshot\ncameras/#\nvision/{1}/objects\ncameras/door/snapshot",
+    b"#\n+/a/+\n{1}/{device}\nx/a/b",
+    b"$share/g/a/+/#\na/b\n{2}-{model}/{1}\na/b",
+    b"ledge/v1/+/infer/#\nledge/v1/box/+/m\nx/{2}\nledge/v1/box/infer/m/versions/3",
+    b"$SYS/#\n+/+\n{1}\n$SYS/broker/load",
+];
+
+/// A path, and a message that it leads into.
+const MESSAGES: &[&[u8]] = &[
+    b"$.image\n{\"image\":\"data:image/jpeg;base64,/9j/4A==\",\"t\":1}",
+    b"$['a b'][-1]\n{\"a b\":[1,-2.5,1e300,18446744073709551615],\"t\":0}",
+    b"$.v\n{\"v\":[true,false,\"x\",\"\\ud83d\\ude00\"],\"t\":[3]}",
+    b"$.labels[0]['\\u006cabel']\n{\"labels\":[{\"label\":\"tripod\"}],\"t\":true}",
+    b"$\n{\"t\":\"AAEC\"}",
+];
+
+#[test]
+fn foreign_topics_never_break_a_binding() {
+    for seed in TOPICS {
+        fuzz_topics(seed);
+    }
+    for seed in 0..50_000 {
+        fuzz_topics(&mutate(seed, TOPICS));
+    }
+}
+
+#[test]
+fn foreign_messages_never_break_a_binding() {
+    for seed in MESSAGES {
+        fuzz_message(seed);
+    }
+    for seed in 0..5_000 {
+        fuzz_message(&mutate(seed, MESSAGES));
     }
 }
 

@@ -54,6 +54,13 @@ fn the_shipped_file_changes_nothing_and_names_every_key_with_its_default() {
 }
 
 #[test]
+fn the_examples_in_the_shipped_file_work() {
+    let examples: Vec<&str> = shipped().lines().filter_map(|line| line.strip_prefix("#     ")).collect();
+    let config = Root::new(&examples.join("\n")).load(&[], &[]).config;
+    assert_eq!(config.mqtt.bindings.len(), 2);
+}
+
+#[test]
 fn mistakes_of_every_source_come_together() {
     Root::new(
         "[http]\nlisten = ['localhost', '127.0.0.1:8000']\nmax_connections = 0\n[log]\nformat = 'xml'\n\n[htpp]\n[serving]\nmax_queue = 3\n",
@@ -142,11 +149,11 @@ fn a_problem_of_a_table_in_an_array_is_blamed_on_its_line() {
     let file = BINDINGS.replace("publish = 'd'", "publish = 'a'");
     let loop_back = "a may be a topic that the binding \"a\" takes: answers would go round in a loop";
     Root::new(&file).mistakes(&[], &[], &[&format!("ledge.toml:8: mqtt.bindings[1].publish: {loop_back}")]);
-    let set = "mqtt.bindings=[{topic='x',model='m',publish='y'},{topic='a',model='m',publish='a'}]";
+    let replacing = "mqtt.bindings=[{topic='x',model='m',publish='y'},{topic='a',model='m',publish='a'}]";
     let expected = format!("--set mqtt.bindings: mqtt.bindings[1].publish: {loop_back}");
-    Root::new(BINDINGS).mistakes(&[], &[set], &[&expected]);
-    let fine = ("LEDGE_MQTT_BINDINGS", "[{topic='x',model='m',publish='y'}]");
-    assert_eq!(Root::new(&file).load(&[fine], &[]).config.mqtt.bindings.len(), 1);
+    Root::new(BINDINGS).mistakes(&[], &[replacing], &[&expected]);
+    let harmless = ("LEDGE_MQTT_BINDINGS", "[{topic='x',model='m',publish='y'}]");
+    assert_eq!(Root::new(&file).load(&[harmless], &[]).config.mqtt.bindings.len(), 1);
     let both = file.replacen("topic = 'a'", "topic = '+a'", 1);
     let wrong = "topic filter \"+a\" has a '+' that is not a whole level";
     Root::new(&both).mistakes(&[], &[], &[&format!("ledge.toml:2: mqtt.bindings[0].topic: {wrong}")]);

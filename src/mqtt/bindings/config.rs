@@ -139,8 +139,8 @@ impl BindingConfig {
         let (highest, count) = (self.publish.highest_capture(), self.topic.capture_count());
         if highest > count {
             wrong("publish", format!("names {{{highest}}}, and {} has {count} wildcards", self.topic));
-        } else if let Some(ledge) = ledge_inputs(&self.publish.as_filter(&self.topic)) {
-            wrong("publish", format!("may write to {ledge}, which boxes obey: choose another topic"));
+        } else if let Some(ledge) = overlapping(&self.publish.as_filter(&self.topic), &RESERVED) {
+            wrong("publish", format!("may be a topic that only Ledge itself writes or obeys, {ledge}: choose another"));
         }
         if self.photograph.is_some() && !self.inputs.is_empty() {
             wrong("photograph", "and inputs are both set: a model is asked about one of them".into());
@@ -152,17 +152,15 @@ impl BindingConfig {
     }
 }
 
-/// A topic that Ledge takes and that `filter` may match.
-fn ledge_inputs(filter: &TopicFilter) -> Option<TopicFilter> {
-    overlapping(filter, &["infer/#", "desired"])
-}
+/// The topics below `ledge/v1/NAME/` that a binding can neither take nor publish to.
+const RESERVED: [&str; 4] = ["infer/#", "desired", "online", "reported"];
 
 /// A topic of Ledge that `filter` may match.
 fn ledge_topics(filter: &TopicFilter) -> Option<TopicFilter> {
     if filter.as_str().starts_with(ROOT) {
         return Some(filter.clone());
     }
-    overlapping(filter, &["infer/#", "result/+", "desired", "online", "reported"])
+    overlapping(filter, &RESERVED).or_else(|| overlapping(filter, &["result/+"]))
 }
 
 fn overlapping(filter: &TopicFilter, topics: &[&str]) -> Option<TopicFilter> {

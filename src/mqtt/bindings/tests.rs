@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use super::*;
 use crate::inference::backend::{Port, Signature};
 use crate::inference::terms::Priority;
-use crate::mqtt::client::packet::Qos;
 use crate::mqtt::config::MqttConfig;
 use crate::protocol::{ProtocolError, Target, decode_request};
 use crate::serving::request::Inputs;
@@ -105,8 +104,8 @@ fn a_wrong_value_is_named_with_its_place() {
 #[test]
 fn bindings_that_cannot_work_are_problems() {
     let found = |bindings: &[&str]| {
-        let text: String = bindings.iter().map(|keys| format!("[[bindings]]\nmodel = 'm'\n{keys}\n")).collect();
-        problems(&configs(&text)).into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+        let texts: Vec<String> = bindings.iter().map(|keys| format!("[[bindings]]\nmodel = 'm'\n{keys}\n")).collect();
+        problems(&configs(&texts.concat())).into_iter().map(|(key, _)| key).collect::<Vec<_>>()
     };
     let one = |keys: &str| found(&[keys]);
     let none: [&str; 0] = [];
@@ -122,6 +121,7 @@ fn bindings_that_cannot_work_are_problems() {
     assert_eq!(one("topic = '$share/g/a'\npublish = 'x'"), ["bindings[0].topic"]);
     assert_eq!(one("topic = 'a'\npublish = 'ledge/v1/x/infer/m'"), ["bindings[0].publish"]);
     assert_eq!(one("topic = 'a'\npublish = 'ledge/v1/{device}/desired'"), ["bindings[0].publish"]);
+    assert_eq!(one("topic = 'a/#'\npublish = 'ledge/v1/{1}'"), ["bindings[0].publish"]);
     assert_eq!(one("topic = 'a'\npublish = 'ledge/v1/{device}/result/{model}'"), none);
     assert_eq!(
         one("topic = 'a'\npublish = 'b'\nphotograph = '$.a'\ninputs = { x = ['$.b'] }"),
@@ -150,6 +150,19 @@ fn a_topic_finds_all_its_bindings_and_their_captures() {
     let found: Vec<_> = bindings.matching(&topic).map(|(binding, captures)| (binding.name(), captures)).collect();
     assert_eq!(found, [("one", vec!["7"]), ("two", vec!["7/x"])]);
     assert_eq!(bindings.matching(&"out".parse().unwrap()).count(), 0);
+}
+
+#[test]
+fn a_filter_is_subscribed_to_once_with_the_highest_qos() {
+    let bindings = Bindings::new(&configs(
+        "[[bindings]]\nname = 'one'\ntopic = 'a'\nmodel = 'm'\npublish = 'x'\nqos = 1\n\
+         [[bindings]]\nname = 'two'\ntopic = 'a'\nmodel = 'm'\npublish = 'y'\nqos = 0\n\
+         [[bindings]]\ntopic = 'b'\nmodel = 'm'\npublish = 'z'\nqos = 0\nshared = true\n",
+    ));
+    let group = "shop".parse().unwrap();
+    let subscriptions: Vec<_> = bindings.subscriptions(Some(&group)).into_iter().collect();
+    let expected = [("$share/shop/b", Qos::AtMostOnce), ("a", Qos::AtLeastOnce)];
+    assert_eq!(subscriptions, expected.map(|(filter, qos)| (filter.parse().unwrap(), qos)));
 }
 
 #[test]

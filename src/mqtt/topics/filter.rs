@@ -57,6 +57,7 @@ impl TopicFilter {
     }
 
     /// The filter without the group that shares it.
+    #[must_use]
     pub fn unshared(&self) -> Self {
         if self.is_shared() { Self(self.own().into()) } else { self.clone() }
     }
@@ -112,9 +113,8 @@ impl TopicFilter {
             match (ours.next(), theirs.next()) {
                 // A `#` also matches the level above it, where the other filter may end.
                 (Some("#"), _) | (_, Some("#")) | (None, None) => return true,
-                (None, Some(_)) | (Some(_), None) => return false,
                 (Some(our), Some(their)) if our == "+" || their == "+" || our == their => {}
-                (Some(_), Some(_)) => return false,
+                _ => return false,
             }
         }
     }

@@ -199,7 +199,7 @@ proptest! {
             let levels = of.split('/').map(|level| if matches!(level, "+" | "#") { left.next().unwrap() } else { level });
             let back = levels.collect::<Vec<_>>().join("/");
             // A `#` stands for nothing behind "a" as behind "a/".
-            let below = format!("{}/", name);
+            let below = [name.as_str(), "/"].concat();
             prop_assert!(back == name.as_str() || back == below);
         }
     }
