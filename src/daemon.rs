@@ -9,8 +9,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::audit_event::{self, AuditEvent, AuditSink};
+use crate::clock;
 use crate::config::Config;
 use crate::egress::Egress;
+use crate::fleet::reported;
 use crate::http::{self, Listeners};
 use crate::identity::device::{self, DeviceIdentity};
 use crate::inference::Runtimes;
@@ -25,6 +27,7 @@ use crate::repository::profile::Profiles;
 use crate::repository::{ModelDefaults, Repository};
 use crate::serving::{Serving, ServingLimits};
 use crate::shutdown::Shutdown;
+use crate::telemetry::machine::MachineMonitor;
 use crate::telemetry::messages::MessageStatistics;
 use crate::telemetry::process;
 
@@ -127,18 +130,7 @@ impl App {
         });
         listeners.serve(&http::router(app), &config.http, shutdown);
         if let Some(statistics) = messages {
-            let (_, reported) = watch::channel(Bytes::new());
-            let topics = DeviceTopics { device: device.id, group: device.group };
-            let (config, serving) = (config.mqtt.clone(), serving.clone());
-            let gateway = Gateway { config, topics, egress, serving, statistics, reported };
-            let (ready, shutdown) = (readiness.clone(), shutdown.clone());
-            shutdown.clone().spawn_essential("mqtt", async move {
-                // Not before the models are there: the broker keeps what is asked meanwhile.
-                tokio::select! {
-                    () = ready.wait() => gateway.run(shutdown).await,
-                    () = shutdown.requested() => Ok(()),
-                }
-            });
+            spawn_mqtt(&config, device, egress, &serving, statistics, &readiness, shutdown);
         }
         let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
         shutdown.spawn_essential("model repository", {
@@ -158,6 +150,59 @@ impl App {
         });
         drop(audit);
         Ok(())
+    }
+}
+
+/// Answers over MQTT once the models are there: the broker keeps what is asked meanwhile.
+fn spawn_mqtt(
+    config: &Config,
+    device: DeviceIdentity,
+    egress: Egress,
+    serving: &Serving,
+    statistics: MessageStatistics,
+    readiness: &Arc<Readiness>,
+    shutdown: &Shutdown,
+) {
+    let (report, reported) = watch::channel(Bytes::new());
+    let topics = DeviceTopics { device: device.id.clone(), group: device.group.clone() };
+    let interval = config.mqtt.report_interval();
+    let gateway =
+        Gateway { config: config.mqtt.clone(), topics, egress, serving: serving.clone(), statistics, reported };
+    let (ready, stop) = (readiness.clone(), shutdown.clone());
+    shutdown.spawn_essential("mqtt", async move {
+        tokio::select! {
+            () = ready.wait() => gateway.run(stop).await,
+            () = stop.requested() => Ok(()),
+        }
+    });
+    let (ready, stop, serving) = (readiness.clone(), shutdown.clone(), serving.clone());
+    shutdown.spawn(async move {
+        tokio::select! {
+            () = async {
+                ready.wait().await;
+                keep_reporting(device, &serving, interval, &report).await;
+            } => {}
+            () = stop.requested() => {}
+        }
+    });
+}
+
+/// Writes down again and again what this box runs and how it is.
+async fn keep_reporting(device: DeviceIdentity, serving: &Serving, interval: Duration, report: &watch::Sender<Bytes>) {
+    let machine = Arc::new(MachineMonitor::default());
+    let started_ms = clock::unix_millis();
+    let mut ticks = tokio::time::interval(interval);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let (device, repository, machine) = (device.clone(), serving.repository().clone(), machine.clone());
+        // Reading the sensors of the machine may take its time.
+        let document = tokio::task::spawn_blocking(move || {
+            reported::document(&reported::Facts::gather(&device, started_ms, &repository, &machine))
+        });
+        if let Ok(document) = document.await {
+            report.send_replace(document.into());
+        }
     }
 }
 

@@ -39,6 +39,8 @@ pub struct Limits {
 #[derive(Debug)]
 pub struct Desk {
     topics: DeviceTopics,
+    /// Everything that this box answers, each filter once.
+    subscriptions: Vec<Subscription>,
     bindings: Vec<Bound>,
     serving: Serving,
     shutdown: Shutdown,
@@ -88,6 +90,20 @@ impl Drop for OnEnd {
     }
 }
 
+fn subscriptions(topics: &DeviceTopics, bindings: &Bindings) -> Vec<Subscription> {
+    // A box's own messages are nothing for it to answer; for a shared subscription that cannot be asked for.
+    let subscription = |(filter, qos, kept): (TopicFilter, Qos, Kept)| Subscription {
+        no_local: !filter.is_shared(),
+        filter,
+        qos,
+        kept,
+    };
+    let own = [Some(topics.infer()), topics.group_infer()].into_iter().flatten();
+    let own = own.map(|filter| (filter, Qos::AtLeastOnce, Kept::Never));
+    let bound = bindings.subscriptions(topics.group.as_ref()).into_iter();
+    own.chain(bound.map(|(filter, qos)| (filter, qos, Kept::IfNew))).map(subscription).collect()
+}
+
 impl Desk {
     /// A desk without a connection.
     pub fn new(
@@ -104,6 +120,7 @@ impl Desk {
         };
         let (results, finished) = unbounded_channel();
         Self {
+            subscriptions: subscriptions(&topics, bindings),
             topics,
             bindings: bindings.iter().map(bound).collect(),
             serving,
@@ -134,7 +151,7 @@ impl Desk {
 
     /// Whether this box shares the work of a group.
     pub fn has_shared(&self) -> bool {
-        self.topics.group.is_some()
+        self.subscriptions.iter().any(|subscription| subscription.filter.is_shared())
     }
 
     /// Whether nothing is under way: no message, no answer.
@@ -150,30 +167,14 @@ impl Desk {
     /// Asks the broker for everything that this box answers.
     pub fn subscribe(&mut self) {
         self.lacks_subscription = false;
-        let infer = |filter: TopicFilter| Subscription {
-            no_local: !filter.is_shared(),
-            filter,
-            qos: Qos::AtLeastOnce,
-            kept: Kept::Never,
-        };
-        let group = self.topics.group.as_ref();
-        let bound = self.bindings.iter().map(|bound| {
-            let filter = bound.binding.subscription(group);
-            let qos = bound.binding.config().qos;
-            Subscription { no_local: !filter.is_shared(), filter, qos, kept: Kept::IfNew }
-        });
-        let own = [Some(self.topics.infer()), self.topics.group_infer()].into_iter().flatten().map(infer);
-        let all = own.chain(bound).collect();
-        self.session.subscribe(all);
+        self.session.subscribe(self.subscriptions.clone());
     }
 
     /// Takes nothing new any more. What the group is asked from now on, its other members get.
     pub fn close(&mut self) {
         self.closing = true;
-        let group = self.topics.group.as_ref();
-        let bound = self.bindings.iter().map(|bound| bound.binding.subscription(group));
-        let shared: Vec<_> =
-            self.topics.group_infer().into_iter().chain(bound.filter(TopicFilter::is_shared)).collect();
+        let filters = self.subscriptions.iter().map(|subscription| &subscription.filter);
+        let shared: Vec<_> = filters.filter(|filter| filter.is_shared()).cloned().collect();
         if !shared.is_empty() {
             self.session.unsubscribe(shared);
         }

@@ -3,6 +3,8 @@ use std::time::Instant;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use std::sync::Arc;
+
 use super::*;
 use crate::inference::backend::{Port, Signature};
 use crate::inference::terms::Priority;
@@ -18,7 +20,7 @@ fn configs(text: &str) -> Vec<BindingConfig> {
 }
 
 /// A binding with the keys that it must have, and `more`.
-fn binding(more: &str) -> Binding {
+fn binding(more: &str) -> Arc<Binding> {
     let text = format!("[[bindings]]\ntopic = 'in/+'\nmodel = 'm'\npublish = 'out/{{1}}'\n{more}");
     let configs = configs(&text);
     assert_eq!(problems(&configs), []);
