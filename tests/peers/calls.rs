@@ -33,13 +33,35 @@ fn mosquitto_rr_gets_the_answer_to_its_json() {
     let broker = Broker::new();
     let _daemon = start_box(&broker);
     let request = add_sub("7", 2.0).to_string();
-    let answer = run(mosquitto("mosquitto_rr", &broker)
-        .args(["-V", "5", "-q", "1", "-W", "30", "-t", INFER, "-e", "answers/rr", "-m", &request]));
+    let answer = run(mosquitto("mosquitto_rr", &broker).args([
+        "-V",
+        "5",
+        "-q",
+        "1",
+        "-W",
+        "30",
+        "-t",
+        INFER,
+        "-e",
+        "answers/rr",
+        "-m",
+        &request,
+    ]));
     check_sum(&answer, "7");
     // One version of the model, by its number.
     let topic = format!("{INFER}/versions/1");
-    let answer = run(mosquitto("mosquitto_rr", &broker)
-        .args(["-V", "5", "-W", "30", "-t", &topic, "-e", "answers/rr", "-m", &request]));
+    let answer = run(mosquitto("mosquitto_rr", &broker).args([
+        "-V",
+        "5",
+        "-W",
+        "30",
+        "-t",
+        &topic,
+        "-e",
+        "answers/rr",
+        "-m",
+        &request,
+    ]));
     check_sum(&answer, "7");
 }
 
@@ -49,13 +71,10 @@ fn a_photograph_of_mosquitto_pub_is_answered_with_labels() {
     let _daemon = start(root(&broker).models(&["efficientnet_lite0"]));
     let peer = Peer::subscribed(&broker, "answers", "answers/#");
     let publish = ["-V", "5", "-q", "1", "-t", "ledge/v1/box/infer/efficientnet_lite0", "-f", PHOTO];
-    let properties = [
-        ["response-topic", "answers/photo"],
-        ["content-type", "image/jpeg"],
-        ["correlation-data", "entrance"],
-    ]
-    .into_iter()
-    .flat_map(|[name, value]| ["-D", "publish", name, value]);
+    let properties =
+        [["response-topic", "answers/photo"], ["content-type", "image/jpeg"], ["correlation-data", "entrance"]]
+            .into_iter()
+            .flat_map(|[name, value]| ["-D", "publish", name, value]);
     run(mosquitto("mosquitto_pub", &broker).args(publish).args(properties));
     let answer = peer.receive();
     assert_eq!((answer.status(), answer.device(), answer.topic.as_str()), (200, "box", "answers/photo"), "{answer:?}");
@@ -84,7 +103,14 @@ fn a_client_of_mqtt_3_1_1_finds_its_answer_by_the_id() {
     let answer = peer.receive();
     assert_eq!(answer.topic, RESULT);
     check_sum(&answer.text(), "old 1");
-    run(mosquitto("mosquitto_pub", &broker).args(["-V", "311", "-t", "ledge/v1/box/infer/efficientnet_lite0", "-f", PHOTO]));
+    run(mosquitto("mosquitto_pub", &broker).args([
+        "-V",
+        "311",
+        "-t",
+        "ledge/v1/box/infer/efficientnet_lite0",
+        "-f",
+        PHOTO,
+    ]));
     let answer = peer.receive();
     assert_eq!(answer.topic, "ledge/v1/box/result/efficientnet_lite0");
     check_cat(&answer.text());
@@ -131,9 +157,8 @@ fn an_answer_comes_as_the_request_did_and_where_it_asked() {
 
 /// A request to `add_sub` in binary, which wants its answer in binary: the JSON and the tensors.
 fn binary() -> [Vec<u8>; 2] {
-    let input = |name| {
-        json!({"name": name, "datatype": "FP32", "shape": [1, 16], "parameters": {"binary_data_size": 64}})
-    };
+    let input =
+        |name| json!({"name": name, "datatype": "FP32", "shape": [1, 16], "parameters": {"binary_data_size": 64}});
     let request = json!({
         "id": "b", "inputs": [input("INPUT0"), input("INPUT1")], "parameters": {"binary_data_output": true},
     });
@@ -199,10 +224,27 @@ fn a_broker_that_speaks_3_1_1_only_is_spoken_to_in_it() {
     watcher.args(["-V", "311", "-i", "watcher", "-q", "1", "-W", "30", "-C", "1", "-t", RESULT]);
     // A session first, so that the answer is kept for the watcher however soon it comes.
     run(mosquitto("mosquitto_sub", &broker).args(["-V", "311", "-i", "watcher", "-c", "-q", "1", "-E", "-t", RESULT]));
-    run(mosquitto("mosquitto_pub", &broker).args(["-V", "311", "-q", "1", "-t", INFER, "-m", &add_sub("n", 2.0).to_string()]));
+    run(mosquitto("mosquitto_pub", &broker).args([
+        "-V",
+        "311",
+        "-q",
+        "1",
+        "-t",
+        INFER,
+        "-m",
+        &add_sub("n", 2.0).to_string(),
+    ]));
     check_sum(&run(watcher.arg("-c")), "n");
-    let online = run(mosquitto("mosquitto_sub", &broker)
-        .args(["-V", "311", "-W", "30", "-C", "1", "-t", "ledge/v1/box/online"]));
+    let online = run(mosquitto("mosquitto_sub", &broker).args([
+        "-V",
+        "311",
+        "-W",
+        "30",
+        "-C",
+        "1",
+        "-t",
+        "ledge/v1/box/online",
+    ]));
     assert_eq!(online.trim(), "online");
 }
 

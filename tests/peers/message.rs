@@ -82,7 +82,7 @@ impl Outgoing {
 }
 
 /// A message that came.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Message {
     pub topic: String,
     pub payload: Vec<u8>,
@@ -90,6 +90,18 @@ pub struct Message {
     pub correlation: Option<Vec<u8>>,
     pub content_type: Option<String>,
     user: Vec<(String, String)>,
+}
+
+impl std::fmt::Debug for Message {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let payload: String = self.text().chars().take(300).collect();
+        let Self { topic, retained, correlation, content_type, user, payload: bytes } = self;
+        write!(
+            f,
+            "{topic} retained={retained} {correlation:?} {content_type:?} {user:?}: {payload} ({} bytes)",
+            bytes.len()
+        )
+    }
 }
 
 impl Message {

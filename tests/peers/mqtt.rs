@@ -286,8 +286,11 @@ impl State {
 
     /// What the broker has not acknowledged goes out again, in the same order and with the same numbers.
     fn send_unacknowledged(&mut self) {
-        let again: Vec<_> =
-            self.unacknowledged.iter().map(|publish| Packet::Publish(Publish { dup: true, ..publish.clone() })).collect();
+        let again: Vec<_> = self
+            .unacknowledged
+            .iter()
+            .map(|publish| Packet::Publish(Publish { dup: true, ..publish.clone() }))
+            .collect();
         again.iter().for_each(|packet| self.write(packet));
     }
 

@@ -145,11 +145,16 @@ fn a_response_topic_with_wildcards_is_not_published_to() {
     rogue.flush();
     let messages = scene.traffic();
     let requests = messages.iter().filter(|message| message.topic == INFER).count();
-    let answers: Vec<_> = messages.iter().filter(|message| !message.topic.contains("rogue") && message.topic != INFER).collect();
+    let answers: Vec<_> =
+        messages.iter().filter(|message| !message.topic.contains("rogue") && message.topic != INFER).collect();
     // An empty response topic may be taken as none at all.
     assert!(answers.iter().all(|message| message.topic == RESULT) && answers.len() <= 1, "{answers:#?}");
     let told = scene.unanswered().len();
-    assert!(told <= requests && (told > 0 || requests == answers.len()), "{told} of {requests}: {}", scene.daemon.log());
+    assert!(
+        told <= requests && (told > 0 || requests == answers.len()),
+        "{told} of {requests}: {}",
+        scene.daemon.log()
+    );
 }
 
 #[test]

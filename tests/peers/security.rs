@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::boxes::{call, lines, logged, root, root_at, start};
+use crate::boxes::{call, lines, logged, receive, root, root_at, start, wait_until};
 use crate::broker::{Broker, Setup};
 use crate::certificates::{Authority, Identity};
 use crate::daemon::{TestDaemon, TestRoot, write};
@@ -156,7 +156,7 @@ fn an_answer_that_the_broker_refuses_is_logged_and_its_request_settled() {
     peer.subscribe("forbidden");
     logged(&daemon, "connected to the broker", 3);
     peer.send(Outgoing::add_sub("found", 2.0).answer_to("forbidden"));
-    assert_eq!(peer.receive().id(), "found");
+    assert_eq!(receive(&peer, "found").1.topic, "forbidden");
 }
 
 #[test]
@@ -168,9 +168,8 @@ fn a_refused_subscription_is_named_and_renewed_when_it_is_allowed() {
     assert!(line["reason"].as_str().is_some_and(|reason| reason.to_lowercase().contains("authori")), "{line}");
     // The broker cuts off those whose rules change, so that they connect and subscribe again.
     broker.control(&["addRoleACL", "anyone", "subscribePattern", "#", "allow", "1"]);
-    let peer = Peer::new(&broker, "caller");
-    peer.subscribe("answers");
-    crate::boxes::wait_until("an answer", || {
+    let peer = Peer::subscribed(&broker, "caller", "answers");
+    wait_until("an answer", || {
         peer.send(Outgoing::add_sub("1", 2.0).answer_to("answers"));
         peer.receive_within(std::time::Duration::from_millis(500)).is_some()
     });

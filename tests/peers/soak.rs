@@ -36,11 +36,14 @@ fn open_files(pid: u32) -> usize {
 #[test]
 #[ignore = "takes minutes: `make soak` runs it"]
 fn a_million_requests_leave_memory_flat() {
-    let requests = std::env::var("SOAK_REQUESTS").map_or(1_000_000, |text| text.parse().expect("SOAK_REQUESTS is a number"));
+    let requests =
+        std::env::var("SOAK_REQUESTS").map_or(1_000_000, |text| text.parse().expect("SOAK_REQUESTS is a number"));
     let mut broker = Setup::new().persistent().start();
     let daemon = start(root(&broker).set("log.level=\"info\""));
     let peer = Peer::subscribed(&broker, "caller", "answers");
-    println!("{requests} requests over MQTT, QoS 1, {UNDER_WAY} under way; the broker is restarted in the middle of each step\n");
+    println!(
+        "{requests} requests over MQTT, QoS 1, {UNDER_WAY} under way; the broker is restarted in the middle of each step\n"
+    );
     println!("| requests | answers | again | requests/s | resident MB | peak MB | open files |");
     println!("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
     let (mut sent, mut answers, mut again, mut resident) = (0, 0, 0, Vec::new());
@@ -74,6 +77,8 @@ fn a_million_requests_leave_memory_flat() {
     }
     let (first, last) = (resident[0], resident[STEPS - 1]);
     let allowed = GROWTH_MB.max(first * GROWTH_SHARE);
-    println!("\nAfter the first step {first:.1} MB, after the last {last:.1} MB; growth of up to {allowed:.1} MB counts as flat.");
+    println!(
+        "\nAfter the first step {first:.1} MB, after the last {last:.1} MB; growth of up to {allowed:.1} MB counts as flat."
+    );
     assert!(last - first <= allowed, "memory grew by {:.1} MB", last - first);
 }

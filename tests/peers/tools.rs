@@ -31,8 +31,7 @@ pub fn run(command: &mut Command) -> String {
 /// The same for a command that reads `input`.
 #[track_caller]
 pub fn run_with(command: &mut Command, input: &[u8]) -> String {
-    let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_success(command, &output);
