@@ -1,5 +1,7 @@
 //! One call after the other, from the clients that people have.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use crate::boxes::{call, logged, root, root_at, start, start_box};
@@ -191,17 +193,13 @@ fn what_waits_longer_than_its_message_expiry_is_answered_504_or_not_at_all() {
     let _daemon = start(root(&broker).models(&["slow"]).set("runtimes.threads=1"));
     let peer = Peer::subscribed(&broker, "caller", "answers");
     // More than a core works off in a second, each with a second: the last ones cannot be answered in time.
-    let request = |id: usize| {
-        let input = json!({"name": "IN", "datatype": "FP32", "shape": [1, 16], "data": vec![0.0; 16]});
-        Outgoing::json("ledge/v1/box/infer/slow", &json!({"id": id.to_string(), "inputs": [input]}))
-    };
-    for id in 0..200 {
-        peer.send(request(id).answer_to("answers").expiry(1));
+    for id in 0..100 {
+        peer.send(slow(id).answer_to("answers").expiry(1));
     }
     peer.flush();
     // The broker itself drops what expires before it is delivered, so this one, which does not expire, is the last.
     peer.send(Outgoing::add_sub("last", 2.0).answer_to("answers"));
-    let mut statuses = std::collections::BTreeMap::<u16, usize>::new();
+    let mut statuses = BTreeMap::<u16, usize>::new();
     loop {
         let answer = peer.receive();
         if answer.status() == 200 && answer.id() == "last" {
@@ -211,7 +209,36 @@ fn what_waits_longer_than_its_message_expiry_is_answered_504_or_not_at_all() {
     }
     assert!(statuses.contains_key(&200), "{statuses:?}");
     assert!(statuses.keys().all(|status| [200, 429, 504].contains(status)), "{statuses:?}");
-    assert!(statuses.get(&200) < Some(&200), "{statuses:?}");
+    assert!(statuses.get(&200) < Some(&100), "{statuses:?}");
+}
+
+#[test]
+fn a_full_queue_answers_429_with_the_time_to_wait() {
+    let broker = Broker::new();
+    let full = "[queue]\nmax_size = 2\n";
+    let _daemon = start(root(&broker).models(&["slow"]).file("slow/model.toml", full).set("runtimes.threads=1"));
+    let peer = Peer::subscribed(&broker, "caller", "answers");
+    for id in 0..40 {
+        peer.send(slow(id).answer_to("answers"));
+    }
+    let mut statuses = BTreeMap::<u16, usize>::new();
+    for _ in 0..40 {
+        let answer = peer.receive();
+        *statuses.entry(answer.status()).or_default() += 1;
+        if answer.status() == 429 {
+            assert!(!answer.error().is_empty());
+            let wait = answer.user("retry-after").and_then(|seconds| seconds.parse::<u32>().ok());
+            assert!(wait.is_some_and(|seconds| seconds > 0), "{answer:?}");
+        }
+    }
+    assert_eq!(statuses.keys().copied().collect::<Vec<_>>(), [200, 429], "{statuses:?}");
+    call(&peer, "and another model");
+}
+
+/// A request to the model `slow`.
+fn slow(id: usize) -> Outgoing {
+    let input = json!({"name": "IN", "datatype": "FP32", "shape": [1, 16], "data": vec![0.0; 16]});
+    Outgoing::json("ledge/v1/box/infer/slow", &json!({"id": id.to_string(), "inputs": [input]}))
 }
 
 #[test]
