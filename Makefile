@@ -5,8 +5,12 @@ PYTHON ?= python3
 # ONNX Runtime sends telemetry otherwise. Ledge sees to that itself; this is for the Python tools.
 export ORT_DISABLE_TELEMETRY := 1
 
+# The tests find there what the set-up made.
+in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
+nextest := $(shell command -v cargo-nextest)
+
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test build run test test-peers test-quantize bench bench-peers clean
+.PHONY: help setup setup-test setup-peers build run test test-peers test-quantize soak bench bench-peers clean
 .NOTPARALLEL:
 
 help: ## say what each target does
@@ -27,10 +31,17 @@ run: setup build ## set up, build, start Ledge on port 8000 and ask it what is o
 	@PYTHON=$(PYTHON) models/demo.sh
 
 test: setup-test ## set up what the tests need, and run them all
-	LEDGE_TEST_ROOT=$(CURDIR)/.ledge $(if $(shell command -v cargo-nextest),cargo nextest run --locked,cargo test --locked)
+	$(in_tests) $(if $(nextest),cargo nextest run --locked,cargo test --locked)
 
-test-peers: setup-test test-quantize ## run real clients, servers and brokers against Ledge (may need root)
-	LEDGE_TEST_ROOT=$(CURDIR)/.ledge $(if $(shell command -v cargo-nextest),cargo nextest run --locked --test it clients,cargo test --locked --test it clients)
+setup-peers: ## install the brokers and their clients that test-peers needs (as root, or by sudo)
+	@tests/peers/setup
+
+test-peers: setup-test setup-peers test-quantize ## run real clients, servers and brokers against Ledge (may need root)
+	$(in_tests) $(if $(nextest),cargo nextest run --locked --test it clients,cargo test --locked --test it clients)
+	$(in_tests) $(if $(nextest),cargo nextest run --locked --test peers,cargo test --locked --test peers)
+
+soak: setup-test setup-peers ## a million requests over MQTT, and a table of the memory they took (minutes; SOAK_REQUESTS=N)
+	$(in_tests) cargo test --release --locked --test peers -- --ignored --nocapture a_million_requests
 
 test-quantize: ## quantize small models with models/quantize (its packages are fetched the first time; Python 3.11 or newer)
 	@$(need_python)

@@ -120,7 +120,10 @@ impl TestRoot {
     /// Starts the daemon and waits until it listens.
     pub fn start_unready(self) -> TestDaemon {
         let mut command = self.command(&["serve"]);
-        command.args(["--set", "log.format=\"json\"", "--set", "log.level=\"debug\""]);
+        command.args(["--set", "log.format=\"json\""]);
+        if !self.settings.iter().any(|setting| setting.starts_with("log.level=")) {
+            command.args(["--set", "log.level=\"debug\""]);
+        }
         let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).stdin(Stdio::null()).spawn().unwrap();
         let log = Arc::new(Log::default());
         let (stderr, writer) = (child.stderr.take().unwrap(), log.clone());

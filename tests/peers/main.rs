@@ -1,0 +1,24 @@
+//! Ledge beside the real brokers and clients of other makers. `make test-peers` installs them and runs this; nothing here
+//! is part of `cargo test`.
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics says where")]
+
+mod bindings;
+mod boxes;
+mod broker;
+mod calls;
+mod certificates;
+#[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
+#[path = "../it/client.rs"]
+mod client;
+#[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
+#[path = "../it/daemon.rs"]
+mod daemon;
+mod delivery;
+mod group;
+mod message;
+mod mqtt;
+mod poison;
+mod presence;
+mod security;
+mod soak;
+mod tools;

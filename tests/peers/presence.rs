@@ -1,0 +1,95 @@
+//! Who looks at the broker sees which boxes are there, and what they have.
+
+use serde_json::Value;
+
+use crate::boxes::{logged, named_root, start, start_box};
+use crate::broker::{Broker, Setup};
+use crate::mqtt::Peer;
+use crate::tools::{mosquitto, run};
+
+const ONLINE: &str = "ledge/v1/box/online";
+const REPORTED: &str = "ledge/v1/box/reported";
+
+/// Waits for a message of the topic with this text.
+#[track_caller]
+fn wait_for(peer: &Peer, topic: &str, text: &str) {
+    loop {
+        let message = peer.receive();
+        if message.topic == topic && message.text() == text {
+            return;
+        }
+    }
+}
+
+/// What the broker keeps for a topic, for somebody who comes later.
+#[track_caller]
+fn kept(broker: &Broker, topic: &str) -> String {
+    run(mosquitto("mosquitto_sub", broker).args(["-V", "5", "-W", "30", "-C", "1", "-t", topic])).trim().to_owned()
+}
+
+#[test]
+fn a_box_is_online_until_it_is_stopped_or_killed() {
+    let broker = Broker::new();
+    let peer = Peer::subscribed(&broker, "watcher", ONLINE);
+    let daemon = start_box(&broker);
+    wait_for(&peer, ONLINE, "online");
+    assert_eq!(kept(&broker, ONLINE), "online");
+    // By the last will, which the broker sends.
+    let root = daemon.kill();
+    wait_for(&peer, ONLINE, "offline");
+    assert_eq!(kept(&broker, ONLINE), "offline");
+    let mut daemon = start(root);
+    wait_for(&peer, ONLINE, "online");
+    daemon.signal("TERM");
+    assert!(daemon.wait().success());
+    wait_for(&peer, ONLINE, "offline");
+    assert_eq!(kept(&broker, ONLINE), "offline");
+}
+
+#[test]
+fn a_report_says_which_models_are_there() {
+    let broker = Broker::new();
+    let _daemon = start_box(&broker);
+    let report: Value = serde_json::from_str(&kept(&broker, REPORTED)).unwrap();
+    assert!(report.to_string().contains("add_sub"), "{report}");
+    assert!(report.to_string().contains(env!("CARGO_PKG_VERSION")), "{report}");
+}
+
+#[test]
+fn a_broker_that_forgot_a_box_is_told_again() {
+    let mut broker = Broker::new();
+    let daemon = start_box(&broker);
+    for restart in 1..=2 {
+        broker.stop();
+        // Without persistence: what is kept afterwards was published afterwards.
+        broker.start_again();
+        logged(&daemon, "subscribed", restart + 1);
+        assert_eq!(kept(&broker, ONLINE), "online");
+        assert!(kept(&broker, REPORTED).contains("add_sub"));
+    }
+}
+
+#[test]
+fn a_broker_that_says_offline_after_its_own_restart_is_put_right() {
+    // A broker that keeps messages may publish the last will of a box whose connection its own end broke.
+    let mut broker = Setup::new().persistent_when_killed().start();
+    let daemon = start_box(&broker);
+    broker.kill();
+    broker.start_again();
+    logged(&daemon, "connected to the broker", 2);
+    let peer = Peer::subscribed(&broker, "watcher", ONLINE);
+    wait_for(&peer, ONLINE, "online");
+    assert_eq!(kept(&broker, ONLINE), "online");
+}
+
+#[test]
+fn boxes_are_told_apart() {
+    let broker = Broker::new();
+    let first = start(named_root(&broker, "first"));
+    let _second = start(named_root(&broker, "second"));
+    let peer = Peer::subscribed(&broker, "watcher", "ledge/v1/+/online");
+    wait_for(&peer, "ledge/v1/second/online", "online");
+    drop(first);
+    wait_for(&peer, "ledge/v1/first/online", "offline");
+    assert_eq!(kept(&broker, "ledge/v1/second/online"), "online");
+}
