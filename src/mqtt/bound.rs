@@ -16,6 +16,7 @@ use crate::principal::Principal;
 use crate::protocol::call::{self, Answered, Call, Form};
 use crate::protocol::{Target, status};
 use crate::serving::Serving;
+use crate::telemetry::messages::InFlight;
 
 /// A message for one binding.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub struct BoundMessage {
     pub delivery: Option<Delivery>,
     /// Whether it may have been answered before.
     pub duplicate: bool,
+    /// Counts the content as held, also while a rate limit keeps it.
+    pub held: InFlight,
 }
 
 /// What came of a message.
@@ -48,11 +51,6 @@ pub struct Outcome {
 }
 
 impl BoundMessage {
-    /// Bytes that it holds.
-    pub fn held(&self) -> usize {
-        self.payload.len()
-    }
-
     /// Asks the model, and writes what is to be published.
     pub async fn run(self, serving: &Serving, device: &DeviceName) -> Outcome {
         let config = self.binding.config();

@@ -6,19 +6,20 @@ use std::time::Instant;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::answer::{self, Failure};
+use super::answer::{self, Failure, ReturnPath};
 use super::bindings::{Binding, Bindings};
 use super::bound::{BoundMessage, Outcome};
 use super::client::packet::{Incoming, Kept, Message, Outgoing, Qos, Reason, Received, Subscription};
 use super::client::session::{Delivery, Event, Outbound, Session, Step};
 use super::complaints::Complaints;
 use super::rate::{Newest, Offer};
-use super::request::{Request, Unanswered};
+use super::request::{Request, Unanswered, too_large};
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
 use crate::egress::Content;
+use crate::names::DeviceName;
 use crate::serving::Serving;
 use crate::shutdown::Shutdown;
-use crate::telemetry::messages::{self, InFlight, MessageKind, MessageStatistics};
+use crate::telemetry::messages::{self, MessageKind, MessageStatistics};
 
 /// More messages than this are not dealt with at a time: the next ones get status 429.
 const MOST_IN_PROGRESS: usize = 4096;
@@ -29,8 +30,8 @@ const MOST_TOPICS: usize = 4096;
 /// What is taken and held at most.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// The largest packet whose payload is taken, in bytes.
-    pub packet: usize,
+    /// The largest payload, in bytes.
+    pub payload: usize,
     /// The most bytes of requests being answered and answers on their way.
     pub memory: usize,
 }
@@ -50,7 +51,6 @@ pub struct Desk {
     results: UnboundedSender<Finished>,
     finished: UnboundedReceiver<Finished>,
     in_progress: usize,
-    held: usize,
     complaints: Complaints,
     /// Whether nothing new is taken any more.
     closing: bool,
@@ -69,24 +69,26 @@ struct Bound {
 #[derive(Debug)]
 pub struct Finished {
     delivery: Option<Delivery>,
-    held: usize,
     answer: Option<Message>,
-    /// The name of the binding and why it has no result.
+    /// Which binding has no result, and why.
     failed: Option<(Arc<Binding>, Failure)>,
-    _gauge: InFlight,
 }
 
-/// Sends its message when it is dropped, so that even a task that panics is missed by nobody.
+/// Reports its message as dealt with when it is dropped, so that even a task that panics is missed by nobody.
 struct OnEnd {
     results: UnboundedSender<Finished>,
     finished: Option<Finished>,
+    /// Where it is said that a call broke off.
+    path: Option<(ReturnPath, DeviceName)>,
 }
 
 impl Drop for OnEnd {
     fn drop(&mut self) {
-        if let Some(finished) = self.finished.take() {
-            let _ = self.results.send(finished);
+        let Some(mut finished) = self.finished.take() else { return };
+        if let (None, Some((path, device))) = (&finished.answer, &self.path) {
+            finished.answer = Some(path.failure(device, &Failure::new(500, "the call broke off"), &[]));
         }
+        let _ = self.results.send(finished);
     }
 }
 
@@ -131,7 +133,6 @@ impl Desk {
             results,
             finished,
             in_progress: 0,
-            held: 0,
             complaints: Complaints::default(),
             closing: false,
             lacks_subscription: false,
@@ -146,7 +147,8 @@ impl Desk {
     /// Whether another message may be read, while the connection itself holds `held` bytes.
     pub fn may_read(&self, held: usize) -> bool {
         self.closing
-            || (self.in_progress < MOST_IN_PROGRESS && self.held + self.session.held() + held < self.limits.memory)
+            || (self.in_progress < MOST_IN_PROGRESS
+                && self.statistics.held() + self.session.held() + held < self.limits.memory)
     }
 
     /// Whether this box shares the work of a group.
@@ -234,7 +236,7 @@ impl Desk {
     ) {
         let of_group = route.as_ref().is_ok_and(|route| Some(&route.owner) == self.topics.group.as_ref());
         let topic = received.message.topic.clone();
-        let request = Request::read(route, received, now, self.limits.packet).and_then(|request| {
+        let request = Request::read(route, received, now, self.limits.payload).and_then(|request| {
             // The answer would be taken for a device's message.
             let loops = self.bindings.iter().any(|bound| bound.binding.config().topic.matches(&request.path().topic));
             if loops { Err(Unanswered::ForbiddenResponseTopic) } else { Ok(request) }
@@ -250,11 +252,12 @@ impl Desk {
             let answer = request.refuse(&self.topics.device, &failure);
             return self.answer(answer, delivery);
         }
-        let (serving, device, held) = (self.serving.clone(), self.topics.device.clone(), request.held());
-        let broken = request.refuse(&device, &Failure::new(500, "the call broke off"));
-        let mut end = self.begin(delivery, held, Some(broken));
+        let (serving, device) = (self.serving.clone(), self.topics.device.clone());
+        let held = self.statistics.hold(request.held());
+        let mut end = self.begin(delivery, Some((request.path().clone(), device.clone())));
         self.shutdown.spawn(async move {
             let (answer, _) = request.run(&serving, &device).await;
+            drop(held);
             if let Some(finished) = &mut end.finished {
                 finished.answer = Some(answer);
             }
@@ -262,12 +265,10 @@ impl Desk {
     }
 
     /// Counts a message in; its end counts it out.
-    fn begin(&mut self, delivery: Option<Delivery>, held: usize, answer: Option<Message>) -> OnEnd {
+    fn begin(&mut self, delivery: Option<Delivery>, path: Option<(ReturnPath, DeviceName)>) -> OnEnd {
         self.in_progress += 1;
-        self.held += held;
-        let gauge = self.statistics.hold(held);
-        let finished = Finished { delivery, held, answer, failed: None, _gauge: gauge };
-        OnEnd { results: self.results.clone(), finished: Some(finished) }
+        let finished = Finished { delivery, answer: None, failed: None };
+        OnEnd { results: self.results.clone(), finished: Some(finished), path }
     }
 
     fn ignore(&mut self, topic: &TopicName, why: Unanswered, delivery: Option<Delivery>, now: Instant) {
@@ -292,6 +293,7 @@ impl Desk {
     fn bound(&mut self, received: Received, delivery: Option<Delivery>, now: Instant) {
         let Received { message, duplicate, oversized, .. } = received;
         let Message { topic: source, payload, properties, .. } = message;
+        let oversized = oversized.or(Some(payload.len()).filter(|size| *size > self.limits.payload));
         let matching: Vec<(usize, Result<TopicName, _>)> = (self.bindings.iter().enumerate())
             .filter_map(|(index, bound)| {
                 let config = bound.binding.config();
@@ -312,7 +314,7 @@ impl Desk {
             let Some(Bound { binding, rate }) = self.bindings.get_mut(index) else { continue };
             let failure = match (&publish, oversized) {
                 (Err(error), _) => Some(Failure::new(400, error.to_string())),
-                (_, Some(size)) => Some(Failure::new(413, format!("the message has {size} bytes"))),
+                (_, Some(size)) => Some(too_large(size, self.limits.payload)),
                 _ => None,
             };
             let (Ok(publish), None) = (publish, &failure) else {
@@ -332,6 +334,7 @@ impl Desk {
                 arrived: now,
                 delivery,
                 duplicate,
+                held: self.statistics.hold(payload.len()),
             };
             let offer = match rate {
                 Some(rate) => rate.offer(&source, bound, now),
@@ -350,7 +353,7 @@ impl Desk {
 
     fn start(&mut self, bound: BoundMessage) {
         let (serving, device) = (self.serving.clone(), self.topics.device.clone());
-        let mut end = self.begin(bound.delivery, bound.held(), None);
+        let mut end = self.begin(bound.delivery, None);
         let binding = bound.binding.clone();
         self.shutdown.spawn(async move {
             let Outcome { message, failure } = bound.run(&serving, &device).await;
@@ -387,9 +390,8 @@ impl Desk {
     /// Takes a message that has been dealt with, and all others that are.
     pub fn finish(&mut self, finished: Finished, now: Instant) {
         let mut next = Some(finished);
-        while let Some(Finished { delivery, held, answer, failed, .. }) = next {
+        while let Some(Finished { delivery, answer, failed }) = next {
             self.in_progress -= 1;
-            self.held -= held;
             if let Some((binding, failure)) = failed {
                 if answer.is_none() {
                     self.statistics.answered(failure.status);

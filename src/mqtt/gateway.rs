@@ -87,8 +87,7 @@ impl Gateway {
     /// Answers messages until the shutdown is requested and what is under way has ended.
     pub async fn run(mut self, shutdown: Shutdown) -> Result<(), Infallible> {
         let Some(broker) = self.config.broker.clone() else { return Ok(()) };
-        let limits =
-            Limits { packet: self.config.max_payload_bytes.saturating_add(HEAD), memory: self.config.max_memory_bytes };
+        let limits = Limits { payload: self.config.max_payload_bytes, memory: self.config.max_memory_bytes };
         let bindings = Bindings::new(&self.config.bindings);
         let (serving, statistics) = (self.serving.clone(), self.statistics.clone());
         let mut desk = Desk::new(self.topics.clone(), &bindings, serving, statistics, limits, shutdown.clone());
@@ -96,7 +95,7 @@ impl Gateway {
         let mut told = String::new();
         loop {
             let connected = tokio::select! {
-                connected = self.connect(limits) => connected,
+                connected = self.connect() => connected,
                 () = shutdown.requested() => return Ok(()),
             };
             let began = Instant::now();
@@ -122,7 +121,8 @@ impl Gateway {
                 backoff.give_way();
             }
             let pause = backoff.pause(random());
-            let (reason, retry_in_ms) = (failed.to_string(), pause.as_millis());
+            let reason = failed.to_string();
+            let retry_in_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
             // Once: a broker that is away for a night is no news.
             if told == reason {
                 tracing::debug!(%broker, reason, retry_in_ms, "the broker is not connected");
@@ -138,7 +138,7 @@ impl Gateway {
     }
 
     /// Connects with MQTT 5, or with 3.1.1 where the broker or the configuration wants that.
-    async fn connect(&self, limits: Limits) -> Result<Connection, Failed> {
+    async fn connect(&self) -> Result<Connection, Failed> {
         let versions: &[Version] = match self.config.protocol {
             Protocol::Auto => &[Version::V5, Version::V311],
             Protocol::V5 => &[Version::V5],
@@ -146,9 +146,10 @@ impl Gateway {
         };
         let destination = destination(&self.config);
         let connect = connect(&self.config, &self.topics)?;
+        let max_packet = self.config.max_payload_bytes.saturating_add(HEAD);
         let mut last = ConnectionError::Ended;
         for version in versions {
-            match Connection::open(&self.egress, &destination, *version, connect.clone(), limits.packet).await {
+            match Connection::open(&self.egress, &destination, *version, connect.clone(), max_packet).await {
                 Err(refused @ ConnectionError::Refused { reason: Reason::UNSUPPORTED_VERSION, .. }) => last = refused,
                 other => return Ok(other?),
             }

@@ -46,12 +46,12 @@ pub enum Unanswered {
 }
 
 impl Request {
-    /// Reads a message to `topic`, which says `route`. Taken at `arrived`.
+    /// Reads a message whose topic says `route`. Taken at `arrived`.
     pub fn read(
         route: Result<InferRoute, InvalidRoute>,
         received: Received,
         arrived: Instant,
-        max_packet: usize,
+        max_payload: usize,
     ) -> Result<Self, Unanswered> {
         let Received { message, duplicate, oversized, .. } = received;
         let Message { payload: body, qos, retain, properties, .. } = message;
@@ -65,11 +65,9 @@ impl Request {
         let result_topic = route.as_ref().ok().map(|route| DeviceTopics::result(&route.owner, &route.model));
         let topic = response_topic.or(result_topic).ok_or(Unanswered::NoModel)?;
         let principal = Principal::Mqtt(topic.as_str().into());
+        let oversized = oversized.or(Some(body.len()).filter(|size| *size > max_payload));
         let call = match (oversized, route) {
-            (Some(size), _) => Err(Failure::new(
-                413,
-                format!("the message has {size} bytes, more than {max_packet} (mqtt.max_payload_bytes)"),
-            )),
+            (Some(size), _) => Err(too_large(size, max_payload)),
             (None, Err(invalid)) => Err(Failure::new(404, invalid.to_string())),
             (None, Ok(route)) => {
                 let target = Target { model: route.model, version: route.version };
@@ -106,6 +104,11 @@ impl Request {
             Err(failure) => (self.path.failure(device, &failure, &self.body), failure.status),
         }
     }
+}
+
+/// The refusal of a message of `size` bytes.
+pub fn too_large(size: usize, limit: usize) -> Failure {
+    Failure::new(413, format!("the message has {size} bytes, more than {limit} (mqtt.max_payload_bytes)"))
 }
 
 /// A response topic may be anybody's, but of Ledge's own only one for results: an answer that lands on a box's `online`

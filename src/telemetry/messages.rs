@@ -201,6 +201,11 @@ impl MessageStatistics {
         InFlight { counters: self.counters.clone(), bytes }
     }
 
+    /// The bytes that are in flight now.
+    pub fn held(&self) -> usize {
+        usize::try_from(read(&self.counters.in_flight_bytes)).unwrap_or(usize::MAX)
+    }
+
     /// What waits to be sent or acknowledged now.
     pub fn set_outbox(&self, messages: usize, bytes: usize) {
         self.counters.outbox_messages.store(messages as u64, Ordering::Relaxed);
