@@ -28,6 +28,9 @@ const HEAD: usize = 64 << 10;
 /// No more packets are put into the writer while so many bytes are not sent.
 const QUEUED: usize = 256 << 10;
 
+/// So many packets are taken before others have a turn: callers over HTTP wait on the same thread.
+const AT_ONCE: usize = 32;
+
 /// How long the broker has to show a sign of life when asked for one.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -149,7 +152,7 @@ impl Gateway {
         let max_packet = self.config.max_payload_bytes.saturating_add(HEAD);
         let mut last = ConnectionError::Ended;
         for version in versions {
-            match Connection::open(&self.egress, &destination, *version, connect.clone(), max_packet).await {
+            match open(&self.egress, &destination, *version, connect.clone(), max_packet).await {
                 Err(refused @ ConnectionError::Refused { reason: Reason::UNSUPPORTED_VERSION, .. }) => last = refused,
                 other => return Ok(other?),
             }
@@ -184,6 +187,7 @@ impl Gateway {
                 return farewell(writer).await;
             }
             let now = Instant::now();
+            desk.start_due(now);
             if desk.lacks_subscription() && now >= resubscribe {
                 resubscribe = now + RESUBSCRIBE.min(self.config.reconnect_max());
                 desk.subscribe();
@@ -193,28 +197,28 @@ impl Gateway {
                 desk.session().ping();
                 continue;
             }
-            let wake = [Some(pulse.next()), desk.next_due(), desk.lacks_subscription().then_some(resubscribe)];
-            let wake = wake.into_iter().flatten().min().unwrap_or_else(|| pulse.next());
+            let wake = [desk.next_due(), desk.lacks_subscription().then_some(resubscribe)];
+            let wake = wake.into_iter().flatten().fold(pulse.next(), Instant::min);
             tokio::select! {
+                // What leaves goes before what comes: an answer makes room, a request takes it.
                 biased;
                 () = shutdown.requested(), if phase == Phase::Open => {}
                 sent = writer.flush(), if writer.queued() > 0 => {
                     sent?;
                     pulse.sent(Instant::now());
                 }
-                packet = reader.next(), if desk.may_read(reader.held()) => {
-                    let now = Instant::now();
-                    pulse.heard();
-                    take(packet?, &mut reader, desk, now)?;
-                    // What was begun has its turn before more is read.
-                    tokio::task::yield_now().await;
-                }
                 finished = desk.finished() => desk.finish(finished, Instant::now()),
                 changed = self.reported.changed(), if reporting => {
                     reporting = changed.is_ok();
                     self.report(desk);
                 }
-                () = tokio::time::sleep_until(wake.into()) => desk.start_due(Instant::now()),
+                packet = reader.next(), if desk.may_read(reader.held()) => {
+                    pulse.heard();
+                    take(packet?, &mut reader, desk, Instant::now())?;
+                    // What was begun has its turn before more is read.
+                    tokio::task::yield_now().await;
+                }
+                () = tokio::time::sleep_until(wake.into()) => {}
             }
         }
     }
@@ -244,6 +248,30 @@ impl Gateway {
     }
 }
 
+/// Connects; where the broker keeps no messages or knows no QoS 1, with a last will that needs neither.
+async fn open(
+    egress: &Egress,
+    to: &Destination,
+    version: Version,
+    mut connect: Connect,
+    max_packet: usize,
+) -> Result<Connection, ConnectionError> {
+    loop {
+        let opened = Connection::open(egress, to, version, connect.clone(), max_packet).await;
+        match (&opened, &mut connect.will) {
+            (Err(ConnectionError::Refused { reason: Reason::RETAIN_NOT_SUPPORTED, .. }), Some(will)) if will.retain => {
+                will.retain = false;
+            }
+            (Err(ConnectionError::Refused { reason: Reason::QOS_NOT_SUPPORTED, .. }), Some(will))
+                if will.qos != Qos::AtMostOnce =>
+            {
+                will.qos = Qos::AtMostOnce;
+            }
+            _ => return opened,
+        }
+    }
+}
+
 /// Puts what the session wants to send into the writer, up to a measure.
 fn send(writer: &mut Writer, desk: &mut Desk) -> Result<(), ConnectionError> {
     while writer.queued() < QUEUED {
@@ -257,17 +285,28 @@ fn send(writer: &mut Writer, desk: &mut Desk) -> Result<(), ConnectionError> {
     Ok(())
 }
 
-/// Takes a packet, and all others that came with it, as long as there is room.
+/// Takes a packet, and some of those that came with it, as long as there is room.
 fn take(packet: Incoming, reader: &mut Reader, desk: &mut Desk, now: Instant) -> Result<(), ConnectionError> {
-    let mut next = Some(packet);
-    while let Some(packet) = next {
-        match desk.session().receive(packet) {
-            Event::Disconnected(reason, text) => return Err(ConnectionError::Disconnected { reason, text }),
-            event => desk.take(event, now),
+    let mut packet = packet;
+    for _ in 1..AT_ONCE {
+        receive(packet, desk, now)?;
+        let here = if desk.may_read(reader.held()) { reader.next_here()? } else { None };
+        match here {
+            Some(next) => packet = next,
+            None => return Ok(()),
         }
-        next = if desk.may_read(reader.held()) { reader.next_here()? } else { None };
     }
-    Ok(())
+    receive(packet, desk, now)
+}
+
+fn receive(packet: Incoming, desk: &mut Desk, now: Instant) -> Result<(), ConnectionError> {
+    match desk.session().receive(packet) {
+        Event::Disconnected(reason, text) => Err(ConnectionError::Disconnected { reason, text }),
+        event => {
+            desk.take(event, now);
+            Ok(())
+        }
+    }
 }
 
 async fn farewell(mut writer: Writer) -> Result<(), ConnectionError> {

@@ -87,6 +87,15 @@ pub fn call(peer: &Peer, id: &str) -> Vec<Message> {
     before
 }
 
+/// Calls until there is an answer: the box may be on its way.
+#[track_caller]
+pub fn call_until_answered(peer: &Peer) {
+    wait_until("an answer", || {
+        peer.send(Outgoing::add_sub("there?", 2.0).answer_to("answers"));
+        peer.receive_within(Duration::from_millis(500)).is_some()
+    });
+}
+
 /// The answer to a request, and what came before it.
 #[track_caller]
 pub fn receive(peer: &Peer, id: &str) -> (Vec<Message>, Message) {

@@ -188,8 +188,8 @@ fn a_broker_that_is_away_when_the_box_starts_is_waited_for() {
     broker.stop();
     let daemon = root(&broker).start();
     let line = logged(&daemon, "the broker is not connected", 1);
-    assert!(line["reason"].as_str().is_some_and(|reason| reason.to_lowercase().contains("refuses")), "{line}");
-    assert!(line["retry_in_ms"].as_u64().is_some(), "{line}");
+    assert!(line["reason"].as_str().is_some_and(|reason| reason.contains("refuse")), "{line}");
+    assert!(line["retry_in_ms"].as_str().is_some_and(|pause| pause.parse::<u64>().is_ok()), "{line}");
     assert_eq!(daemon.client().get("/v2/health/ready").status, 200, "HTTP does not wait for a broker");
     broker.start_again();
     logged(&daemon, "subscribed", 1);

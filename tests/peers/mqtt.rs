@@ -186,7 +186,7 @@ impl Shared {
             None,
         );
         stream.write_all(&encode(&connect))?;
-        let mut buffer = BytesMut::new();
+        let (mut buffer, mut chunk) = (BytesMut::new(), vec![0; 1 << 16]);
         let mut heard = Instant::now();
         loop {
             match Packet::read(&mut buffer, None) {
@@ -197,7 +197,6 @@ impl Shared {
                 Err(Error::InsufficientBytes(_)) => {}
                 Err(error) => return Err(std::io::Error::other(format!("{error:?}"))),
             }
-            let mut chunk = [0; 1 << 16];
             match stream.read(&mut chunk) {
                 Ok(0) => return Ok(()),
                 Ok(length) => {
@@ -281,7 +280,9 @@ impl State {
                 Packet::Subscribe(subscribe)
             })
             .collect();
-        packets.iter().for_each(|packet| self.write(packet));
+        for packet in &packets {
+            self.write(packet);
+        }
     }
 
     /// What the broker has not acknowledged goes out again, in the same order and with the same numbers.
@@ -291,7 +292,9 @@ impl State {
             .iter()
             .map(|publish| Packet::Publish(Publish { dup: true, ..publish.clone() }))
             .collect();
-        again.iter().for_each(|packet| self.write(packet));
+        for packet in &again {
+            self.write(packet);
+        }
     }
 
     fn send_waiting(&mut self) {

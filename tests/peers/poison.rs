@@ -128,8 +128,12 @@ fn ten_megabytes_to_a_limit_of_one_are_answered_413() {
     // What is just within the limit is read.
     let mut fits = add_sub("fits", 2.0).to_string().into_bytes();
     fits.resize(1 << 20, b' ');
-    scene.peer.send(Outgoing::new(INFER, fits).answer_to("answers"));
+    scene.peer.send(Outgoing::new(INFER, fits.clone()).answer_to("answers"));
     assert_eq!(scene.peer.receive().id(), "fits");
+    // And a byte more is not.
+    fits.push(b' ');
+    scene.peer.send(Outgoing::new(INFER, fits).answer_to("answers"));
+    assert_eq!(scene.peer.receive().status(), 413);
     assert_eq!(lines(&scene.daemon, "connected to the broker").len(), 1, "the connection held");
 }
 

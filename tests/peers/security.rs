@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::boxes::{call, lines, logged, receive, root, root_at, start, wait_until};
+use crate::boxes::{call, call_until_answered, lines, logged, receive, root, root_at, start};
 use crate::broker::{Broker, Setup};
 use crate::certificates::{Authority, Identity};
 use crate::daemon::{TestDaemon, TestRoot, write};
@@ -169,8 +169,5 @@ fn a_refused_subscription_is_named_and_renewed_when_it_is_allowed() {
     // The broker cuts off those whose rules change, so that they connect and subscribe again.
     broker.control(&["addRoleACL", "anyone", "subscribePattern", "#", "allow", "1"]);
     let peer = Peer::subscribed(&broker, "caller", "answers");
-    wait_until("an answer", || {
-        peer.send(Outgoing::add_sub("1", 2.0).answer_to("answers"));
-        peer.receive_within(std::time::Duration::from_millis(500)).is_some()
-    });
+    call_until_answered(&peer);
 }

@@ -64,6 +64,11 @@ impl Reason {
     /// Another client connected with the same client id.
     pub const SESSION_TAKEN_OVER: Self = Self(0x8E);
 
+    /// The broker keeps no messages.
+    pub const RETAIN_NOT_SUPPORTED: Self = Self(0x9A);
+    /// The broker does not know this QoS.
+    pub const QOS_NOT_SUPPORTED: Self = Self(0x9B);
+
     /// Whether it tells of a failure.
     pub fn is_failure(self) -> bool {
         self.0 >= 0x80
