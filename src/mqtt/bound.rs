@@ -13,7 +13,7 @@ use super::request::form;
 use super::topics::TopicName;
 use crate::names::DeviceName;
 use crate::principal::Principal;
-use crate::protocol::call::{self, Answered, Call, Form};
+use crate::protocol::call::{self, Answered, Call, Form, LARGE_JSON};
 use crate::protocol::{Target, status};
 use crate::serving::Serving;
 
@@ -77,7 +77,10 @@ impl BoundMessage {
     async fn answer(&self, serving: &Serving) -> Result<Answered, Failure> {
         let config = self.binding.config();
         let bad = |error: &dyn std::fmt::Display| Failure::new(400, error.to_string());
-        let taken = self.binding.request(&self.payload, self.content_type.as_deref()).map_err(|error| bad(&error))?;
+        let (binding, payload, content_type) = (self.binding.clone(), self.payload.clone(), self.content_type.clone());
+        let json = if self.binding.reads_json() { payload.len() } else { 0 };
+        let taken = parse(json, move || binding.request(&payload, content_type.as_deref())).await;
+        let taken = taken.map_err(|error| bad(&error))?;
         let (body, form) = match taken {
             Extracted::Photograph(photograph) => (photograph, Form::Photograph),
             Extracted::Whole(body) => {
@@ -87,7 +90,8 @@ impl BoundMessage {
             Extracted::Rows(rows) => {
                 let model = serving.repository().pin(&config.model, config.version);
                 let model = model.map_err(|error| Failure::new(status::of_pin(&error), error.to_string()))?;
-                let body = request_of_rows(&rows, &model.signature).map_err(|error| bad(&error))?;
+                let body = parse(json, move || request_of_rows(&rows, &model.signature)).await;
+                let body = body.map_err(|error| bad(&error))?;
                 (body, Form::Tensors { header_length: None })
             }
         };
@@ -101,7 +105,32 @@ impl BoundMessage {
         };
         let principal = Principal::Mqtt(self.source.as_str().into());
         let mut answered = call::answer(serving, call, &principal).await?;
-        answered.body = self.binding.answer(&answered.body).map_err(|error| Failure::new(500, error.to_string()))?;
+        let (binding, body) = (self.binding.clone(), answered.body.clone());
+        let json = if config.select.is_some() { body.len() } else { 0 };
+        let selected = parse(json, move || binding.answer(&body)).await;
+        answered.body = selected.map_err(|error| Failure::new(500, error.to_string()))?;
         Ok(answered)
+    }
+}
+
+/// Does `work` on so many bytes of JSON; on many not here, where it would keep every other message waiting.
+async fn parse<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
+    if bytes <= LARGE_JSON {
+        return work();
+    }
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_json_that_takes_its_time_is_read_on_another_thread() {
+        let here = thread::current().id();
+        assert_eq!(parse(LARGE_JSON, || thread::current().id()).await, here);
+        assert_ne!(parse(LARGE_JSON + 1, || thread::current().id()).await, here);
     }
 }
