@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::answer::{self, Failure};
@@ -102,6 +103,12 @@ fn subscriptions(topics: &DeviceTopics, bindings: &Bindings) -> Vec<Subscription
     let own = own.map(|filter| (filter, Qos::AtLeastOnce, Kept::Never));
     let bound = bindings.subscriptions(topics.group.as_ref()).into_iter();
     own.chain(bound.map(|(filter, qos)| (filter, qos, Kept::IfNew))).map(subscription).collect()
+}
+
+/// Whether a message on a binding's topic is nothing but the end of a retained one (section 3.3.1.3): there is nothing to
+/// ask a model about. The payload of an oversized message is empty as well.
+pub fn is_clearing(payload: &Bytes, oversized: Option<usize>) -> bool {
+    payload.is_empty() && oversized.is_none()
 }
 
 impl Desk {
@@ -292,6 +299,9 @@ impl Desk {
     fn bound(&mut self, received: Received, delivery: Option<Delivery>, now: Instant) {
         let Received { message, duplicate, oversized, .. } = received;
         let Message { topic: source, payload, properties, .. } = message;
+        if is_clearing(&payload, oversized) {
+            return self.settle(delivery, Reason::SUCCESS);
+        }
         let matching: Vec<(usize, Result<TopicName, _>)> = (self.bindings.iter().enumerate())
             .filter_map(|(index, bound)| {
                 let config = bound.binding.config();
@@ -464,3 +474,6 @@ impl Desk {
         self.statistics.set_outbox(self.session.unsent(), self.session.held());
     }
 }
+
+#[cfg(test)]
+mod tests;
