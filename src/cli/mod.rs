@@ -48,7 +48,7 @@ Examples:
   ledge top                                     what a running server does
   ledge bench efficientnet_lite0                how fast it answers, here and over HTTP
   ledge models list                             which there are, and which load
-  ledge mqtt bindings                           which messages go to which model
+  ledge mqtt try cameras/door coffee.png        what a message would lead to
   ledge config show                             what is set, and where
 
 Exit codes:
@@ -103,7 +103,7 @@ pub enum Command {
     Bench(Box<bench::BenchArgs>),
     /// Look at the models of the repository.
     Models(models::ModelsArgs),
-    /// Look at what the configuration binds to models over MQTT.
+    /// Look at what this box does over MQTT: its bindings, and a message tried out.
     Mqtt(mqtt::MqttArgs),
     /// Measure how a model runs best on this machine, and remember it.
     ///

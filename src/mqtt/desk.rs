@@ -91,7 +91,8 @@ impl Drop for OnEnd {
     }
 }
 
-fn subscriptions(topics: &DeviceTopics, bindings: &Bindings) -> Vec<Subscription> {
+/// Everything that a box asks its broker for.
+pub fn subscriptions(topics: &DeviceTopics, bindings: &Bindings) -> Vec<Subscription> {
     // A box's own messages are nothing for it to answer; for a shared subscription that cannot be asked for.
     let subscription = |(filter, qos, kept): (TopicFilter, Qos, Kept)| Subscription {
         no_local: !filter.is_shared(),
@@ -241,11 +242,8 @@ impl Desk {
     ) {
         let of_group = route.as_ref().is_ok_and(|route| Some(&route.owner) == self.topics.group.as_ref());
         let topic = received.message.topic.clone();
-        let request = Request::read(route, received, now, self.limits.packet).and_then(|request| {
-            // The answer would be taken for a device's message.
-            let loops = self.bindings.iter().any(|bound| bound.binding.config().topic.matches(&request.path().topic));
-            if loops { Err(Unanswered::ForbiddenResponseTopic) } else { Ok(request) }
-        });
+        let request = Request::read(route, received, now, self.limits.packet)
+            .and_then(|request| request.unless_loop(self.bindings.iter().map(|bound| &bound.binding)));
         let request = match request {
             Ok(request) => request,
             Err(why) => return self.ignore(&topic, why, delivery, now),

@@ -60,9 +60,11 @@ pub struct Gateway {
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
-enum Failed {
+pub enum Failed {
+    /// It could not be made, or ended.
     #[error(transparent)]
     Connection(#[from] ConnectionError),
+    /// The password cannot be read.
     #[error("the password cannot be read: {0}")]
     Password(#[from] SecretError),
 }
@@ -87,8 +89,7 @@ impl Gateway {
     /// Answers messages until the shutdown is requested and what is under way has ended.
     pub async fn run(mut self, shutdown: Shutdown) -> Result<(), Infallible> {
         let Some(broker) = self.config.broker.clone() else { return Ok(()) };
-        let limits =
-            Limits { packet: self.config.max_payload_bytes.saturating_add(HEAD), memory: self.config.max_memory_bytes };
+        let limits = limits(&self.config);
         let bindings = Bindings::new(&self.config.bindings);
         let (serving, statistics) = (self.serving.clone(), self.statistics.clone());
         let mut desk = Desk::new(self.topics.clone(), &bindings, serving, statistics, limits, shutdown.clone());
@@ -137,23 +138,9 @@ impl Gateway {
         }
     }
 
-    /// Connects with MQTT 5, or with 3.1.1 where the broker or the configuration wants that.
     async fn connect(&self, limits: Limits) -> Result<Connection, Failed> {
-        let versions: &[Version] = match self.config.protocol {
-            Protocol::Auto => &[Version::V5, Version::V311],
-            Protocol::V5 => &[Version::V5],
-            Protocol::V311 => &[Version::V311],
-        };
-        let destination = destination(&self.config);
         let connect = connect(&self.config, &self.topics)?;
-        let mut last = ConnectionError::Ended;
-        for version in versions {
-            match Connection::open(&self.egress, &destination, *version, connect.clone(), limits.packet).await {
-                Err(refused @ ConnectionError::Refused { reason: Reason::UNSUPPORTED_VERSION, .. }) => last = refused,
-                other => return Ok(other?),
-            }
-        }
-        Err(last.into())
+        Ok(open(&self.egress, &self.config, connect, limits).await?)
     }
 
     /// Exchanges packets until the connection breaks, or in the end is closed.
@@ -275,6 +262,34 @@ async fn farewell(mut writer: Writer) -> Result<(), ConnectionError> {
     writer.close().await;
     tracing::debug!("disconnected from the broker");
     Ok(())
+}
+
+/// What is taken and held at most.
+pub fn limits(config: &MqttConfig) -> Limits {
+    Limits { packet: config.max_payload_bytes.saturating_add(HEAD), memory: config.max_memory_bytes }
+}
+
+/// Connects with MQTT 5, or with 3.1.1 where the broker or the configuration wants that.
+pub async fn open(
+    egress: &Egress,
+    config: &MqttConfig,
+    connect: Connect,
+    limits: Limits,
+) -> Result<Connection, ConnectionError> {
+    let versions: &[Version] = match config.protocol {
+        Protocol::Auto => &[Version::V5, Version::V311],
+        Protocol::V5 => &[Version::V5],
+        Protocol::V311 => &[Version::V311],
+    };
+    let destination = destination(config);
+    let mut last = ConnectionError::Ended;
+    for version in versions {
+        match Connection::open(egress, &destination, *version, connect.clone(), limits.packet).await {
+            Err(refused @ ConnectionError::Refused { reason: Reason::UNSUPPORTED_VERSION, .. }) => last = refused,
+            other => return other,
+        }
+    }
+    Err(last)
 }
 
 /// Where the broker is.

@@ -14,3 +14,4 @@ pub mod gateway;
 pub mod rate;
 pub mod request;
 pub mod topics;
+pub mod trial;

@@ -1,10 +1,12 @@
 //! An inference call out of a message, or why it gets no answer.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use super::answer::{Failure, HEADER_LENGTH, ReturnPath, STATUS};
+use super::bindings::Binding;
 use super::client::packet::{Message, Properties, Received};
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, ROOT, TopicName};
 use crate::inference::terms::Priority;
@@ -93,6 +95,12 @@ impl Request {
     /// Where its answer goes.
     pub fn path(&self) -> &ReturnPath {
         &self.path
+    }
+
+    /// Refuses it when its answer would be taken for a device's message, by one of these bindings.
+    pub fn unless_loop<'b>(self, mut bindings: impl Iterator<Item = &'b Arc<Binding>>) -> Result<Self, Unanswered> {
+        let loops = bindings.any(|binding| binding.config().topic.matches(&self.path.topic));
+        if loops { Err(Unanswered::ForbiddenResponseTopic) } else { Ok(self) }
     }
 
     /// Its answer, and the status of that.
