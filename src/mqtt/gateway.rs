@@ -256,7 +256,8 @@ fn take(packet: Incoming, reader: &mut Reader, desk: &mut Desk, now: Instant) ->
     Ok(())
 }
 
-async fn farewell(mut writer: Writer) -> Result<(), ConnectionError> {
+/// Ends a connection in order: the last will is withheld.
+pub async fn farewell(mut writer: Writer) -> Result<(), ConnectionError> {
     writer.put(Content::Protocol, &Outgoing::Disconnect { reason: Reason::SUCCESS })?;
     writer.flush().await?;
     writer.close().await;

@@ -4,6 +4,7 @@ pub mod answer;
 pub mod backoff;
 pub mod bindings;
 pub mod bound;
+pub mod check;
 pub mod client;
 pub mod complaints;
 pub mod config;

@@ -83,6 +83,7 @@ pub fn run(config: &Config, args: &TrialArgs, out: &mut Output) -> anyhow::Resul
         if config.mqtt.broker.is_none() {
             writeln!(out, "No broker is set (mqtt.broker), so no message comes to this box yet.")?;
         }
+        super::note_unnamed(config, &topics, out)?;
         if handled.is_empty() {
             writeln!(out, "{}", nobody(&args.topic, &topics, &bindings))?;
         }
