@@ -185,13 +185,14 @@ fn a_message_without_a_result_says_why_and_fails() {
     let handled = attempt("ledge/v1/box/infer/gone", br#"{"inputs": []}"#, &[]);
     assert!(handled[0]["not_loaded"].as_str().unwrap().contains("no such folder"), "{handled}");
     // With no answer at all.
+    let large = vec![b' '; 70_000];
     for (topic, content, more, why) in [
         ("ledge/v1/box/infer/add_sub", &b"{}"[..], &["--property", "status=200"][..], "it is an answer"),
         ("ledge/v1/box/infer/add_sub", b"{}", &["--response-topic", "plant/x/reading"], "not for results"),
         ("plant/hall/reading", b"{\"temp\": 1}", &[], "the message has nothing at $.zeros"),
         ("plant/hall/reading", b"", &[], "asks for nothing"),
         ("plant/hall/reading", b"{}", &["--set", "mqtt.max_payload_bytes=1024"], "nothing at $.temp"),
-        ("plant/hall/reading", &[b' '; 70_000], &["--set", "mqtt.max_payload_bytes=1024"], "mqtt.max_payload_bytes"),
+        ("plant/hall/reading", &large, &["--set", "mqtt.max_payload_bytes=1024"], "mqtt.max_payload_bytes"),
     ] {
         let handled = attempt(topic, content, more);
         let problem = handled[0]["problem"].as_str().unwrap();

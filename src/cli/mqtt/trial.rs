@@ -18,6 +18,7 @@ use crate::mqtt::client::packet::{Message, Properties, Qos};
 use crate::mqtt::gateway;
 use crate::mqtt::topics::{DeviceTopics, TopicName};
 use crate::mqtt::trial::{Handled, Taker, Trial};
+use crate::names::{DeviceName, ModelName};
 use crate::principal::Principal;
 
 /// The arguments of `ledge mqtt try`.
@@ -106,20 +107,19 @@ fn read(file: &Path) -> anyhow::Result<Bytes> {
 
 /// Why nothing takes a message.
 fn nobody(topic: &TopicName, topics: &DeviceTopics, bindings: &Bindings) -> String {
-    let mut text = format!("Nothing takes {topic}. Calls to this box go to {}", topics.infer());
-    if let Some(group) = topics.group_infer() {
-        text += &format!(", calls to its group to {}", group.unshared());
-    }
+    let group = topics.group_infer().map(|group| format!(", calls to its group to {}", group.unshared()));
     let filters: Vec<_> = bindings.iter().map(|binding| binding.config().topic.as_str()).collect();
-    match filters.as_slice() {
-        [] => text + "; there are no bindings.",
-        filters => text + &format!("; its bindings take {}.", filters.join(", ")),
-    }
+    let bound = match filters.as_slice() {
+        [] => "there are no bindings".to_owned(),
+        filters => format!("its bindings take {}", filters.join(", ")),
+    };
+    let (own, group) = (topics.infer(), group.unwrap_or_default());
+    format!("Nothing takes {topic}. Calls to this box go to {own}{group}; {bound}.")
 }
 
 fn as_json(handled: &Handled) -> Value {
     let mut row = match &handled.taker {
-        Taker::Call { owner } => json!({"by": "call", "owner": owner.as_ref().map(|owner| owner.as_str())}),
+        Taker::Call { owner } => json!({"by": "call", "owner": owner.as_ref().map(DeviceName::as_str)}),
         Taker::Binding { binding, captures } => {
             let max_rate = &binding.config().max_rate;
             json!({"by": "binding", "binding": binding.name(), "captures": captures, "max_rate": max_rate})
@@ -137,7 +137,7 @@ fn as_json(handled: &Handled) -> Value {
         })
     });
     if let Some(row) = row.as_object_mut() {
-        row.insert("model".into(), json!(handled.model.as_ref().map(|model| model.as_str())));
+        row.insert("model".into(), json!(handled.model.as_ref().map(ModelName::as_str)));
         row.insert("not_loaded".into(), json!(handled.not_loaded));
         row.insert("publishes".into(), json!(message));
         row.insert("problem".into(), json!(handled.problem));
