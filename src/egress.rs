@@ -217,6 +217,13 @@ impl Egress {
         account.clone()
     }
 
+    /// Whether a destination may get such content.
+    pub fn permits(&self, to: &Destination, content: Content) -> bool {
+        let address = HostPort::new(&to.host, to.port).ok();
+        let grant = address.and_then(|address| self.0.config.grant(&address).ok());
+        grant.is_some_and(|grant| grant.permits(content))
+    }
+
     /// What went out and came in since the start, by destination.
     pub fn statistics(&self) -> Vec<DestinationStatistics> {
         let accounts = self.0.accounts.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,6 +2,7 @@
 
 mod machine;
 mod models;
+mod mqtt;
 mod runtimes;
 
 use std::fmt::Write as _;
@@ -103,6 +104,7 @@ fn checks(globals: &Globals) -> Vec<Check> {
     };
     checks.extend(machine::checks(&config, Path::new("/")));
     checks.extend(runtimes::checks(&config.runtimes));
+    checks.extend(mqtt::check(&config));
     checks.extend(models::checks(&config));
     checks
 }
@@ -113,7 +115,8 @@ fn defaults(globals: &Globals) -> Config {
     root.map_or_else(Config::packaged, |root| Config::with_root(&root))
 }
 
-fn text(checks: &[Check]) -> String {
+/// The checks in columns, for people.
+pub(super) fn text(checks: &[Check]) -> String {
     let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
     let mut text = String::new();
     for check in checks {

@@ -48,7 +48,8 @@ Examples:
   ledge top                                     what a running server does
   ledge bench efficientnet_lite0                how fast it answers, here and over HTTP
   ledge models list                             which there are, and which load
-  ledge mqtt bindings                           which messages go to which model
+  ledge mqtt try cameras/door coffee.png        what a message would lead to
+  ledge mqtt check                              whether the broker grants what is needed
   ledge config show                             what is set, and where
 
 Exit codes:
@@ -103,7 +104,7 @@ pub enum Command {
     Bench(Box<bench::BenchArgs>),
     /// Look at the models of the repository.
     Models(models::ModelsArgs),
-    /// Look at what the configuration binds to models over MQTT.
+    /// Look at what this box does over MQTT: its bindings, a message tried out, the broker.
     Mqtt(mqtt::MqttArgs),
     /// Measure how a model runs best on this machine, and remember it.
     ///
@@ -116,9 +117,8 @@ pub enum Command {
     Config(config::ConfigArgs),
     /// Say what this machine offers, what is missing and what to do about it.
     ///
-    /// Looks at the configuration, the CPU and the limits on it, memory, disk, the runtimes, and tries every model in each
-    /// runtime. Nothing is changed. The exit
-    /// code is 1 when something must be done before Ledge can work.
+    /// Looks at the configuration, the CPU and the limits on it, memory, disk, the runtimes and the MQTT broker, and tries
+    /// every model in each runtime. Nothing is changed. The exit code is 1 when something must be done before Ledge can work.
     Doctor(doctor::DoctorArgs),
 }
 

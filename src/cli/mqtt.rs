@@ -1,14 +1,17 @@
-//! `ledge mqtt bindings`: what the configuration binds to models, without a broker.
+//! `ledge mqtt`: what this box does with messages, and how it gets along with its broker.
+
+mod bindings;
+pub mod check;
+pub mod trial;
 
 use std::io::Write;
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
 
-use super::{Exit, Globals, Output, models};
-use crate::mqtt::bindings::{Binding, Bindings};
-use crate::mqtt::client::packet::Qos;
-use crate::repository::Repository;
+use super::{Exit, Globals, Output};
+use crate::config::Config;
+use crate::identity::device;
+use crate::mqtt::topics::DeviceTopics;
 
 /// The arguments of `ledge mqtt`.
 #[derive(Debug, Args)]
@@ -30,98 +33,52 @@ pub enum MqttCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Say what this box would do with a message, by doing it here: no broker is needed, and nothing is sent.
+    ///
+    /// The message is taken as one that was published with QoS 1. Its models are loaded in this process and asked. Rate
+    /// limits are told and not applied. The exit code is 1 when nothing takes the message, or something has no result.
+    Try(trial::TrialArgs),
+    /// Connect to the broker and say what it grants: the connection, each subscription, the publishing of answers.
+    ///
+    /// It connects as the server does, under a client id of its own and without a last will, so a running server does not
+    /// notice. A subscription that a group shares is asked for under another group name, so that no call gets lost. One small
+    /// message is published, to the topic ledge/v1/DEVICE/result/check. What a broker withholds from a subscription that it
+    /// has granted, as mosquitto does by its acl_file, is not seen. The exit code is 1 when something is refused.
+    Check(check::CheckArgs),
 }
 
 const EXAMPLES: &str = "\
 Examples:
   ledge mqtt bindings
-  ledge mqtt bindings --json";
+  ledge mqtt try cameras/door/snapshot coffee.png
+  ledge mqtt try ledge/v1/till-7/infer/add_sub request.json
+  ledge mqtt check";
 
 /// Runs the verb.
 pub fn run(globals: &Globals, args: &MqttArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let config = globals.load_config()?;
-    let MqttCommand::Bindings { json } = args.command;
-    let repository = models::repository(&config);
-    let group = config.device.group.as_ref();
-    let bindings = Bindings::new(&config.mqtt.bindings);
-    let mut rows = Vec::new();
-    for binding in bindings.iter() {
-        let mut row = serde_json::to_value(binding.config())?;
-        if let Some(row) = row.as_object_mut() {
-            row.insert("name".into(), json!(binding.name()));
-            row.insert("takes".into(), json!(binding.config().takes()));
-            row.insert("subscription".into(), json!(binding.subscription(group).as_str()));
-            row.insert("problem".into(), json!(problem(binding, &repository)));
-        }
-        rows.push(row);
-    }
-    let exit = if rows.iter().all(|row| row["problem"].is_null()) { Exit::Success } else { Exit::Failure };
-    if json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
-        return Ok(exit);
-    }
-    if config.mqtt.broker.is_none() {
-        writeln!(out, "No broker is set (mqtt.broker), so nothing is subscribed to.")?;
-    }
-    if rows.is_empty() {
-        writeln!(out, "No bindings. A binding is a table [[mqtt.bindings]] in the configuration.")?;
-        return Ok(exit);
-    }
-    table(out, &bindings, &rows)?;
-    Ok(exit)
-}
-
-/// Why the model cannot answer; the model itself is not loaded.
-fn problem(binding: &Binding, repository: &Repository) -> Option<String> {
-    let config = binding.config();
-    let model = &config.model;
-    let on_disk = match repository.names_on_disk() {
-        Ok(names) if !names.contains(model) => {
-            return Some(format!("there is no {model} in {}", repository.path().display()));
-        }
-        Ok(_) => repository.on_disk(model),
-        Err(error) => Err(error),
-    };
-    match on_disk {
-        Err(error) => Some(error.to_string()),
-        Ok((_, versions)) if versions.is_empty() => Some(format!("{model} has no version")),
-        Ok((model_config, versions)) => {
-            let version = config.version?;
-            let served = model_config.version_policy.select(&versions).contains(&version);
-            (!served).then(|| format!("version {version} of {model} is not served"))
-        }
+    match &args.command {
+        MqttCommand::Bindings { json } => bindings::run(&config, *json, out),
+        MqttCommand::Try(args) => trial::run(&config, args, out),
+        MqttCommand::Check(args) => check::run(&config, args, out),
     }
 }
 
-fn table(out: &mut Output, bindings: &Bindings, rows: &[Value]) -> anyhow::Result<()> {
-    let mut lines = vec![["NAME", "TOPIC", "MODEL", "PUBLISH", "TAKES", "RATE", "QOS"].map(str::to_owned)];
-    for binding in bindings.iter() {
-        let config = binding.config();
-        let version = config.version.map_or_else(String::new, |version| format!("/{version}"));
-        let select = config.select.as_ref().map_or_else(String::new, |path| format!(" ({path})"));
-        let qos = match config.qos {
-            Qos::AtMostOnce => "0",
-            Qos::AtLeastOnce => "1",
-        };
-        lines.push([
-            binding.name().to_owned(),
-            format!("{}{}", config.topic, if config.shared { " (shared)" } else { "" }),
-            format!("{}{version}", config.model),
-            format!("{}{select}", config.publish),
-            config.takes(),
-            if config.max_rate.is_set() { format!("{}/s", config.max_rate) } else { "-".into() },
-            format!("{qos}{}", if config.retain { " retain" } else { "" }),
-        ]);
-    }
-    let width = |column: usize| lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<usize> = (0..7).filter_map(width).collect();
-    let problems = std::iter::once(None).chain(rows.iter().map(|row| row["problem"].as_str()));
-    for (line, problem) in lines.iter().zip(problems) {
-        let cells: Vec<String> = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        writeln!(out, "{}", cells.join("  ").trim_end())?;
-        if let Some(problem) = problem {
-            writeln!(out, "  problem: {problem}")?;
-        }
+/// What stands for the name of a box that has none yet.
+const UNNAMED: &str = "unnamed";
+
+/// The topics of this box. Only the server's first start makes a name, so nothing is left behind here.
+pub(super) fn topics(config: &Config) -> anyhow::Result<DeviceTopics> {
+    Ok(match device::load(&config.state.path, &config.device)? {
+        Some(identity) => DeviceTopics { device: identity.id, group: identity.group },
+        None => DeviceTopics { device: UNNAMED.parse()?, group: config.device.group.clone() },
+    })
+}
+
+/// Says that this box has no name yet, where that is so.
+fn note_unnamed(config: &Config, topics: &DeviceTopics, out: &mut Output) -> std::io::Result<()> {
+    if config.device.id.is_none() && topics.device.as_str() == UNNAMED {
+        writeln!(out, "This box has no name yet, the server's first start makes one: {UNNAMED:?} stands for it here.")?;
     }
     Ok(())
 }

@@ -136,6 +136,40 @@ fn bindings_are_listed_with_what_keeps_them_from_working() {
     assert_eq!((exit.unwrap(), text.as_str()), (Exit::Success, "[]\n"));
 }
 
+/// `ledge` with a broker that is none.
+fn with_broker(arguments: &[&str], port: u16) -> (anyhow::Result<Exit>, serde_json::Value) {
+    let broker = format!("mqtt.broker=mqtt://127.0.0.1:{port}");
+    let (exit, text) = ledge(&[arguments, &["--json", "--set", &broker]].concat());
+    (exit, serde_json::from_str(&text).unwrap())
+}
+
+#[test]
+fn a_broker_that_is_not_there_or_says_nothing_is_told_by_check_and_doctor() {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (exit, report) = with_broker(&["mqtt", "check", "--timeout", "1"], port);
+    assert_eq!(exit.unwrap(), Exit::Failure);
+    let silent = serde_json::json!([{"step": "connection", "ok": false, "detail": "no answer within 1 s"}]);
+    assert_eq!((&report["findings"], report["ok"].as_bool()), (&silent, Some(false)));
+    drop(listener);
+    let (exit, report) = with_broker(&["mqtt", "check"], port);
+    assert_eq!((exit.unwrap(), report["findings"].as_array().unwrap().len()), (Exit::Failure, 1));
+    let detail = report["findings"][0]["detail"].as_str().unwrap();
+    assert!(detail.contains("nothing listens on this port"), "{detail}");
+
+    let (exit, report) = with_broker(&["doctor"], port);
+    assert_eq!(exit.unwrap(), Exit::Failure);
+    let checks = report["checks"].as_array().unwrap();
+    let mqtt = checks.iter().find(|check| check["name"] == "mqtt").unwrap();
+    assert_eq!(
+        (mqtt["status"].as_str(), mqtt["detail"].as_str()),
+        (Some("fail"), Some(&*format!("connection: {detail}")))
+    );
+
+    let (exit, _) = ledge(&["mqtt", "check"]);
+    assert!(exit.unwrap_err().to_string().starts_with("no broker is set: mqtt.broker"));
+}
+
 #[test]
 fn doctor_reports_a_bad_configuration_and_looks_on() {
     let (exit, text) = ledge(&["doctor", "--json", "--set", "log.level=loud"]);

@@ -92,7 +92,10 @@ pub(super) fn link(
 impl LinkReader {
     /// Appends what has come to `buffer`; 0 bytes are the end. Cancel-safe: what was not returned is still to be read.
     pub async fn read(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
-        buffer.reserve(READ);
+        // One with room has the size that its owner wants.
+        if buffer.capacity() == buffer.len() {
+            buffer.reserve(READ);
+        }
         let read = self.stream.read_buf(buffer).await.map_err(|error| explained(self.peer.as_ref(), error))?;
         self.account.count_received(read);
         Ok(read)

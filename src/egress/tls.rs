@@ -54,7 +54,7 @@ pub enum TlsError {
         reason: String,
     },
     /// Only one of the two.
-    #[error("a client certificate and its key go together: set both `certificate` and `key`, or neither")]
+    #[error("a client certificate and its key go together: set both `certificate_file` and `key_file`, or neither")]
     Half,
     /// They do not belong together.
     #[error("the key in {key} is not that of the certificate in {certificate}")]
@@ -65,10 +65,10 @@ pub enum TlsError {
         key: SecretFile,
     },
     /// The system trusts nobody.
-    #[error("this machine trusts no CA: install the package ca-certificates, or set `ca` to the file of your own CA")]
+    #[error("this machine trusts no CA: install the package ca-certificates, or set `ca_file` to that of your own CA")]
     NoSystemCa,
     /// An unknown CA.
-    #[error("the server's certificate is not signed by {trusted}; if it comes from another CA, set `ca` to its file")]
+    #[error("the server's certificate is not signed by {trusted}; if it has another CA, set `ca_file` to its file")]
     Untrusted {
         /// Who is trusted.
         trusted: String,
@@ -94,7 +94,7 @@ pub enum TlsError {
         reason: String,
     },
     /// The server wants to know who we are.
-    #[error("the server wants a client certificate: set `certificate` and `key`")]
+    #[error("the server wants a client certificate: set `certificate_file` and `key_file`")]
     CertificateRequired,
     /// The server does not know us.
     #[error("the server does not accept the client certificate in {certificate} (TLS alert {alert})")]

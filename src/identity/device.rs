@@ -82,18 +82,33 @@ pub fn load_or_create(state: &Path, config: &DeviceConfig) -> Result<DeviceIdent
     Ok(DeviceIdentity { id, group: config.group.clone(), fleet: config.fleet.clone() })
 }
 
+/// The same for one who only looks: `None` when the name is yet to be made.
+pub fn load(state: &Path, config: &DeviceConfig) -> Result<Option<DeviceIdentity>, DeviceError> {
+    let id = match &config.id {
+        Some(id) => Some(id.clone()),
+        None => kept(&state.join(FILE))?,
+    };
+    Ok(id.map(|id| DeviceIdentity { id, group: config.group.clone(), fleet: config.fleet.clone() }))
+}
+
 fn kept_or_new(state: &Path) -> Result<DeviceName, DeviceError> {
     let path = state.join(FILE);
+    match kept(&path)? {
+        Some(id) => Ok(id),
+        None => create(state, &path).map_err(|source| DeviceError::Unwritable { path, source }),
+    }
+}
+
+fn kept(path: &Path) -> Result<Option<DeviceName>, DeviceError> {
     let mut text = Vec::new();
     // A name is at most 128 bytes; whatever is longer is damage, and need not be read whole.
-    match File::open(&path).and_then(|file| file.take(1024).read_to_end(&mut text)) {
-        Ok(_) => {
-            String::from_utf8_lossy(&text).trim_end().parse().map_err(|source| DeviceError::Damaged { path, source })
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            create(state, &path).map_err(|source| DeviceError::Unwritable { path, source })
-        }
-        Err(source) => Err(DeviceError::Unreadable { path, source }),
+    match File::open(path).and_then(|file| file.take(1024).read_to_end(&mut text)) {
+        Ok(_) => match String::from_utf8_lossy(&text).trim_end().parse() {
+            Ok(id) => Ok(Some(id)),
+            Err(source) => Err(DeviceError::Damaged { path: path.to_owned(), source }),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(DeviceError::Unreadable { path: path.to_owned(), source }),
     }
 }
 
@@ -122,7 +137,10 @@ mod tests {
     fn a_box_keeps_the_random_name_it_made_once() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state");
+        assert_eq!(load(&state, &none()).unwrap(), None);
+        assert!(!state.exists(), "looking leaves nothing behind");
         let first = load_or_create(&state, &none()).unwrap();
+        assert_eq!(load(&state, &none()).unwrap().as_ref(), Some(&first));
         assert_eq!(load_or_create(&state, &none()).unwrap(), first);
         assert_eq!(first.id.as_str().len(), "ledge-".len() + 32);
         assert_ne!(load_or_create(&folder.path().join("other"), &none()).unwrap(), first);

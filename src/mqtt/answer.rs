@@ -1,7 +1,11 @@
 //! The answer to a message, as a message.
 
+use std::borrow::Cow;
+use std::fmt;
+
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::client::packet::{Message, Properties, Qos};
 use super::topics::TopicName;
@@ -130,14 +134,40 @@ pub fn status(message: &Message) -> Option<u16> {
     message.properties.user(STATUS)?.parse().ok()
 }
 
-/// The id in the JSON of a request or an answer, as far as it can be read; binary data may follow the JSON.
+/// How much of a request is looked at for its id, in bytes: the answer need not wait for all of a large one.
+const LOOKED_AT: usize = 64 << 10;
+
+/// The longest id that is repeated in an error, in characters.
+const LONGEST_ID: usize = 256;
+
+/// The id in the JSON of a request or an answer, as far as it can be read; anything may follow it.
 fn id_of(request: &[u8]) -> Option<String> {
-    #[derive(Deserialize)]
-    struct OnlyId {
-        id: Option<String>,
+    struct Id<'a>(&'a mut Option<String>);
+
+    impl<'de> Visitor<'de> for Id<'_> {
+        type Value = ();
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+            while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+                if key == "id" {
+                    *self.0 = map.next_value::<Option<String>>()?;
+                    break;
+                }
+                map.next_value::<IgnoredAny>()?;
+            }
+            Ok(())
+        }
     }
-    let only: OnlyId = serde_json::Deserializer::from_slice(request).into_iter().next()?.ok()?;
-    only.id
+
+    let mut id = None;
+    let start = request.get(..LOOKED_AT).unwrap_or(request);
+    // What comes behind the id does not matter, its mistakes included.
+    let _ = serde_json::Deserializer::from_slice(start).deserialize_map(Id(&mut id));
+    id.filter(|id| id.chars().nth(LONGEST_ID).is_none())
 }
 
 #[cfg(test)]
@@ -162,9 +192,17 @@ mod tests {
 
     #[test]
     fn an_id_that_cannot_be_read_is_left_out() {
-        for request in [&b""[..], b"{", b"[1]", b"{\"id\": 7}", b"{\"id\": null}", b"\xff\xd8\xff"] {
+        let long = format!("{{\"id\":\"{}\"}}", "x".repeat(300));
+        for request in [&b""[..], long.as_bytes(), b"{", b"[1]", b"{\"id\": 7}", b"{\"id\": null}", b"\xff\xd8\xff"] {
             assert_eq!(id_of(request), None, "{request:?}");
         }
+    }
+
+    #[test]
+    fn an_id_is_found_in_front_of_whatever_follows() {
+        let large = format!("{{\"parameters\":{{\"a\":[1]}},\"id\":\"x\",\"inputs\":[{}", "1,".repeat(1 << 20));
+        assert_eq!(id_of(large.as_bytes()).as_deref(), Some("x"));
+        assert_eq!(id_of(b"{\"id\":\"x\", oops").as_deref(), Some("x"));
     }
 
     #[test]

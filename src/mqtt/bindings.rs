@@ -81,6 +81,11 @@ impl Binding {
         self.config.max_rate.interval()
     }
 
+    /// Whether [`Self::request`] reads the message as JSON.
+    pub fn reads_json(&self) -> bool {
+        self.config.photograph.is_some() || !self.config.inputs.is_empty()
+    }
+
     /// What the model is asked about.
     pub fn request(&self, payload: &Bytes, content_type: Option<&str>) -> Result<Extracted, BindingError> {
         match (&self.config.photograph, self.config.inputs.is_empty()) {

@@ -9,14 +9,13 @@ use super::answer::{Failure, ReturnPath};
 use super::bindings::{Binding, Extracted, request_of_rows};
 use super::client::packet::{Message, Qos};
 use super::client::session::Delivery;
-use super::request::form;
+use super::held::Hold;
+use super::request::{form, principal};
 use super::topics::TopicName;
 use crate::names::DeviceName;
-use crate::principal::Principal;
-use crate::protocol::call::{self, Answered, Call, Form};
+use crate::protocol::call::{self, Answered, Call, Form, LARGE_JSON};
 use crate::protocol::{Target, status};
 use crate::serving::Serving;
-use crate::telemetry::messages::InFlight;
 
 /// A message for one binding.
 #[derive(Debug)]
@@ -33,12 +32,14 @@ pub struct BoundMessage {
     pub content_type: Option<String>,
     /// When it came.
     pub arrived: Instant,
-    /// To be settled when its answer is taken.
+    /// To be settled when its answer is taken; `None` when it is, or need not be.
     pub delivery: Option<Delivery>,
+    /// How often the answer is delivered.
+    pub qos: Qos,
     /// Whether it may have been answered before.
     pub duplicate: bool,
     /// Counts the content as held, also while a rate limit keeps it.
-    pub held: InFlight,
+    pub held: Hold,
 }
 
 /// What came of a message.
@@ -48,14 +49,21 @@ pub struct Outcome {
     pub message: Option<Message>,
     /// Why there is no result.
     pub failure: Option<Failure>,
+    /// Counts the message as held until its answer is published.
+    pub held: Hold,
 }
 
 impl BoundMessage {
     /// Asks the model, and writes what is to be published.
     pub async fn run(self, serving: &Serving, device: &DeviceName) -> Outcome {
-        let config = self.binding.config();
-        let qos = if self.delivery.is_some() { config.qos } else { Qos::AtMostOnce };
-        let path = ReturnPath { topic: self.publish.clone(), correlation_data: None, qos, duplicate: self.duplicate };
+        let binding = self.binding.clone();
+        let config = binding.config();
+        let path = ReturnPath {
+            topic: self.publish.clone(),
+            correlation_data: None,
+            qos: self.qos,
+            duplicate: self.duplicate,
+        };
         match self.answer(serving).await {
             Ok(answered) => {
                 let mut message = path.answer(device, answered);
@@ -63,11 +71,11 @@ impl BoundMessage {
                 if config.select.is_some() {
                     message.properties.content_type = None;
                 }
-                Outcome { message: Some(message), failure: None }
+                Outcome { message: Some(message), failure: None, held: self.held }
             }
             Err(failure) => {
                 let message = config.publish_errors.then(|| path.failure(device, &failure, &[]));
-                Outcome { message, failure: Some(failure) }
+                Outcome { message, failure: Some(failure), held: self.held }
             }
         }
     }
@@ -75,7 +83,10 @@ impl BoundMessage {
     async fn answer(&self, serving: &Serving) -> Result<Answered, Failure> {
         let config = self.binding.config();
         let bad = |error: &dyn std::fmt::Display| Failure::new(400, error.to_string());
-        let taken = self.binding.request(&self.payload, self.content_type.as_deref()).map_err(|error| bad(&error))?;
+        let (binding, payload, content_type) = (self.binding.clone(), self.payload.clone(), self.content_type.clone());
+        let json = if self.binding.reads_json() { payload.len() } else { 0 };
+        let taken = parse(json, move || binding.request(&payload, content_type.as_deref())).await;
+        let taken = taken.map_err(|error| bad(&error))?;
         let (body, form) = match taken {
             Extracted::Photograph(photograph) => (photograph, Form::Photograph),
             Extracted::Whole(body) => {
@@ -85,7 +96,8 @@ impl BoundMessage {
             Extracted::Rows(rows) => {
                 let model = serving.repository().pin(&config.model, config.version);
                 let model = model.map_err(|error| Failure::new(status::of_pin(&error), error.to_string()))?;
-                let body = request_of_rows(&rows, &model.signature).map_err(|error| bad(&error))?;
+                let body = parse(json, move || request_of_rows(&rows, &model.signature)).await;
+                let body = body.map_err(|error| bad(&error))?;
                 (body, Form::Tensors { header_length: None })
             }
         };
@@ -97,9 +109,34 @@ impl BoundMessage {
             deadline: self.binding.timeout().and_then(|timeout| self.arrived.checked_add(timeout)),
             arrived: self.arrived,
         };
-        let principal = Principal::Mqtt(self.source.as_str().into());
+        let principal = principal(&self.source);
         let mut answered = call::answer(serving, call, &principal).await?;
-        answered.body = self.binding.answer(&answered.body).map_err(|error| Failure::new(500, error.to_string()))?;
+        let (binding, body) = (self.binding.clone(), answered.body.clone());
+        let json = if config.select.is_some() { body.len() } else { 0 };
+        let selected = parse(json, move || binding.answer(&body)).await;
+        answered.body = selected.map_err(|error| Failure::new(500, error.to_string()))?;
         Ok(answered)
+    }
+}
+
+/// Does `work` on so many bytes of JSON; on many not here, where it would keep every other message waiting.
+async fn parse<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
+    if bytes <= LARGE_JSON {
+        return work();
+    }
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_json_that_takes_its_time_is_read_on_another_thread() {
+        let here = thread::current().id();
+        assert_eq!(parse(LARGE_JSON, || thread::current().id()).await, here);
+        assert_ne!(parse(LARGE_JSON + 1, || thread::current().id()).await, here);
     }
 }

@@ -9,11 +9,13 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::answer::{self, Failure, ReturnPath};
 use super::bindings::{Binding, Bindings};
 use super::bound::{BoundMessage, Outcome};
-use super::client::packet::{Incoming, Kept, Message, Outgoing, Qos, Reason, Received, Subscription};
+use super::client::packet::{ConnAck, Incoming, Message, Outgoing, Qos, Reason, Received};
 use super::client::session::{Delivery, Event, Outbound, Session, Step};
 use super::complaints::Complaints;
+use super::held::{HeldBytes, Hold};
 use super::rate::{Newest, Offer};
-use super::request::{Request, Unanswered, too_large};
+use super::request::{Request, Unanswered, overload, too_large};
+use super::subscriptions::Subscriptions;
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
 use crate::egress::Content;
 use crate::names::DeviceName;
@@ -21,7 +23,7 @@ use crate::serving::Serving;
 use crate::shutdown::Shutdown;
 use crate::telemetry::messages::{self, MessageKind, MessageStatistics};
 
-/// More messages than this are not dealt with at a time.
+/// More messages than this are not dealt with at a time: the next ones get status 429.
 const MOST_IN_PROGRESS: usize = 4096;
 
 /// How many topics the rate of one binding is kept for.
@@ -40,8 +42,7 @@ pub struct Limits {
 #[derive(Debug)]
 pub struct Desk {
     topics: DeviceTopics,
-    /// Everything that this box answers, each filter once.
-    subscriptions: Vec<Subscription>,
+    subscriptions: Subscriptions,
     bindings: Vec<Bound>,
     serving: Serving,
     shutdown: Shutdown,
@@ -51,11 +52,11 @@ pub struct Desk {
     results: UnboundedSender<Finished>,
     finished: UnboundedReceiver<Finished>,
     in_progress: usize,
+    /// The bytes of requests, until they are answered, and of what rate limits keep.
+    held: HeldBytes,
     complaints: Complaints,
     /// Whether nothing new is taken any more.
     closing: bool,
-    /// Whether the broker has refused a subscription on this connection.
-    lacks_subscription: bool,
 }
 
 /// A binding and what its rate limit keeps.
@@ -70,6 +71,7 @@ struct Bound {
 pub struct Finished {
     delivery: Option<Delivery>,
     answer: Option<Message>,
+    held: Option<Hold>,
     /// Which binding has no result, and why.
     failed: Option<(Arc<Binding>, Failure)>,
 }
@@ -92,20 +94,6 @@ impl Drop for OnEnd {
     }
 }
 
-fn subscriptions(topics: &DeviceTopics, bindings: &Bindings) -> Vec<Subscription> {
-    // A box's own messages are nothing for it to answer; for a shared subscription that cannot be asked for.
-    let subscription = |(filter, qos, kept): (TopicFilter, Qos, Kept)| Subscription {
-        no_local: !filter.is_shared(),
-        filter,
-        qos,
-        kept,
-    };
-    let own = [Some(topics.infer()), topics.group_infer()].into_iter().flatten();
-    let own = own.map(|filter| (filter, Qos::AtLeastOnce, Kept::Never));
-    let bound = bindings.subscriptions(topics.group.as_ref()).into_iter();
-    own.chain(bound.map(|(filter, qos)| (filter, qos, Kept::IfNew))).map(subscription).collect()
-}
-
 impl Desk {
     /// A desk without a connection.
     pub fn new(
@@ -122,7 +110,7 @@ impl Desk {
         };
         let (results, finished) = unbounded_channel();
         Self {
-            subscriptions: subscriptions(&topics, bindings),
+            subscriptions: Subscriptions::new(&topics, bindings),
             topics,
             bindings: bindings.iter().map(bound).collect(),
             serving,
@@ -133,31 +121,38 @@ impl Desk {
             results,
             finished,
             in_progress: 0,
+            held: HeldBytes::default(),
             complaints: Complaints::default(),
             closing: false,
-            lacks_subscription: false,
         }
     }
 
-    /// The session.
-    pub fn session(&mut self) -> &mut Session {
-        &mut self.session
+    /// A connection was accepted: everything begins with asking for messages.
+    pub fn connected(&mut self, broker: &ConnAck, now: Instant) {
+        if let Some(given_up) = self.session.connected(broker) {
+            self.statistics.answer_refused();
+            if let Some(suppressed) = self.complaints.take(("given up", 0), now) {
+                let topic = given_up.message.topic;
+                tracing::error!(%topic, suppressed, "message given up: the broker ended each connection that it was sent on");
+            }
+        }
+        self.subscriptions.ask(&mut self.session, broker.shared_subscriptions);
+        if !broker.shared_subscriptions && self.subscriptions.shared().next().is_some() {
+            tracing::error!("the broker knows no shared subscriptions: what the group is asked will not come");
+        }
     }
 
-    /// Whether another packet may be read, while the connection itself holds `held` bytes. Where the broker's
-    /// acknowledgements are awaited it always may: only they make room.
-    pub fn may_read(&self, held: usize) -> bool {
-        self.closing || self.session.awaits_acknowledgement() || !self.is_full(held)
+    /// The connection is gone.
+    pub fn disconnected(&mut self) {
+        self.session.disconnected();
     }
 
-    fn is_full(&self, held: usize) -> bool {
-        self.in_progress >= MOST_IN_PROGRESS
-            || self.statistics.held() + self.session.held() + held >= self.limits.memory
-    }
-
-    /// Whether this box shares the work of a group.
-    pub fn has_shared(&self) -> bool {
-        self.subscriptions.iter().any(|subscription| subscription.filter.is_shared())
+    /// How large a packet may be, in bytes, that is not let go by.
+    pub fn room(&self) -> usize {
+        if self.in_progress >= MOST_IN_PROGRESS {
+            return 0;
+        }
+        self.limits.memory.saturating_sub(self.held.get() + self.session.held())
     }
 
     /// Whether nothing is under way: no message, no answer.
@@ -167,35 +162,43 @@ impl Desk {
 
     /// Whether the broker has refused a subscription, so that it is worth asking again.
     pub fn lacks_subscription(&self) -> bool {
-        self.lacks_subscription
+        !self.closing && self.subscriptions.lacks_one()
     }
 
-    /// Asks the broker for everything that this box answers.
-    pub fn subscribe(&mut self) {
-        self.lacks_subscription = false;
-        self.session.subscribe(self.subscriptions.clone());
+    /// Asks for the refused subscriptions again.
+    pub fn subscribe_again(&mut self) {
+        self.subscriptions.ask_again(&mut self.session);
+    }
+
+    /// Asks the broker for a sign of life.
+    pub fn ping(&mut self) {
+        self.session.ping();
     }
 
     /// Takes nothing new any more. What the group is asked from now on, its other members get.
     pub fn close(&mut self) {
         self.closing = true;
-        let filters = self.subscriptions.iter().map(|subscription| &subscription.filter);
-        let shared: Vec<_> = filters.filter(|filter| filter.is_shared()).cloned().collect();
+        let shared: Vec<_> = self.subscriptions.shared().cloned().collect();
         if !shared.is_empty() {
             self.session.unsubscribe(shared);
         }
     }
 
-    /// Publishes a message of this box's own.
+    /// Publishes what this box says of itself, in the place of what it said before.
     pub fn publish(&mut self, message: Message, content: Content) {
-        self.session.publish(Outbound { message, content, settles: None });
-        self.note_outbox();
+        self.session.publish_latest(Outbound { message, content, settles: None });
     }
 
-    /// Takes what the session made of a packet.
-    pub fn take(&mut self, event: Event, now: Instant) {
-        match event {
+    /// Takes a packet. An error is the broker's word that it ends the connection.
+    pub fn receive(&mut self, packet: Incoming, now: Instant) -> Result<(), (Reason, Option<String>)> {
+        match self.session.receive(packet) {
             Event::Message(received, delivery) => self.message(received, delivery, now),
+            Event::Unusable(reason) => {
+                self.statistics.ignored(messages::Unanswered::Invalid);
+                if let Some(suppressed) = self.complaints.take(("unusable", 0), now) {
+                    tracing::warn!(reason, suppressed, "a message that cannot be used");
+                }
+            }
             Event::Refused(outbound, reason) => {
                 self.statistics.answer_refused();
                 if let Some(suppressed) = self.complaints.take(("refused", reason.0.into()), now) {
@@ -203,32 +206,27 @@ impl Desk {
                     tracing::error!(%topic, reason, suppressed, "the broker refused a message");
                 }
             }
-            Event::Subscribed(filters) => {
-                for (filter, reason) in filters.iter().filter(|(_, reason)| reason.is_failure()) {
-                    self.lacks_subscription = true;
-                    if let Some(suppressed) = self.complaints.take(("subscription", reason.0.into()), now) {
-                        tracing::error!(%filter, %reason, suppressed, "subscription refused");
-                    }
-                }
-                tracing::debug!(filters = filters.len(), "subscribed");
-            }
-            Event::Disconnected(..) | Event::None => {}
+            Event::Subscribed(filters) => self.subscribed(&filters, now),
+            Event::Disconnected(reason, text) => return Err((reason, text)),
+            Event::None => {}
         }
-        self.note_outbox();
+        Ok(())
+    }
+
+    fn subscribed(&mut self, filters: &[(TopicFilter, Reason)], now: Instant) {
+        for (filter, reason) in filters {
+            let Some(index) = self.subscriptions.note(filter, *reason) else { continue };
+            let kind = ("subscription", u32::try_from(index).unwrap_or(u32::MAX));
+            if let Some(suppressed) = self.complaints.take(kind, now) {
+                tracing::error!(%filter, %reason, suppressed, "subscription refused");
+            }
+        }
+        tracing::debug!(filters = filters.len(), "subscribed");
     }
 
     fn message(&mut self, received: Received, delivery: Option<Delivery>, now: Instant) {
         // Unsettled, so that the broker delivers it again when this box is back.
         if self.closing {
-            return;
-        }
-        // Those of QoS 1 are as few as this side takes unacknowledged.
-        if delivery.is_none() && self.is_full(received.message.payload.len()) {
-            self.statistics.ignored(messages::Unanswered::Overload);
-            if let Some(suppressed) = self.complaints.take(("full", 0), now) {
-                let topic = received.message.topic;
-                tracing::warn!(%topic, suppressed, "message dropped: too many are under way (mqtt.max_memory_bytes)");
-            }
             return;
         }
         if received.duplicate {
@@ -240,6 +238,11 @@ impl Desk {
         }
     }
 
+    /// Why a message is refused unseen: it is too large, or too much is under way.
+    fn refusal(&self, received: &Received) -> Option<Failure> {
+        too_large(received, self.limits.payload).or_else(|| (self.room() == 0).then(overload))
+    }
+
     fn request(
         &mut self,
         route: Result<InferRoute, InvalidRoute>,
@@ -249,24 +252,26 @@ impl Desk {
     ) {
         let of_group = route.as_ref().is_ok_and(|route| Some(&route.owner) == self.topics.group.as_ref());
         let topic = received.message.topic.clone();
-        let request = Request::read(route, received, now, self.limits.payload).and_then(|request| {
-            // The answer would be taken for a device's message.
-            let loops = self.bindings.iter().any(|bound| bound.binding.config().topic.matches(&request.path().topic));
-            if loops { Err(Unanswered::ForbiddenResponseTopic) } else { Ok(request) }
-        });
+        let refusal = self.refusal(&received);
+        let refused = refusal.is_some();
+        let request = Request::read(route, received, now, refusal)
+            .and_then(|request| request.unless_loop(self.bindings.iter().map(|bound| &bound.binding)));
         let request = match request {
             Ok(request) => request,
             Err(why) => return self.ignore(&topic, why, delivery, now),
         };
         self.statistics.received(if of_group { MessageKind::GroupCall } else { MessageKind::Call });
-        let (serving, device) = (self.serving.clone(), self.topics.device.clone());
-        let held = self.statistics.hold(request.held());
+        let device = self.topics.device.clone();
+        if refused {
+            let answer = request.refused(&device);
+            return self.answer(answer, delivery, now);
+        }
         let mut end = self.begin(delivery, Some((request.path().clone(), device.clone())));
+        let (serving, held) = (self.serving.clone(), self.held.hold(request.held()));
         self.shutdown.spawn(async move {
-            let (answer, _) = request.run(&serving, &device).await;
-            drop(held);
+            let answer = request.run(&serving, &device).await.0;
             if let Some(finished) = &mut end.finished {
-                finished.answer = Some(answer);
+                (finished.answer, finished.held) = (Some(answer), Some(held));
             }
         });
     }
@@ -274,7 +279,7 @@ impl Desk {
     /// Counts a message in; its end counts it out.
     fn begin(&mut self, delivery: Option<Delivery>, path: Option<(ReturnPath, DeviceName)>) -> OnEnd {
         self.in_progress += 1;
-        let finished = Finished { delivery, answer: None, failed: None };
+        let finished = Finished { delivery, answer: None, held: None, failed: None };
         OnEnd { results: self.results.clone(), finished: Some(finished), path }
     }
 
@@ -298,19 +303,26 @@ impl Desk {
     }
 
     fn bound(&mut self, received: Received, delivery: Option<Delivery>, now: Instant) {
-        let Received { message, duplicate, oversized, .. } = received;
-        let Message { topic: source, payload, properties, .. } = message;
-        let oversized = oversized.or(Some(payload.len()).filter(|size| *size > self.limits.payload));
+        let refusal = self.refusal(&received);
+        let Received { message, duplicate, .. } = received;
+        // Empty: somebody clears a retained message.
+        if message.payload.is_empty() && refusal.is_none() {
+            return self.settle(delivery, Reason::SUCCESS);
+        }
+        // Two boxes' bindings may lead to each other.
+        if answer::status(&message).is_some() {
+            return self.ignore(&message.topic, Unanswered::Answer, delivery, now);
+        }
         let matching: Vec<(usize, Result<TopicName, _>)> = (self.bindings.iter().enumerate())
             .filter_map(|(index, bound)| {
                 let config = bound.binding.config();
-                let captures = config.topic.captures(&source)?;
+                let captures = config.topic.captures(&message.topic)?;
                 Some((index, config.publish.fill(&captures, &self.topics.device, &config.model)))
             })
             .collect();
         if matching.is_empty() {
             // A subscription of an earlier configuration that the broker still has.
-            tracing::debug!(topic = %source, "a message that no binding is for");
+            tracing::debug!(topic = %message.topic, "a message that no binding is for");
             return self.settle(delivery, Reason::SUCCESS);
         }
         if let Some(delivery) = delivery {
@@ -318,43 +330,48 @@ impl Desk {
         }
         for (index, publish) in matching {
             self.statistics.received(MessageKind::Binding);
-            let Some(Bound { binding, rate }) = self.bindings.get_mut(index) else { continue };
-            let failure = match (&publish, oversized) {
-                (Err(error), _) => Some(Failure::new(400, error.to_string())),
-                (_, Some(size)) => Some(too_large(size, self.limits.payload)),
-                _ => None,
-            };
-            let (Ok(publish), None) = (publish, &failure) else {
-                let binding = binding.clone();
-                if let Some(failure) = failure {
-                    self.complain(&binding, &failure, now);
+            let Some(binding) = self.bindings.get(index).map(|bound| bound.binding.clone()) else { continue };
+            let publish = publish.map_err(|error| Failure::new(400, error.to_string()));
+            match refusal.clone().map_or(publish, Err) {
+                Ok(publish) => {
+                    let bound = BoundMessage {
+                        source: message.topic.clone(),
+                        publish,
+                        payload: message.payload.clone(),
+                        content_type: message.properties.content_type.clone(),
+                        arrived: now,
+                        delivery,
+                        qos: if delivery.is_some() { binding.config().qos } else { Qos::AtMostOnce },
+                        duplicate,
+                        held: self.held.hold(message.payload.len()),
+                        binding,
+                    };
+                    self.offer(index, bound, now);
                 }
-                self.settle(delivery, Reason::IMPLEMENTATION_SPECIFIC);
-                continue;
-            };
-            let bound = BoundMessage {
-                binding: binding.clone(),
-                source: source.clone(),
-                publish,
-                payload: payload.clone(),
-                content_type: properties.content_type.clone(),
-                arrived: now,
-                delivery,
-                duplicate,
-                held: self.statistics.hold(payload.len()),
-            };
-            let offer = match rate {
-                Some(rate) => rate.offer(&source, bound, now),
-                None => Offer::Run(bound),
-            };
-            match offer {
-                Offer::Run(bound) => self.start(bound),
-                Offer::Kept { replaced: None } => {}
-                Offer::Kept { replaced: Some(passed_over) } | Offer::Refused(passed_over) => {
-                    self.statistics.replaced();
-                    self.settle(passed_over.delivery, Reason::SUCCESS);
+                Err(failure) => {
+                    self.statistics.answered(failure.status);
+                    self.complain(&binding, &failure, now);
+                    self.settle(delivery, Reason::IMPLEMENTATION_SPECIFIC);
                 }
             }
+        }
+    }
+
+    /// Starts a message, or keeps it until its turn.
+    fn offer(&mut self, index: usize, mut bound: BoundMessage, now: Instant) {
+        let Some(rate) = self.bindings.get_mut(index).and_then(|bound| bound.rate.as_mut()) else {
+            return self.start(bound);
+        };
+        // Settled before its turn comes: acknowledgements keep their order, so all others would wait for it. A limit drops
+        // messages anyway.
+        if let Some(delivery) = bound.delivery.take() {
+            self.session.settle(delivery, Reason::SUCCESS);
+        }
+        let source = bound.source.clone();
+        match rate.offer(&source, bound, now) {
+            Offer::Run(bound) => self.start(bound),
+            Offer::Kept { replaced: None } => {}
+            Offer::Kept { replaced: Some(_) } | Offer::Refused(_) => self.statistics.replaced(),
         }
     }
 
@@ -363,9 +380,9 @@ impl Desk {
         let mut end = self.begin(bound.delivery, None);
         let binding = bound.binding.clone();
         self.shutdown.spawn(async move {
-            let Outcome { message, failure } = bound.run(&serving, &device).await;
+            let Outcome { message, failure, held } = bound.run(&serving, &device).await;
             if let Some(finished) = &mut end.finished {
-                finished.answer = message;
+                (finished.answer, finished.held) = (message, Some(held));
                 finished.failed = failure.map(|failure| (binding, failure));
             }
         });
@@ -397,8 +414,9 @@ impl Desk {
     /// Takes a message that has been dealt with, and all others that are.
     pub fn finish(&mut self, finished: Finished, now: Instant) {
         let mut next = Some(finished);
-        while let Some(Finished { delivery, answer, failed }) = next {
+        while let Some(Finished { delivery, answer, held, failed }) = next {
             self.in_progress -= 1;
+            drop(held);
             if let Some((binding, failure)) = failed {
                 if answer.is_none() {
                     self.statistics.answered(failure.status);
@@ -406,12 +424,11 @@ impl Desk {
                 self.complain(&binding, &failure, now);
             }
             match answer {
-                Some(answer) => self.answer(answer, delivery),
+                Some(answer) => self.answer(answer, delivery, now),
                 None => self.settle(delivery, Reason::SUCCESS),
             }
             next = self.finished.try_recv().ok();
         }
-        self.note_outbox();
     }
 
     fn complain(&mut self, binding: &Binding, failure: &Failure, now: Instant) {
@@ -424,11 +441,17 @@ impl Desk {
         }
     }
 
-    fn answer(&mut self, mut message: Message, delivery: Option<Delivery>) {
+    fn answer(&mut self, mut message: Message, delivery: Option<Delivery>, now: Instant) {
         if self.session.held() + message.payload.len() > self.limits.memory {
-            let failure =
-                Failure { retry_after_s: Some(1), ..Failure::new(429, "too many answers wait for the broker") };
-            answer::replace(&mut message, &failure);
+            // Not even for that: the broker takes nothing, and what is of QoS 0 may get lost.
+            if message.qos == Qos::AtMostOnce && self.session.held() > self.limits.memory {
+                self.statistics.ignored(messages::Unanswered::Overload);
+                if let Some(suppressed) = self.complaints.take(("dropped", 0), now) {
+                    tracing::warn!(topic = %message.topic, suppressed, "answer dropped: too many wait for the broker");
+                }
+                return self.settle(delivery, Reason::SUCCESS);
+            }
+            answer::replace(&mut message, &overload());
         }
         if let Some(status) = answer::status(&message) {
             self.statistics.answered(status);
@@ -437,19 +460,22 @@ impl Desk {
     }
 
     /// The next packet to send.
-    pub fn next_packet(&mut self, size: impl Fn(&Outgoing) -> usize) -> Option<(Content, Outgoing)> {
+    pub fn next_packet(&mut self, size: impl Fn(&Outgoing) -> usize, now: Instant) -> Option<(Content, Outgoing)> {
         loop {
             match self.session.next(&size)? {
                 Step::Send(content, packet) => return Some((content, packet)),
                 Step::TooLarge(Outbound { mut message, content, settles }) => {
                     let bytes = message.payload.len();
                     let text = format!("the answer has {bytes} bytes, and the broker takes no packet of that size");
-                    if !answer::replace(&mut message, &Failure::new(413, text)) {
-                        tracing::error!(topic = %message.topic, bytes, "a message is larger than the broker takes");
-                        self.settle(settles, Reason::UNSPECIFIED_ERROR);
+                    if answer::replace(&mut message, &Failure::new(413, text)) {
+                        self.session.publish(Outbound { message, content, settles });
                         continue;
                     }
-                    self.session.publish(Outbound { message, content, settles });
+                    if let Some(suppressed) = self.complaints.take(("too large", 0), now) {
+                        let topic = message.topic;
+                        tracing::error!(%topic, bytes, suppressed, "a message is larger than the broker takes");
+                    }
+                    self.settle(settles, Reason::UNSPECIFIED_ERROR);
                 }
             }
         }
@@ -463,13 +489,16 @@ impl Desk {
             tracing::error!(topic = %message.topic, reason, suppressed, "a message may not be sent");
         }
         if let Some(packet_id) = packet_id {
-            let refused = Incoming::PubAck { packet_id, reason: Reason::NOT_AUTHORIZED };
             // The complaint has been made.
-            let _ = self.session.receive(refused);
+            let _ = self.session.receive(Incoming::PubAck { packet_id, reason: Reason::NOT_AUTHORIZED });
         }
     }
 
-    fn note_outbox(&self) {
-        self.statistics.set_outbox(self.session.unsent(), self.session.held());
+    /// Lets the statistics know what is held.
+    pub fn note(&self) {
+        self.statistics.set_held(self.held.get(), self.session.unsent(), self.session.held());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,12 @@
 //! An inference call out of a message, or why it gets no answer.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use super::answer::{Failure, HEADER_LENGTH, ReturnPath, STATUS};
+use super::bindings::Binding;
 use super::client::packet::{Message, Properties, Received};
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, ROOT, TopicName};
 use crate::inference::terms::Priority;
@@ -14,6 +16,12 @@ use crate::principal::Principal;
 use crate::protocol::call::{self, Call, Form};
 use crate::protocol::{Target, parse_header_length};
 use crate::serving::Serving;
+
+/// Room for the topic and the properties of a message beside its payload, in bytes.
+pub const HEAD: usize = 64 << 10;
+
+/// The longest topic that is the name of a caller as it is, in bytes.
+const LONGEST_NAME: usize = 256;
 
 /// A message to a topic for inference calls.
 #[derive(Debug)]
@@ -38,7 +46,9 @@ pub enum Unanswered {
     #[error("its response topic is not a valid topic name")]
     InvalidResponseTopic,
     /// The response topic is for something else.
-    #[error("its response topic is one of Ledge's own, and not for results")]
+    #[error(
+        "its response topic is not for results: one of Ledge's own or a device's that is listened to, or with a '$'"
+    )]
     ForbiddenResponseTopic,
     /// There is no topic to answer to.
     #[error("its topic names no model, and it has no response topic")]
@@ -46,14 +56,14 @@ pub enum Unanswered {
 }
 
 impl Request {
-    /// Reads a message whose topic says `route`. Taken at `arrived`.
+    /// Reads a message whose topic says `route`. Taken at `arrived`; with a `refusal` that is the answer.
     pub fn read(
         route: Result<InferRoute, InvalidRoute>,
         received: Received,
         arrived: Instant,
-        max_payload: usize,
+        refusal: Option<Failure>,
     ) -> Result<Self, Unanswered> {
-        let Received { message, duplicate, oversized, .. } = received;
+        let Received { message, duplicate, .. } = received;
         let Message { payload: body, qos, retain, properties, .. } = message;
         if properties.user(STATUS).is_some() {
             return Err(Unanswered::Answer);
@@ -64,10 +74,9 @@ impl Request {
         let response_topic = properties.response_topic.as_deref().map(response_topic).transpose()?;
         let result_topic = route.as_ref().ok().map(|route| DeviceTopics::result(&route.owner, &route.model));
         let topic = response_topic.or(result_topic).ok_or(Unanswered::NoModel)?;
-        let principal = Principal::Mqtt(topic.as_str().into());
-        let oversized = oversized.or(Some(body.len()).filter(|size| *size > max_payload));
-        let call = match (oversized, route) {
-            (Some(size), _) => Err(too_large(size, max_payload)),
+        let principal = principal(&topic);
+        let call = match (refusal, route) {
+            (Some(refusal), _) => Err(refusal),
             (None, Err(invalid)) => Err(Failure::new(404, invalid.to_string())),
             (None, Ok(route)) => {
                 let target = Target { model: route.model, version: route.version };
@@ -80,12 +89,25 @@ impl Request {
 
     /// Bytes that it holds.
     pub fn held(&self) -> usize {
-        self.body.len()
+        let correlation_data = self.path.correlation_data.as_ref().map_or(0, Bytes::len);
+        self.body.len() + 2 * self.path.topic.as_str().len() + correlation_data
+    }
+
+    /// The answer to one that was read with a refusal.
+    pub fn refused(&self, device: &DeviceName) -> Message {
+        let failure = self.call.as_ref().err().cloned().unwrap_or_else(overload);
+        self.path.failure(device, &failure, &self.body)
     }
 
     /// Where its answer goes.
     pub fn path(&self) -> &ReturnPath {
         &self.path
+    }
+
+    /// Refuses it when its answer would be taken for a device's message, by one of these bindings.
+    pub fn unless_loop<'b>(self, mut bindings: impl Iterator<Item = &'b Arc<Binding>>) -> Result<Self, Unanswered> {
+        let loops = bindings.any(|binding| binding.config().topic.matches(&self.path.topic));
+        if loops { Err(Unanswered::ForbiddenResponseTopic) } else { Ok(self) }
     }
 
     /// Its answer, and the status of that.
@@ -101,15 +123,42 @@ impl Request {
     }
 }
 
-/// The refusal of a message of `size` bytes.
-pub fn too_large(size: usize, limit: usize) -> Failure {
-    Failure::new(413, format!("the message has {size} bytes, more than {limit} (mqtt.max_payload_bytes)"))
+/// Why a message is refused before anybody looks into it: its size.
+pub fn too_large(received: &Received, max_payload: usize) -> Option<Failure> {
+    let payload = received.message.payload.len();
+    // A packet that was let go by for lack of memory alone is not larger than one with such a payload may be.
+    let size = received.oversized.filter(|packet| *packet > max_payload.saturating_add(HEAD)).unwrap_or(payload);
+    if size > max_payload {
+        let message = format!("the message has {size} bytes, more than {max_payload} (mqtt.max_payload_bytes)");
+        return Some(Failure::new(413, message));
+    }
+    received.oversized.map(|_| overload())
+}
+
+/// The refusal of a message for which there is no room now.
+pub fn overload() -> Failure {
+    let message = "too many messages are under way (mqtt.max_memory_bytes)";
+    Failure { retry_after_s: Some(1), ..Failure::new(429, message) }
+}
+
+/// Who asks: by the topic that tells callers apart, or a digest of a long one.
+pub fn principal(topic: &TopicName) -> Principal {
+    let topic = topic.as_str();
+    let name = if topic.len() <= LONGEST_NAME {
+        topic.into()
+    } else {
+        blake3::hash(topic.as_bytes()).to_hex().as_str().into()
+    };
+    Principal::Mqtt(name)
 }
 
 /// A response topic may be anybody's, but of Ledge's own only one for results: an answer that lands on a box's `online`
 /// would be taken for its presence, and one on `infer/` for a request.
 fn response_topic(text: &str) -> Result<TopicName, Unanswered> {
     let topic: TopicName = text.parse().map_err(|_| Unanswered::InvalidResponseTopic)?;
+    if topic.as_str().starts_with('$') {
+        return Err(Unanswered::ForbiddenResponseTopic);
+    }
     let own = topic.as_str().strip_prefix(ROOT);
     let is_result = |own: &str| own.split('/').nth(1) == Some("result");
     if own.is_some_and(|own| !is_result(own)) { Err(Unanswered::ForbiddenResponseTopic) } else { Ok(topic) }
@@ -142,7 +191,7 @@ mod tests {
         let topics = DeviceTopics { device: "box".parse().unwrap(), group: "shop".parse().ok() };
         let route = topics.route(&topic.parse().unwrap()).unwrap();
         let received = Received { message, packet_id: None, duplicate: false, oversized: None };
-        Request::read(route, received, Instant::now(), 100)
+        Request::read(route, received, Instant::now(), None)
     }
 
     fn message(properties: Properties) -> Message {

@@ -16,8 +16,8 @@ use crate::principal::Principal;
 use crate::serving::request::{CacheOutcome, PhotographRequest};
 use crate::serving::{Serving, ServingError};
 
-/// JSON above this is not decoded on an async thread, which would keep other callers waiting.
-const LARGE_JSON: usize = 256 << 10;
+/// JSON above this, in bytes, is not decoded on an async thread, which would keep other callers waiting.
+pub const LARGE_JSON: usize = 256 << 10;
 
 /// A call as it came in.
 #[derive(Debug, Clone)]

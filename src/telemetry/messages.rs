@@ -198,22 +198,11 @@ impl MessageStatistics {
         add(&self.counters.refused_answers);
     }
 
-    /// Counts the bytes of a message as in flight until the guard is dropped.
-    pub fn hold(&self, bytes: usize) -> InFlight {
-        let bytes = bytes as u64;
-        self.counters.in_flight_bytes.fetch_add(bytes, Ordering::Relaxed);
-        InFlight { counters: self.counters.clone(), bytes }
-    }
-
-    /// The bytes that are in flight now.
-    pub fn held(&self) -> usize {
-        usize::try_from(read(&self.counters.in_flight_bytes)).unwrap_or(usize::MAX)
-    }
-
-    /// What waits to be sent or acknowledged now.
-    pub fn set_outbox(&self, messages: usize, bytes: usize) {
-        self.counters.outbox_messages.store(messages as u64, Ordering::Relaxed);
-        self.counters.outbox_bytes.store(bytes as u64, Ordering::Relaxed);
+    /// What is held now: bytes of messages being worked on; messages that wait to be sent or acknowledged, and their bytes.
+    pub fn set_held(&self, in_flight_bytes: usize, outbox_messages: usize, outbox_bytes: usize) {
+        self.counters.in_flight_bytes.store(in_flight_bytes as u64, Ordering::Relaxed);
+        self.counters.outbox_messages.store(outbox_messages as u64, Ordering::Relaxed);
+        self.counters.outbox_bytes.store(outbox_bytes as u64, Ordering::Relaxed);
     }
 
     /// The figures now.
@@ -232,20 +221,6 @@ impl MessageStatistics {
             outbox_messages: read(&counters.outbox_messages),
             outbox_bytes: read(&counters.outbox_bytes),
         }
-    }
-}
-
-/// A message that is being worked on.
-#[derive(Debug)]
-#[must_use = "the message counts as in flight for as long as this lives"]
-pub struct InFlight {
-    counters: Arc<Counters>,
-    bytes: u64,
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.counters.in_flight_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -293,13 +268,10 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_in_flight_until_its_guard_goes() {
+    fn what_is_held_is_what_was_said_last() {
         let statistics = MessageStatistics::default();
-        let (first, second) = (statistics.hold(100), statistics.hold(20));
-        assert_eq!(statistics.snapshot().in_flight_bytes, 120);
-        drop(first);
-        assert_eq!(statistics.snapshot().in_flight_bytes, 20);
-        drop(second);
-        assert_eq!(statistics.snapshot().in_flight_bytes, 0);
+        statistics.set_held(120, 2, 30);
+        let figures = statistics.snapshot();
+        assert_eq!((figures.in_flight_bytes, figures.outbox_messages, figures.outbox_bytes), (120, 2, 30));
     }
 }

@@ -122,3 +122,83 @@ fn doctor_tells_of_the_machine_the_runtimes_and_the_models() {
     let detail = model["detail"].as_str().unwrap();
     assert!(detail.contains("runs in onnxruntime") && detail.contains("runs in openvino"), "{detail}");
 }
+
+/// A root with bindings: a camera's photographs, and fields of a sensor's messages.
+fn with_bindings() -> TestRoot {
+    let root = TestRoot::new().models(&["efficientnet_lite0", "add_sub"]).set("device.id=\"box\"");
+    let temperatures = vec!["\"$.temp\""; 16].join(", ");
+    let bindings = format!(
+        "[[mqtt.bindings]]\ntopic = \"cameras/+/snapshot\"\nmodel = \"efficientnet_lite0\"\n\
+         publish = \"seen/{{1}}\"\nretain = true\nmax_rate = 2\n\
+         [[mqtt.bindings]]\nname = \"sum\"\ntopic = \"plant/+/reading\"\nmodel = \"add_sub\"\n\
+         publish = \"warm/{{1}}\"\nselect = \"$.outputs[0].data[15]\"\nqos = 0\n\
+         [mqtt.bindings.inputs]\nINPUT0 = [{temperatures}]\nINPUT1 = [\"$.zeros\"]\n"
+    );
+    write(&root.folder.path().join("ledge.toml"), bindings.as_bytes());
+    root
+}
+
+#[test]
+fn a_message_tried_out_says_what_is_published_where_and_how() {
+    let root = with_bindings();
+    let photograph = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/photos/chelsea.jpg");
+    let output = run(&root, &["mqtt", "try", "cameras/door/snapshot", photograph]);
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{shown}");
+    for part in
+        ["{1} = door", "2 messages a second", "publishes to seen/door with QoS 1, retained", "cat", "status: 200"]
+    {
+        assert!(shown.contains(part), "{part} is not in {shown}");
+    }
+
+    let reading = root.folder.path().join("reading.json");
+    write(&reading, serde_json::json!({"temp": 21.5, "zeros": vec![0.0; 16]}).to_string().as_bytes());
+    let mut command = root.command(&["mqtt", "try", "plant/hall/reading", "-", "--json"]);
+    let output = command.stdin(std::fs::File::open(&reading).unwrap()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let handled = &report["handled"][0];
+    assert_eq!((&handled["binding"], &handled["captures"][0]), (&"sum".into(), &"hall".into()));
+    let message = &handled["publishes"];
+    assert_eq!((&message["topic"], &message["qos"]), (&"warm/hall".into(), &0.into()));
+    assert_eq!(message["payload"].as_str().unwrap().parse::<f64>(), Ok(21.5));
+    assert!(!root.folder.path().join("state").exists(), "a trial leaves nothing behind");
+}
+
+#[test]
+fn a_message_without_a_result_says_why_and_fails() {
+    let root = with_bindings();
+    let file = root.folder.path().join("message");
+    let file = file.to_str().unwrap();
+    let attempt = |topic: &str, content: &[u8], more: &[&str]| {
+        write(std::path::Path::new(file), content);
+        let output = run(&root, &[&["mqtt", "try", topic, file, "--json"], more].concat());
+        assert_eq!(output.status.code(), Some(1), "{topic}: {output:?}");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["handled"].clone()
+    };
+    // Over MQTT, as an answer to whom asked.
+    let handled = attempt("ledge/v1/box/infer/add_sub", b"{", &["--response-topic", "till/answers"]);
+    let message = &handled[0]["publishes"];
+    assert_eq!(message["topic"], "till/answers");
+    let error: Value = serde_json::from_str(message["payload"].as_str().unwrap()).unwrap();
+    assert!(error["status"] == 400 && error["error"].as_str().unwrap().contains("JSON"), "{error}");
+    let handled = attempt("ledge/v1/box/infer/gone", br#"{"inputs": []}"#, &[]);
+    assert!(handled[0]["not_loaded"].as_str().unwrap().contains("no such folder"), "{handled}");
+    // With no answer at all.
+    let large = vec![b' '; 70_000];
+    for (topic, content, more, why) in [
+        ("ledge/v1/box/infer/add_sub", &b"{}"[..], &["--property", "status=200"][..], "it is an answer"),
+        ("ledge/v1/box/infer/add_sub", b"{}", &["--response-topic", "plant/x/reading"], "not for results"),
+        ("plant/hall/reading", b"{\"temp\": 1}", &[], "the message has nothing at $.zeros"),
+        ("plant/hall/reading", b"", &[], "asks for nothing"),
+        ("plant/hall/reading", b"{}", &["--set", "mqtt.max_payload_bytes=1024"], "nothing at $.temp"),
+        ("plant/hall/reading", &large, &["--set", "mqtt.max_payload_bytes=1024"], "mqtt.max_payload_bytes"),
+    ] {
+        let handled = attempt(topic, content, more);
+        let problem = handled[0]["problem"].as_str().unwrap();
+        assert!(problem.contains(why) && handled[0]["publishes"].is_null(), "{handled}");
+    }
+    assert_eq!(attempt("doors/1", b"{}", &[]), serde_json::json!([]));
+    let output = run(&root, &["mqtt", "try", "doors/1", file]);
+    assert!(text(&output.stdout).contains("its bindings take cameras/+/snapshot, plant/+/reading"), "{output:?}");
+}

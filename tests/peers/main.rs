@@ -7,6 +7,7 @@ mod boxes;
 mod broker;
 mod calls;
 mod certificates;
+mod check;
 #[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 #[path = "../it/client.rs"]
 mod client;

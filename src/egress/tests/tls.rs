@@ -216,7 +216,7 @@ async fn a_client_certificate_that_is_missing_or_foreign_is_told_at_the_first_an
         authority.folder.path().display()
     );
     let cases = [
-        (authority.trusting(), "the server wants a client certificate: set `certificate` and `key`"),
+        (authority.trusting(), "the server wants a client certificate: set `certificate_file` and `key_file`"),
         (authority.with_identity(&foreign), &refused),
     ];
     for (settings, expected) in cases {
@@ -281,8 +281,8 @@ async fn files_that_cannot_be_used_are_named_and_nothing_is_connected() {
         (TlsSettings { certificate: Some(broken), ..good.clone() }, "broken holds a certificate that cannot be used"),
         (TlsSettings { key: Some(empty), ..good.clone() }, "empty holds no private key in PEM format"),
         (TlsSettings { key: Some(other), ..good.clone() }, "other.key is not that of the certificate in "),
-        (TlsSettings { key: None, ..good.clone() }, "set both `certificate` and `key`, or neither"),
-        (TlsSettings { certificate: None, ..good.clone() }, "set both `certificate` and `key`, or neither"),
+        (TlsSettings { key: None, ..good.clone() }, "set both `certificate_file` and `key_file`, or neither"),
+        (TlsSettings { certificate: None, ..good.clone() }, "set both `certificate_file` and `key_file`, or neither"),
     ];
     let (egress, mut events) = egress("");
     for (settings, expected) in cases {

@@ -21,7 +21,7 @@ use bytes::{Buf, BufMut, BytesMut};
 use self::header::Header;
 use super::packet::{Incoming, Outgoing, Reason, Received, Version};
 
-pub(super) use self::read::{MAX_HEAD, head_length};
+pub(super) use self::read::{MAX_HEAD, head_length, message_id};
 
 /// The largest packet that can be written, in bytes: the lengths of MQTT have 28 bits.
 pub const MAX_PACKET: usize = 1 + 4 + header::MAX_VALUE;
@@ -77,18 +77,6 @@ pub enum CodecError {
         /// What is wrong with it.
         reason: String,
     },
-}
-
-impl CodecError {
-    /// What the broker is told when the connection ends because of this.
-    pub fn reason(&self) -> Reason {
-        match self {
-            Self::Malformed { .. } => Reason::MALFORMED_PACKET,
-            Self::Protocol { .. } => Reason(0x82),
-            Self::Oversized { .. } => Reason(0x95),
-            Self::TooLong { .. } | Self::NullCharacter { .. } | Self::Unsendable { .. } => Reason::UNSPECIFIED_ERROR,
-        }
-    }
 }
 
 /// Appends a packet to `buffer`, which an error leaves as it was.

@@ -62,6 +62,7 @@ fn words(text: Option<&str>) -> String {
 pub struct Reader {
     link: LinkReader,
     framing: Framing,
+    received: u64,
 }
 
 /// The way out.
@@ -69,6 +70,8 @@ pub struct Reader {
 pub struct Writer {
     link: LinkWriter,
     version: Version,
+    /// Bytes taken, sent or not.
+    taken: u64,
 }
 
 /// An accepted connection.
@@ -94,8 +97,8 @@ impl Connection {
         max_packet: usize,
     ) -> Result<Self, ConnectionError> {
         let (reader, writer) = egress.connect(to, Purpose::Mqtt).await?;
-        let mut reader = Reader { link: reader, framing: Framing::new(version, max_packet) };
-        let mut writer = Writer { link: writer, version };
+        let mut reader = Reader { link: reader, framing: Framing::new(version, max_packet), received: 0 };
+        let mut writer = Writer { link: writer, version, taken: 0 };
         writer.put(Content::Protocol, &Outgoing::Connect(connect))?;
         let accept = async {
             writer.flush().await?;
@@ -120,8 +123,9 @@ impl Reader {
             if let Some(packet) = self.framing.next()? {
                 return Ok(packet);
             }
-            if self.link.read(self.framing.buffer()).await? == 0 {
-                return Err(ConnectionError::Ended);
+            match self.link.read(self.framing.buffer()).await? {
+                0 => return Err(ConnectionError::Ended),
+                read => self.received += read as u64,
             }
         }
     }
@@ -131,25 +135,37 @@ impl Reader {
         Ok(self.framing.next()?)
     }
 
-    /// Bytes of packets that are not whole yet.
-    pub fn held(&self) -> usize {
-        self.framing.held()
+    /// From now on lets messages go by in packets of more than so many bytes, one that has begun included.
+    pub fn set_max_packet(&mut self, bytes: usize) {
+        self.framing.set_max_packet(bytes);
+    }
+
+    /// How many bytes have come.
+    pub fn received(&self) -> u64 {
+        self.received
     }
 }
 
 impl Writer {
     /// Takes a packet to be sent with the next [`Self::flush`].
     pub fn put(&mut self, content: Content, packet: &Outgoing) -> Result<(), ConnectionError> {
-        let version = self.version;
+        let (version, before) = (self.version, self.link.queued());
         self.link.put(content, |buffer| codec::encode(version, packet, buffer)).map_err(|error| match error {
             PutError::Write(error) => error.into(),
             refused @ PutError::NotPermitted { .. } => ConnectionError::NotPermitted(refused.to_string()),
-        })
+        })?;
+        self.taken += (self.link.queued() - before) as u64;
+        Ok(())
     }
 
     /// The size of a packet, in bytes.
     pub fn size(&self, packet: &Outgoing) -> usize {
         codec::encoded_size(self.version, packet)
+    }
+
+    /// How many bytes were sent.
+    pub fn sent(&self) -> u64 {
+        self.taken - self.link.queued() as u64
     }
 
     /// Bytes that are not sent yet.

@@ -11,7 +11,7 @@ use bytes::{Buf, BytesMut};
 
 use super::codec::header::Header;
 use super::codec::{self, CodecError, MAX_HEAD};
-use super::packet::{Incoming, Received, Version};
+use super::packet::{Incoming, PacketId, Version};
 
 /// What is read at once, and the largest packet that is copied, in bytes.
 const CHUNK: usize = 64 * 1024;
@@ -30,10 +30,11 @@ pub struct Framing {
     passing: Option<Passing>,
 }
 
-/// A message that is too large, while its payload goes by.
+/// A message whose payload is not taken, while it goes by.
 #[derive(Debug)]
 struct Passing {
-    received: Box<Received>,
+    /// What is delivered when it has.
+    packet: Box<Incoming>,
     left: usize,
 }
 
@@ -43,9 +44,9 @@ impl Framing {
         Self { version, max_packet, buffer: BytesMut::new(), wanted: CHUNK, passing: None }
     }
 
-    /// For packets not yet read.
-    pub fn set_version(&mut self, version: Version) {
-        self.version = version;
+    /// From now on lets messages go by in packets of more than so many bytes, one that has begun included.
+    pub fn set_max_packet(&mut self, max_packet: usize) {
+        self.max_packet = max_packet;
     }
 
     /// Where the next bytes of the stream are appended, with room for some. Call [`Self::next`] until nothing comes before
@@ -87,7 +88,7 @@ impl Framing {
                 if passing.left > 0 {
                     return Ok(None);
                 }
-                return Ok(self.passing.take().map(|passed| Incoming::Publish(*passed.received)));
+                return Ok(self.passing.take().map(|passed| *passed.packet));
             }
             self.wanted = CHUNK;
             let Some(header) = Header::parse(&self.buffer)? else { return Ok(None) };
@@ -98,16 +99,40 @@ impl Framing {
             if !header.is_publish() || total <= self.max_packet {
                 if self.buffer.len() >= total {
                     let frame = self.take(total);
-                    return codec::decode(self.version, frame).map(Some);
+                    let packet_id = codec::message_id(header.first, frame.get(header.length..).unwrap_or_default());
+                    return codec::decode(self.version, frame).map(Some).or_else(|error| match packet_id {
+                        Some(packet_id) => Ok(Some(unusable(packet_id, &error))),
+                        None => Err(error),
+                    });
                 }
                 self.wanted = CHUNK.max(total);
                 return Ok(None);
             }
-            let Some(head) = self.head(header)? else { return Ok(None) };
-            self.buffer.advance(header.length);
-            let received = codec::publish_head(self.version, header, self.take(head))?;
-            self.passing = Some(Passing { received: Box::new(received), left: header.remaining - head });
+            let Some((packet, head)) = self.head_of_passing(header)? else { return Ok(None) };
+            self.passing = Some(Passing { packet: Box::new(packet), left: header.remaining - head });
         }
+    }
+
+    /// What is delivered of a message that is let go by, and how much of it is out of the buffer, once that is known.
+    fn head_of_passing(&mut self, header: Header) -> Result<Option<(Incoming, usize)>, CodecError> {
+        let body = self.buffer.get(header.length..).unwrap_or_default();
+        // Behind the topic, so it is there before a head is known to be unusable.
+        let packet_id = codec::message_id(header.first, body);
+        let head = match self.head(header) {
+            Ok(Some(head)) => head,
+            Ok(None) => return Ok(None),
+            Err(error) => {
+                let packet = unusable(packet_id.ok_or_else(|| error.clone())?, &error);
+                self.buffer.advance(header.length);
+                return Ok(Some((packet, 0)));
+            }
+        };
+        self.buffer.advance(header.length);
+        let packet = match codec::publish_head(self.version, header, self.take(head)) {
+            Ok(received) => Incoming::Publish(received),
+            Err(error) => unusable(packet_id.ok_or_else(|| error.clone())?, &error),
+        };
+        Ok(Some((packet, head)))
     }
 
     /// How long the head of a message is, once all of it is there.
@@ -136,4 +161,8 @@ impl Framing {
         frame.truncate(length);
         frame
     }
+}
+
+fn unusable(packet_id: Option<PacketId>, error: &CodecError) -> Incoming {
+    Incoming::Unusable { packet_id, reason: error.to_string() }
 }

@@ -161,6 +161,13 @@ pub enum Incoming {
     ConnAck(ConnAck),
     /// A message.
     Publish(Received),
+    /// A message whose topic or properties cannot be used: too long, or against the standard. It has been let go by.
+    Unusable {
+        /// What to acknowledge; `None` for QoS 0.
+        packet_id: Option<PacketId>,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The broker has taken a message, or refuses it.
     PubAck {
         /// Of the message.
@@ -227,6 +234,25 @@ pub struct ConnAck {
     pub server_keep_alive_s: Option<u16>,
     /// How long the broker keeps the session, where it differs from what was asked, in seconds.
     pub session_expiry_s: Option<u32>,
+}
+
+#[cfg(test)]
+impl ConnAck {
+    /// A new session at a broker that takes everything.
+    pub fn accepting() -> Self {
+        Self {
+            session_present: false,
+            reason: Reason::SUCCESS,
+            text: None,
+            receive_maximum: u16::MAX,
+            maximum_packet_size: None,
+            maximum_qos: Qos::AtLeastOnce,
+            retain_available: true,
+            shared_subscriptions: true,
+            server_keep_alive_s: None,
+            session_expiry_s: None,
+        }
+    }
 }
 
 /// A packet to the broker.

@@ -5,12 +5,16 @@
 
 use std::collections::VecDeque;
 
+use super::codec::MAX_PACKET;
 use super::packet::{ConnAck, Incoming, Message, Outgoing, PacketId, Qos, Reason, Received, Subscription};
 use crate::egress::Content;
 use crate::mqtt::topics::TopicFilter;
 
 /// How many QoS 1 messages wait for their acknowledgement at most, however many a broker would take.
 const WINDOW: usize = 128;
+
+/// After so many connections in a row that ended before the broker acknowledged anything, the oldest message is given up.
+const FRUITLESS: u32 = 5;
 
 /// What an entry costs beside its payload and texts, in bytes.
 const OVERHEAD: usize = 256;
@@ -47,6 +51,8 @@ impl Outbound {
 pub enum Event {
     /// A message. One of QoS 1 is to be settled by its delivery.
     Message(Received, Option<Delivery>),
+    /// A message that could not be used, and why. It is settled.
+    Unusable(String),
     /// The broker refused a published message.
     Refused(Outbound, Reason),
     /// What became of subscriptions.
@@ -113,6 +119,8 @@ pub struct Session {
     last_packet_id: u16,
     last_delivery: u64,
     bytes: usize,
+    /// Connections in a row on which messages were sent and none was acknowledged.
+    fruitless: u32,
 }
 
 impl Session {
@@ -127,13 +135,9 @@ impl Session {
     }
 
     /// How many deliveries the broker waits for.
-    pub fn owed(&self) -> usize {
+    #[cfg(test)]
+    fn owed(&self) -> usize {
         self.owed.len() + self.owed_earlier.len()
-    }
-
-    /// Whether the broker has yet to acknowledge something.
-    pub fn awaits_acknowledgement(&self) -> bool {
-        !self.in_flight.is_empty()
     }
 
     /// Whether everything that was published has been sent, and acknowledged where that is wanted.
@@ -141,15 +145,16 @@ impl Session {
         self.unsent() == 0 && self.control.is_empty()
     }
 
-    /// A connection was accepted.
+    /// A connection was accepted. Gives the message that is given up, if there is one: the broker has ended so many
+    /// connections in a row after it was sent that it must be why.
     ///
     /// With its session gone the broker has forgotten what it delivered, and will deliver it again; what it had not
     /// acknowledged of ours begins anew (section 4.4).
-    pub fn connected(&mut self, broker: &ConnAck) {
+    pub fn connected(&mut self, broker: &ConnAck) -> Option<Outbound> {
         self.disconnected();
         self.limits = Some(Limits {
             window: usize::from(broker.receive_maximum).clamp(1, WINDOW),
-            packet_size: broker.maximum_packet_size.map_or(usize::MAX, |size| size as usize),
+            packet_size: broker.maximum_packet_size.map_or(MAX_PACKET, |size| MAX_PACKET.min(size as usize)),
             qos: broker.maximum_qos,
             retain: broker.retain_available,
         });
@@ -159,10 +164,26 @@ impl Session {
                 self.waiting.push_front(unacknowledged.outbound);
             }
         }
+        if self.fruitless < FRUITLESS {
+            return None;
+        }
+        self.fruitless = 0;
+        let oldest = match self.in_flight.pop_front() {
+            Some(message) => message.outbound,
+            None => self.waiting.pop_front()?,
+        };
+        self.bytes -= oldest.bytes();
+        if let Some(delivery) = oldest.settles {
+            self.settle(delivery, Reason::UNSPECIFIED_ERROR);
+        }
+        Some(oldest)
     }
 
     /// The connection is gone.
     pub fn disconnected(&mut self) {
+        if self.in_flight.iter().any(|message| message.sent) {
+            self.fruitless += 1;
+        }
         self.limits = None;
         self.control.clear();
         self.subscribing.clear();
@@ -200,6 +221,22 @@ impl Session {
         }
     }
 
+    /// Takes a message that the broker is to keep: it replaces one for the same topic that has not been sent.
+    pub fn publish_latest(&mut self, outbound: Outbound) {
+        let topic = &outbound.message.topic;
+        if let Some(at) = self.waiting.iter().position(|waiting| waiting.message.topic == *topic)
+            && let Some(older) = self.waiting.remove(at)
+        {
+            self.bytes -= older.bytes();
+        }
+        if let Some(at) = self.in_flight.iter().position(|old| !old.sent && old.outbound.message.topic == *topic)
+            && let Some(older) = self.in_flight.remove(at)
+        {
+            self.bytes -= older.outbound.bytes();
+        }
+        self.publish(outbound);
+    }
+
     /// A delivery is to be settled so many times, not once: it has several answers.
     pub fn expect(&mut self, delivery: Delivery, times: usize) {
         if let Some(owed) = self.find_owed(delivery) {
@@ -233,6 +270,13 @@ impl Session {
     pub fn receive(&mut self, packet: Incoming) -> Event {
         match packet {
             Incoming::Publish(received) => self.deliver(received),
+            Incoming::Unusable { packet_id, reason } => {
+                if let Some(packet_id) = packet_id {
+                    self.owe(packet_id, Some(Reason::IMPLEMENTATION_SPECIFIC));
+                    self.acknowledge();
+                }
+                Event::Unusable(reason)
+            }
             Incoming::PubAck { packet_id, reason } => self.acknowledged(packet_id, reason),
             Incoming::SubAck { packet_id, reasons } => {
                 let Some(at) = self.subscribing.iter().position(|(id, _)| *id == packet_id) else { return Event::None };
@@ -258,10 +302,15 @@ impl Session {
             self.acknowledge();
             return Event::None;
         }
+        let delivery = self.owe(packet_id, None);
+        Event::Message(received, Some(delivery))
+    }
+
+    fn owe(&mut self, packet_id: PacketId, settled: Option<Reason>) -> Delivery {
         self.last_delivery += 1;
         let delivery = Delivery(self.last_delivery);
-        self.owed.push_back(Owed { delivery, packet_id, settled: None, left: 1 });
-        Event::Message(received, Some(delivery))
+        self.owed.push_back(Owed { delivery, packet_id, settled, left: 1 });
+        delivery
     }
 
     fn acknowledged(&mut self, packet_id: PacketId, reason: Reason) -> Event {
@@ -269,6 +318,7 @@ impl Session {
             return Event::None;
         };
         let Some(InFlight { outbound, .. }) = self.in_flight.remove(at) else { return Event::None };
+        self.fruitless = 0;
         self.bytes -= outbound.bytes();
         if let Some(delivery) = outbound.settles {
             self.settle(delivery, if reason.is_failure() { reason } else { Reason::SUCCESS });
@@ -301,9 +351,14 @@ impl Session {
             return None;
         }
         // Again, in the old order, before anything new.
-        if let Some(message) = self.in_flight.iter_mut().find(|message| !message.sent) {
-            message.sent = true;
+        if let Some(at) = self.in_flight.iter().position(|message| !message.sent) {
+            let message = self.in_flight.get_mut(at)?;
             let packet = publish(&message.outbound.message, Some(message.packet_id), true, limits);
+            // The broker may take less than before.
+            if size(&packet) > limits.packet_size {
+                return self.in_flight.remove(at).map(|message| self.take_out(message.outbound));
+            }
+            message.sent = true;
             return Some(Step::Send(message.outbound.content, packet));
         }
         let outbound = self.waiting.pop_front()?;
@@ -318,12 +373,16 @@ impl Session {
         };
         let packet = publish(&outbound.message, Some(packet_id), false, limits);
         if size(&packet) > limits.packet_size {
-            self.bytes -= outbound.bytes();
-            return Some(Step::TooLarge(outbound));
+            return Some(self.take_out(outbound));
         }
         let content = outbound.content;
         self.in_flight.push_back(InFlight { packet_id, outbound, sent: true });
         Some(Step::Send(content, packet))
+    }
+
+    fn take_out(&mut self, outbound: Outbound) -> Step {
+        self.bytes -= outbound.bytes();
+        Step::TooLarge(outbound)
     }
 
     /// A number that nothing unacknowledged has.

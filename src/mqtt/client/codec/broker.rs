@@ -223,6 +223,7 @@ fn write_v5(packet: &Incoming) -> v5::Packet {
                 server_reference: Some("elsewhere".into()),
             }),
         }),
+        Incoming::Unusable { .. } => unreachable!("it is no packet but the lack of one"),
     }
 }
 
@@ -254,7 +255,7 @@ fn write_v311(packet: &Incoming) -> v4::Packet {
         }
         Incoming::UnsubAck { packet_id } => v4::Packet::UnsubAck(v4::UnsubAck::new(packet_id.get())),
         Incoming::PingResp => v4::Packet::PingResp,
-        Incoming::Disconnect { .. } => unreachable!("no broker of 3.1.1 sends it"),
+        Incoming::Disconnect { .. } | Incoming::Unusable { .. } => unreachable!("no broker of 3.1.1 sends it"),
     }
 }
 

@@ -43,6 +43,20 @@ pub(super) fn packet(version: Version, first: u8, mut body: Bytes) -> Result<Inc
     }
 }
 
+/// What to acknowledge of a PUBLISH whatever is wrong with the rest of it, `Some(None)` for QoS 0; `None` where that cannot
+/// be told. `body` is what is there after the fixed header.
+pub(in crate::mqtt::client) fn message_id(first: u8, body: &[u8]) -> Option<Option<PacketId>> {
+    match (first >> 1) & 0b11 {
+        0 => Some(None),
+        1 => {
+            let topic = usize::from(u16::from_be_bytes(*body.first_chunk::<2>()?));
+            let id = body.get(2 + topic..)?.first_chunk::<2>()?;
+            PacketId::new(u16::from_be_bytes(*id)).map(Some)
+        }
+        _ => None,
+    }
+}
+
 /// How long the topic, packet id and properties of a PUBLISH are, which are everything before its payload; `None` while
 /// too little of it is there. `remaining` is how long the packet is after its fixed header, `body` what of that is there.
 pub(in crate::mqtt::client) fn head_length(

@@ -4,18 +4,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-const LIMITS: ConnAck = ConnAck {
-    session_present: false,
-    reason: Reason::SUCCESS,
-    text: None,
-    receive_maximum: 3,
-    maximum_packet_size: None,
-    maximum_qos: Qos::AtLeastOnce,
-    retain_available: true,
-    shared_subscriptions: true,
-    server_keep_alive_s: None,
-    session_expiry_s: None,
-};
+const WINDOW_OF_3: u16 = 3;
+
+/// A new session at a broker that takes three messages at a time.
+fn limits() -> ConnAck {
+    ConnAck { receive_maximum: WINDOW_OF_3, ..ConnAck::accepting() }
+}
 
 fn message(payload: &str, qos: Qos) -> Message {
     let properties = crate::mqtt::client::packet::Properties::default();
@@ -60,7 +54,7 @@ fn sent(session: &mut Session) -> Vec<String> {
 
 fn session() -> Session {
     let mut session = Session::default();
-    session.connected(&LIMITS);
+    session.connected(&limits());
     session
 }
 
@@ -90,9 +84,9 @@ fn a_broker_with_the_session_gets_everything_unacknowledged_again_in_order_and_o
     assert_eq!(sent(&mut session), ["1:a", "2:b", "3:c"]);
     session.disconnected();
     assert!(sent(&mut session).is_empty());
-    session.connected(&ConnAck { session_present: true, receive_maximum: 2, ..LIMITS });
+    session.connected(&ConnAck { session_present: true, receive_maximum: 2, ..limits() });
     assert_eq!(sent(&mut session), ["1:a again", "2:b again"]);
-    session.connected(&LIMITS);
+    session.connected(&limits());
     assert_eq!(sent(&mut session), ["4:a", "5:b", "6:c"]);
 }
 
@@ -137,7 +131,7 @@ fn an_answer_that_the_broker_refuses_is_told_and_its_delivery_refused_in_turn() 
 fn a_redelivery_of_what_is_still_being_dealt_with_is_not_dealt_with_twice() {
     let mut session = session();
     let request = delivery(session.receive(received(7, false)));
-    session.connected(&ConnAck { session_present: true, ..LIMITS });
+    session.connected(&ConnAck { session_present: true, ..limits() });
     assert_eq!(session.receive(received(7, true)), Event::None);
     session.settle(request, Reason::SUCCESS);
     assert_eq!(sent(&mut session), ["ack 7 00"]);
@@ -145,7 +139,7 @@ fn a_redelivery_of_what_is_still_being_dealt_with_is_not_dealt_with_twice() {
     let request = delivery(session.receive(received(8, false)));
     session.disconnected();
     session.settle(request, Reason::SUCCESS);
-    session.connected(&ConnAck { session_present: true, ..LIMITS });
+    session.connected(&ConnAck { session_present: true, ..limits() });
     assert!(sent(&mut session).is_empty());
     assert_eq!(session.receive(received(8, true)), Event::None);
     assert_eq!(sent(&mut session), ["ack 8 00"]);
@@ -155,7 +149,7 @@ fn a_redelivery_of_what_is_still_being_dealt_with_is_not_dealt_with_twice() {
 fn what_the_broker_let_expire_holds_up_no_later_acknowledgement() {
     let mut session = session();
     let [expired, kept] = [7, 8].map(|id| delivery(session.receive(received(id, false))));
-    session.connected(&ConnAck { session_present: true, ..LIMITS });
+    session.connected(&ConnAck { session_present: true, ..limits() });
     session.settle(kept, Reason::SUCCESS);
     assert_eq!(session.receive(received(8, true)), Event::None);
     assert_eq!(sent(&mut session), ["ack 8 00"]);
@@ -170,7 +164,7 @@ fn what_the_broker_let_expire_holds_up_no_later_acknowledgement() {
 #[test]
 fn a_message_larger_than_the_broker_takes_comes_back_with_its_delivery_open() {
     let mut session = Session::default();
-    session.connected(&ConnAck { maximum_packet_size: Some(99), ..LIMITS });
+    session.connected(&ConnAck { maximum_packet_size: Some(99), ..limits() });
     let request = delivery(session.receive(received(7, false)));
     for qos in [Qos::AtLeastOnce, Qos::AtMostOnce] {
         session.publish(outbound("big", qos, Some(request)));
@@ -180,9 +174,49 @@ fn a_message_larger_than_the_broker_takes_comes_back_with_its_delivery_open() {
 }
 
 #[test]
+fn a_broker_that_takes_less_than_before_gets_no_larger_packet_again() {
+    let mut session = session();
+    session.publish(outbound("big", Qos::AtLeastOnce, None));
+    assert_eq!(sent(&mut session), ["1:big"]);
+    session.connected(&ConnAck { session_present: true, maximum_packet_size: Some(99), ..limits() });
+    assert_eq!(sent(&mut session), ["too large: big"]);
+    assert_eq!((session.held(), session.is_idle()), (0, true));
+}
+
+#[test]
+fn a_message_that_ends_every_connection_is_given_up_and_its_delivery_settled() {
+    let mut session = session();
+    let request = delivery(session.receive(received(7, false)));
+    session.publish(outbound("poison", Qos::AtLeastOnce, Some(request)));
+    session.publish(outbound("good", Qos::AtLeastOnce, None));
+    assert_eq!(sent(&mut session), ["1:poison", "2:good"]);
+    let again = ConnAck { session_present: true, ..limits() };
+    for _ in 1..FRUITLESS {
+        assert_eq!(session.connected(&again), None);
+        assert_eq!(sent(&mut session), ["1:poison again", "2:good again"]);
+    }
+    let given_up = session.connected(&again).map(|outbound| outbound.message.payload);
+    assert_eq!(given_up.as_deref(), Some(&b"poison"[..]));
+    session.receive(received(7, true));
+    assert_eq!(sent(&mut session), ["ack 7 80", "2:good again"]);
+}
+
+#[test]
+fn a_connection_on_which_something_was_acknowledged_speaks_for_all_messages() {
+    let mut session = session();
+    session.publish(outbound("slow", Qos::AtLeastOnce, None));
+    for number in 2..2 * u16::try_from(FRUITLESS).unwrap() {
+        session.publish(outbound("taken", Qos::AtLeastOnce, None));
+        assert_eq!(sent(&mut session).last(), Some(&format!("{number}:taken")));
+        session.receive(acknowledge(number, Reason::SUCCESS));
+        assert_eq!(session.connected(&ConnAck { session_present: true, ..limits() }), None);
+    }
+}
+
+#[test]
 fn a_broker_that_acknowledges_nothing_gets_everything_once() {
     let mut session = Session::default();
-    session.connected(&ConnAck { maximum_qos: Qos::AtMostOnce, retain_available: false, ..LIMITS });
+    session.connected(&ConnAck { maximum_qos: Qos::AtMostOnce, retain_available: false, ..limits() });
     let mut kept = outbound("kept", Qos::AtLeastOnce, None);
     kept.message.retain = true;
     session.publish(kept);
@@ -274,7 +308,7 @@ impl World {
                     *self.broker.taken.entry(payload).or_default() += 1;
                     assert!(!self.broker.to_acknowledge.contains(&id), "packet id {id} in use");
                     self.broker.to_acknowledge.push_back(id);
-                    assert!(self.broker.to_acknowledge.len() <= usize::from(LIMITS.receive_maximum));
+                    assert!(self.broker.to_acknowledge.len() <= usize::from(WINDOW_OF_3));
                 }
                 Outgoing::PubAck { packet_id, .. } => {
                     let (id, request) = self.broker.unacknowledged.pop_front().expect("nothing to acknowledge");
@@ -306,7 +340,7 @@ impl World {
         if session_lost {
             self.broker.unacknowledged.clear();
         }
-        self.session.connected(&ConnAck { session_present: !session_lost, ..LIMITS });
+        self.session.connected(&ConnAck { session_present: !session_lost, ..limits() });
         for (id, request) in self.broker.unacknowledged.clone() {
             self.take(received(id, true), Some(request));
         }
@@ -354,7 +388,7 @@ proptest! {
             answered: BTreeSet::new(),
             published: 0,
         };
-        world.session.connected(&LIMITS);
+        world.session.connected(&limits());
         for act in &acts {
             world.act(act);
         }

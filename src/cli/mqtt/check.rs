@@ -1,0 +1,64 @@
+//! `ledge mqtt check`: whether the broker grants what the server needs.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::Args;
+use serde_json::json;
+
+use crate::audit_event::AuditSink;
+use crate::cli::doctor::{self, Check, Status};
+use crate::cli::{Exit, Output, block_on};
+use crate::config::Config;
+use crate::egress::Egress;
+use crate::mqtt::check::{self, Finding};
+
+/// The arguments of `ledge mqtt check`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CheckArgs {
+    /// How long it may take altogether, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    pub timeout: u64,
+    /// Write JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ledge mqtt check
+  ledge mqtt check --set mqtt.broker=mqtt://127.0.0.1:1883 --json";
+
+/// Runs the verb.
+pub fn run(config: &Config, args: &CheckArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let Some(broker) = &config.mqtt.broker else {
+        bail!("no broker is set: mqtt.broker = \"mqtt://HOST\" in the configuration names one");
+    };
+    let findings = findings(config, Duration::from_secs(args.timeout))?;
+    let ok = findings.iter().all(|finding| finding.ok);
+    if args.json {
+        let report = json!({"broker": broker, "ok": ok, "findings": findings});
+        writeln!(out, "{report:#}")?;
+    } else {
+        super::note_unnamed(config, &super::topics(config)?, out)?;
+        let checks: Vec<_> = findings.iter().map(line).collect();
+        write!(out, "{}", doctor::text(&checks))?;
+    }
+    Ok(if ok { Exit::Success } else { Exit::Failure })
+}
+
+/// What the broker grants.
+pub fn findings(config: &Config, limit: Duration) -> anyhow::Result<Vec<Finding>> {
+    let topics = super::topics(config)?;
+    // Nobody reads the events of a command line.
+    let (audit, _) = AuditSink::channel();
+    let egress = Egress::new(&config.egress, audit);
+    block_on(check::check(&config.mqtt, &topics, &egress, limit))
+}
+
+fn line(finding: &Finding) -> Check {
+    let status = if finding.ok { Status::Ok } else { Status::Fail };
+    Check { name: finding.step.as_str().to_owned(), status, detail: finding.detail.clone(), advice: None }
+}

@@ -1,0 +1,218 @@
+//! `ledge mqtt try`: what this box would do with a message.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use bytes::Bytes;
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::audit_event::AuditSink;
+use crate::cli::{Exit, Output, block_on};
+use crate::config::Config;
+use crate::daemon;
+use crate::inference::Runtimes;
+use crate::mqtt::bindings::Bindings;
+use crate::mqtt::client::packet::{Message, Properties, Qos};
+use crate::mqtt::topics::{DeviceTopics, TopicName};
+use crate::mqtt::trial::{Handled, Taker, Trial};
+use crate::names::{DeviceName, ModelName};
+use crate::principal::Principal;
+
+/// The arguments of `ledge mqtt try`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct TrialArgs {
+    /// The topic that the message is published to.
+    pub topic: TopicName,
+    /// Its content; - is standard input.
+    pub file: PathBuf,
+    /// Its content type, such as image/jpeg. Most devices name none.
+    #[arg(long, value_name = "TYPE")]
+    pub content_type: Option<String>,
+    /// A user property, such as priority=batch. Can be repeated.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = property)]
+    pub property: Vec<(String, String)>,
+    /// The topic where an answer is wanted.
+    #[arg(long, value_name = "TOPIC")]
+    pub response_topic: Option<String>,
+    /// Write JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ledge mqtt try cameras/door/snapshot coffee.png
+  echo '{\"temp\": 21.5}' | ledge mqtt try plant/hall/reading -
+  ledge mqtt try ledge/v1/till-7/infer/add_sub request.json --response-topic till/answers --json";
+
+fn property(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Runs the verb.
+pub fn run(config: &Config, args: &TrialArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let payload = read(&args.file)?;
+    let topics = super::topics(config)?;
+    let bindings = Bindings::new(&config.mqtt.bindings);
+    let properties = Properties {
+        response_topic: args.response_topic.clone(),
+        content_type: args.content_type.clone(),
+        user: args.property.clone(),
+        ..Properties::default()
+    };
+    let handled = block_on(async {
+        // Nobody reads the events of a command line.
+        let (audit, _) = AuditSink::channel();
+        let serving = &daemon::serving(config, Runtimes::new(config.runtimes.dir.clone()), audit);
+        let max_payload = config.mqtt.max_payload_bytes;
+        let trial = Trial { topics: &topics, bindings: &bindings, serving, max_payload };
+        let handled = trial.run(args.topic.clone(), payload, properties).await;
+        serving.repository().unload_all(&Principal::Local).await;
+        handled
+    })?;
+    let good = !handled.is_empty() && handled.iter().all(|handled| handled.problem.is_none());
+    if args.json {
+        let handled: Vec<Value> = handled.iter().map(as_json).collect();
+        let report = json!({"topic": args.topic.as_str(), "device": topics.device.as_str(), "handled": handled});
+        writeln!(out, "{report:#}")?;
+    } else {
+        if config.mqtt.broker.is_none() {
+            writeln!(out, "No broker is set (mqtt.broker), so no message comes to this box yet.")?;
+        }
+        super::note_unnamed(config, &topics, out)?;
+        if handled.is_empty() {
+            writeln!(out, "{}", nobody(&args.topic, &topics, &bindings))?;
+        }
+        for handled in &handled {
+            write!(out, "{}", text(handled, &topics))?;
+        }
+    }
+    Ok(if good { Exit::Success } else { Exit::Failure })
+}
+
+fn read(file: &Path) -> anyhow::Result<Bytes> {
+    let mut content = Vec::new();
+    if file == Path::new("-") {
+        std::io::stdin().lock().read_to_end(&mut content).context("standard input cannot be read")?;
+    } else {
+        content = std::fs::read(file).with_context(|| format!("{} cannot be read", file.display()))?;
+    }
+    Ok(content.into())
+}
+
+/// Why nothing takes a message.
+fn nobody(topic: &TopicName, topics: &DeviceTopics, bindings: &Bindings) -> String {
+    let group = topics.group_infer().map(|group| format!(", calls to its group to {}", group.unshared()));
+    let filters: Vec<_> = bindings.iter().map(|binding| binding.config().topic.as_str()).collect();
+    let bound = match filters.as_slice() {
+        [] => "there are no bindings".to_owned(),
+        filters => format!("its bindings take {}", filters.join(", ")),
+    };
+    let (own, group) = (topics.infer(), group.unwrap_or_default());
+    format!("Nothing takes {topic}. Calls to this box go to {own}{group}; {bound}.")
+}
+
+fn as_json(handled: &Handled) -> Value {
+    let mut row = match &handled.taker {
+        Taker::Call { owner } => json!({"by": "call", "owner": owner.as_ref().map(DeviceName::as_str)}),
+        Taker::Binding { binding, captures } => {
+            let max_rate = &binding.config().max_rate;
+            json!({"by": "binding", "binding": binding.name(), "captures": captures, "max_rate": max_rate})
+        }
+    };
+    let message = handled.message.as_ref().map(|message| {
+        json!({
+            "topic": message.topic.as_str(),
+            "qos": qos(message),
+            "retain": message.retain,
+            "content_type": message.properties.content_type,
+            "user_properties": message.properties.user,
+            "payload_bytes": message.payload.len(),
+            "payload": std::str::from_utf8(&message.payload).ok(),
+        })
+    });
+    if let Some(row) = row.as_object_mut() {
+        row.insert("model".into(), json!(handled.model.as_ref().map(ModelName::as_str)));
+        row.insert("not_loaded".into(), json!(handled.not_loaded));
+        row.insert("publishes".into(), json!(message));
+        row.insert("problem".into(), json!(handled.problem));
+    }
+    row
+}
+
+fn text(handled: &Handled, topics: &DeviceTopics) -> String {
+    let mut lines = vec![match &handled.taker {
+        Taker::Call { owner } => {
+            let whom = match owner {
+                Some(owner) if *owner == topics.device => format!("to this box, {owner}"),
+                Some(group) => format!("to the group {group}, of which one box answers"),
+                None => "that names no model".to_owned(),
+            };
+            format!("An inference call {whom}{}", for_model(handled))
+        }
+        Taker::Binding { binding, captures } => {
+            format!("The binding {} takes it{}{}", binding.name(), captured(captures), for_model(handled))
+        }
+    }];
+    if let Taker::Binding { binding, .. } = &handled.taker {
+        let config = binding.config();
+        if config.max_rate.is_set() {
+            let rate = config.max_rate;
+            lines.push(format!("  at most {rate} messages a second of a topic, of which the newest is kept"));
+        }
+        if config.shared {
+            lines.push("  one box of the group gets each message".to_owned());
+        }
+    }
+    if let Some(reason) = &handled.not_loaded {
+        lines.push(format!("  the model is not loaded: {reason}"));
+    }
+    if let Some(problem) = &handled.problem {
+        lines.push(format!("  no result: {problem}"));
+    }
+    match &handled.message {
+        Some(message) => lines.extend(published(message)),
+        None => lines.push("  publishes nothing".to_owned()),
+    }
+    lines.join("\n") + "\n"
+}
+
+fn for_model(handled: &Handled) -> String {
+    handled.model.as_ref().map(|model| format!(", for the model {model}")).unwrap_or_default()
+}
+
+/// What the wildcards stand for, as templates name them.
+fn captured(captures: &[String]) -> String {
+    let one = |(index, capture): (usize, &String)| format!("{{{}}} = {capture}", index + 1);
+    let all: Vec<_> = captures.iter().enumerate().map(one).collect();
+    if all.is_empty() { String::new() } else { format!(" ({})", all.join(", ")) }
+}
+
+fn published(message: &Message) -> Vec<String> {
+    let retained = if message.retain { ", retained" } else { "" };
+    let mut lines = vec![format!("  publishes to {} with QoS {}{retained}", message.topic, qos(message))];
+    if let Some(kind) = &message.properties.content_type {
+        lines.push(format!("    content type: {kind}"));
+    }
+    lines.extend(message.properties.user.iter().map(|(name, value)| format!("    {name}: {value}")));
+    let bytes = message.payload.len();
+    match std::str::from_utf8(&message.payload) {
+        Ok(text) => {
+            lines.push(format!("    payload of {bytes} bytes:"));
+            lines.push(text.to_owned());
+        }
+        Err(_) => lines.push(format!("    payload of {bytes} bytes, binary")),
+    }
+    lines
+}
+
+fn qos(message: &Message) -> u8 {
+    match message.qos {
+        Qos::AtMostOnce => 0,
+        Qos::AtLeastOnce => 1,
+    }
+}

@@ -1,0 +1,124 @@
+//! How this box connects to its broker and takes its leave: the same for the daemon and for `ledge mqtt check`.
+
+use super::client::connection::{Connection, ConnectionError, Writer};
+use super::client::packet::{Connect, Message, Outgoing, Properties, Qos, Reason, Version};
+use super::config::{MqttConfig, Protocol};
+use super::request::HEAD;
+use super::topics::{DeviceTopics, TopicName};
+use crate::egress::{Content, Destination, Egress, TlsSettings};
+use crate::secret::{SecretError, SecretFile};
+
+/// The payloads of [`DeviceTopics::online`].
+pub const ONLINE: &str = "online";
+/// See [`ONLINE`].
+pub const OFFLINE: &str = "offline";
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    /// It could not be made, or ended.
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    /// There is no password.
+    #[error("the password cannot be read: {0}")]
+    Password(#[from] SecretError),
+}
+
+impl Failed {
+    /// Whether another client of the same name has taken the session.
+    pub fn is_takeover(&self) -> bool {
+        matches!(self, Self::Connection(ConnectionError::Disconnected { reason: Reason::SESSION_TAKEN_OVER, .. }))
+    }
+}
+
+/// Where the broker is.
+pub fn destination(config: &MqttConfig) -> Destination {
+    let (host, port, tls) = match &config.broker {
+        Some(broker) => (broker.host.clone(), broker.port, broker.tls),
+        None => (String::new(), 0, false),
+    };
+    let files = &config.tls;
+    let settings = || TlsSettings {
+        ca: files.ca_file.clone(),
+        certificate: files.certificate_file.clone(),
+        key: files.key_file.clone(),
+    };
+    Destination { host, port, tls: tls.then(settings) }
+}
+
+/// What this box says first. The password is read each time, so that it can be changed without a restart.
+pub fn connect(config: &MqttConfig, topics: &DeviceTopics) -> Result<Connect, SecretError> {
+    let login = if config.user.is_empty() {
+        None
+    } else {
+        let password = config.password_file.as_ref().map_or(Ok(String::new()), SecretFile::read_text)?;
+        Some((config.user.clone(), password))
+    };
+    Ok(Connect {
+        client_id: config.client_id.clone().unwrap_or_else(|| topics.device.to_string()),
+        clean_start: false,
+        keep_alive_s: config.keep_alive_s,
+        session_expiry_s: config.session_expiry_s,
+        receive_maximum: config.max_in_flight,
+        login,
+        will: Some(presence(topics.online(), OFFLINE)),
+    })
+}
+
+/// Connects with MQTT 5, or with 3.1.1 where the broker or the configuration wants that.
+///
+/// The last will is left out where presence may not be sent to, and asks for nothing that the broker does not know.
+pub async fn open(egress: &Egress, config: &MqttConfig, mut connect: Connect) -> Result<Connection, ConnectionError> {
+    let versions: &[Version] = match config.protocol {
+        Protocol::Auto => &[Version::V5, Version::V311],
+        Protocol::V5 => &[Version::V5],
+        Protocol::V311 => &[Version::V311],
+    };
+    let destination = destination(config);
+    let max_packet = config.max_payload_bytes.saturating_add(HEAD);
+    if !egress.permits(&destination, Content::Presence) {
+        connect.will = None;
+    }
+    let mut last = ConnectionError::Ended;
+    for version in versions {
+        loop {
+            let opened = Connection::open(egress, &destination, *version, connect.clone(), max_packet).await;
+            let refused = match opened {
+                Err(ConnectionError::Refused { reason, text }) => (reason, text),
+                other => return other,
+            };
+            let again = match (refused.0, &mut connect.will) {
+                (Reason::RETAIN_NOT_SUPPORTED, Some(will)) => std::mem::replace(&mut will.retain, false),
+                (Reason::QOS_NOT_SUPPORTED, Some(will)) => {
+                    std::mem::replace(&mut will.qos, Qos::AtMostOnce) != Qos::AtMostOnce
+                }
+                _ => false,
+            };
+            if again {
+                continue;
+            }
+            let (reason, text) = refused;
+            last = ConnectionError::Refused { reason, text };
+            if reason == Reason::UNSUPPORTED_VERSION {
+                break;
+            }
+            return Err(last);
+        }
+    }
+    Err(last)
+}
+
+/// Ends a connection in order: the last will is withheld.
+pub async fn farewell(mut writer: Writer) -> Result<(), ConnectionError> {
+    writer.put(Content::Protocol, &Outgoing::Disconnect { reason: Reason::SUCCESS })?;
+    writer.flush().await?;
+    writer.close().await;
+    tracing::debug!("disconnected from the broker");
+    Ok(())
+}
+
+/// Whether this box is there, kept by the broker for those who subscribe later.
+pub fn presence(topic: TopicName, payload: &'static str) -> Message {
+    let properties = Properties::default();
+    Message { topic, payload: payload.into(), qos: Qos::AtLeastOnce, retain: true, properties }
+}

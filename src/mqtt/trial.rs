@@ -1,0 +1,152 @@
+//! What this box does with one message, found out by doing it: all but the broker is as in the daemon.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::answer::Failure;
+use super::bindings::{Binding, Bindings};
+use super::bound::{BoundMessage, Outcome};
+use super::client::packet::{Message, PacketId, Properties, Qos, Received};
+use super::held::HeldBytes;
+use super::request::{Request, too_large};
+use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicName};
+use crate::names::{DeviceName, ModelName};
+use crate::principal::Principal;
+use crate::serving::Serving;
+
+/// A box without a broker.
+#[derive(Debug)]
+pub struct Trial<'a> {
+    /// The topics of the box.
+    pub topics: &'a DeviceTopics,
+    /// Its bindings.
+    pub bindings: &'a Bindings,
+    /// What answers. The models that the message is for are loaded.
+    pub serving: &'a Serving,
+    /// The largest payload that is taken, in bytes.
+    pub max_payload: usize,
+}
+
+/// Who took the message, and what came of it.
+#[derive(Debug)]
+pub struct Handled {
+    /// Who took it.
+    pub taker: Taker,
+    /// The model that it is for; `None` when the topic names none.
+    pub model: Option<ModelName>,
+    /// Why the model is not loaded; the daemon would have logged it.
+    pub not_loaded: Option<String>,
+    /// What is published.
+    pub message: Option<Message>,
+    /// Why there is no result.
+    pub problem: Option<String>,
+}
+
+/// Who takes a message.
+#[derive(Debug)]
+pub enum Taker {
+    /// It is an inference call to this box, or to its group.
+    Call {
+        /// Who is called; `None` when the topic is none for calls.
+        owner: Option<DeviceName>,
+    },
+    /// A binding.
+    Binding {
+        /// The binding.
+        binding: Arc<Binding>,
+        /// What the wildcards of its topic stand for.
+        captures: Vec<String>,
+    },
+}
+
+impl Trial<'_> {
+    /// Does what the daemon does with a message to `topic` that is published with QoS 1. Empty: nothing takes it.
+    pub async fn run(&self, topic: TopicName, payload: Bytes, properties: Properties) -> Vec<Handled> {
+        let message = Message { topic, payload, qos: Qos::AtLeastOnce, retain: false, properties };
+        let received = Received { message, packet_id: Some(PacketId::MIN), duplicate: false, oversized: None };
+        match self.topics.route(&received.message.topic) {
+            Some(route) => vec![self.call(route, received).await],
+            None => self.bound(received).await,
+        }
+    }
+
+    /// Loads a model, as the daemon did at its start. Gives the reason when it cannot be.
+    async fn load(&self, model: Option<&ModelName>) -> Option<String> {
+        let (repository, model) = (self.serving.repository(), model?);
+        // Several bindings may be for one model.
+        if repository.pin(model, None).is_ok() {
+            return None;
+        }
+        repository.load(model, &Principal::Local).await.err().map(|error| error.to_string())
+    }
+
+    async fn call(&self, route: Result<InferRoute, InvalidRoute>, received: Received) -> Handled {
+        let (owner, model) = match &route {
+            Ok(route) => (Some(route.owner.clone()), Some(route.model.clone())),
+            Err(_) => (None, None),
+        };
+        let not_loaded = self.load(model.as_ref()).await;
+        let refusal = too_large(&received, self.max_payload);
+        let request = Request::read(route, received, Instant::now(), refusal)
+            .and_then(|request| request.unless_loop(self.bindings.iter()));
+        let (message, problem) = match request {
+            Ok(request) => {
+                let (answer, status) = request.run(self.serving, &self.topics.device).await;
+                (Some(answer), (status >= 400).then(|| format!("the answer is an error, with status {status}")))
+            }
+            Err(why) => (None, Some(format!("it is not answered: {why}"))),
+        };
+        Handled { taker: Taker::Call { owner }, model, not_loaded, message, problem }
+    }
+
+    async fn bound(&self, received: Received) -> Vec<Handled> {
+        let refusal = too_large(&received, self.max_payload);
+        let message = received.message;
+        let mut handled = Vec::new();
+        for (binding, captures) in self.bindings.matching(&message.topic) {
+            let config = binding.config();
+            let model = &config.model;
+            let publish = config.publish.fill(&captures, &self.topics.device, model);
+            let mut not_loaded = None;
+            let outcome = match (publish, &refusal) {
+                (Err(error), _) => Err(error.to_string()),
+                (_, Some(refusal)) => Err(refusal.message.clone()),
+                _ if message.payload.is_empty() => {
+                    Err("an empty message asks for nothing: it is how a retained one is cleared".to_owned())
+                }
+                (Ok(publish), None) => {
+                    not_loaded = self.load(Some(model)).await;
+                    let bound = BoundMessage {
+                        binding: binding.clone(),
+                        source: message.topic.clone(),
+                        publish,
+                        payload: message.payload.clone(),
+                        content_type: message.properties.content_type.clone(),
+                        arrived: Instant::now(),
+                        delivery: None,
+                        qos: config.qos,
+                        duplicate: false,
+                        held: HeldBytes::default().hold(0),
+                    };
+                    let Outcome { message, failure, .. } = bound.run(self.serving, &self.topics.device).await;
+                    let told = |failure: Failure| format!("{} (status {})", failure.message, failure.status);
+                    Ok((message, failure.map(told)))
+                }
+            };
+            let (published, problem) = outcome.unwrap_or_else(|problem| (None, Some(problem)));
+            handled.push(Handled {
+                taker: Taker::Binding {
+                    binding: binding.clone(),
+                    captures: captures.iter().map(|&capture| capture.to_owned()).collect(),
+                },
+                model: Some(model.clone()),
+                not_loaded,
+                message: published,
+                problem,
+            });
+        }
+        handled
+    }
+}
