@@ -1,19 +1,20 @@
 //! Everything between the session and the serving core: messages become calls, calls become answers, and each delivery is
 //! settled. It outlives connections.
 
+mod bound;
+
 use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use self::bound::Bound;
 use super::answer::{self, Failure, ReturnPath};
 use super::bindings::{Binding, Bindings};
-use super::bound::{BoundMessage, Outcome};
 use super::client::packet::{ConnAck, Incoming, Message, Outgoing, Qos, Reason, Received};
 use super::client::session::{Delivery, Event, Outbound, Session, Step};
 use super::complaints::Complaints;
 use super::held::{HeldBytes, Hold};
-use super::rate::{Newest, Offer};
 use super::request::{Request, Unanswered, overload, too_large};
 use super::subscriptions::Subscriptions;
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
@@ -25,9 +26,6 @@ use crate::telemetry::messages::{self, MessageKind, MessageStatistics};
 
 /// More messages than this are not dealt with at a time: the next ones get status 429.
 const MOST_IN_PROGRESS: usize = 4096;
-
-/// How many topics the rate of one binding is kept for.
-const MOST_TOPICS: usize = 4096;
 
 /// What is taken and held at most.
 #[derive(Debug, Clone, Copy)]
@@ -57,13 +55,6 @@ pub struct Desk {
     complaints: Complaints,
     /// Whether nothing new is taken any more.
     closing: bool,
-}
-
-/// A binding and what its rate limit keeps.
-#[derive(Debug)]
-struct Bound {
-    binding: Arc<Binding>,
-    rate: Option<Newest<BoundMessage>>,
 }
 
 /// A message that has been dealt with.
@@ -104,15 +95,11 @@ impl Desk {
         limits: Limits,
         shutdown: Shutdown,
     ) -> Self {
-        let bound = |binding: &Arc<Binding>| Bound {
-            binding: binding.clone(),
-            rate: binding.interval().map(|interval| Newest::new(interval, MOST_TOPICS)),
-        };
         let (results, finished) = unbounded_channel();
         Self {
             subscriptions: Subscriptions::new(&topics, bindings),
             topics,
-            bindings: bindings.iter().map(bound).collect(),
+            bindings: bindings.iter().map(Bound::new).collect(),
             serving,
             shutdown,
             limits,
@@ -302,106 +289,6 @@ impl Desk {
         }
     }
 
-    fn bound(&mut self, received: Received, delivery: Option<Delivery>, now: Instant) {
-        let refusal = self.refusal(&received);
-        let Received { message, duplicate, .. } = received;
-        // Empty: somebody clears a retained message.
-        if message.payload.is_empty() && refusal.is_none() {
-            return self.settle(delivery, Reason::SUCCESS);
-        }
-        // Two boxes' bindings may lead to each other.
-        if answer::status(&message).is_some() {
-            return self.ignore(&message.topic, Unanswered::Answer, delivery, now);
-        }
-        let matching: Vec<(usize, Result<TopicName, _>)> = (self.bindings.iter().enumerate())
-            .filter_map(|(index, bound)| {
-                let config = bound.binding.config();
-                let captures = config.topic.captures(&message.topic)?;
-                Some((index, config.publish.fill(&captures, &self.topics.device, &config.model)))
-            })
-            .collect();
-        if matching.is_empty() {
-            // A subscription of an earlier configuration that the broker still has.
-            tracing::debug!(topic = %message.topic, "a message that no binding is for");
-            return self.settle(delivery, Reason::SUCCESS);
-        }
-        if let Some(delivery) = delivery {
-            self.session.expect(delivery, matching.len());
-        }
-        for (index, publish) in matching {
-            self.statistics.received(MessageKind::Binding);
-            let Some(binding) = self.bindings.get(index).map(|bound| bound.binding.clone()) else { continue };
-            let publish = publish.map_err(|error| Failure::new(400, error.to_string()));
-            match refusal.clone().map_or(publish, Err) {
-                Ok(publish) => {
-                    let bound = BoundMessage {
-                        source: message.topic.clone(),
-                        publish,
-                        payload: message.payload.clone(),
-                        content_type: message.properties.content_type.clone(),
-                        arrived: now,
-                        delivery,
-                        qos: if delivery.is_some() { binding.config().qos } else { Qos::AtMostOnce },
-                        duplicate,
-                        held: self.held.hold(message.payload.len()),
-                        binding,
-                    };
-                    self.offer(index, bound, now);
-                }
-                Err(failure) => {
-                    self.statistics.answered(failure.status);
-                    self.complain(&binding, &failure, now);
-                    self.settle(delivery, Reason::IMPLEMENTATION_SPECIFIC);
-                }
-            }
-        }
-    }
-
-    /// Starts a message, or keeps it until its turn.
-    fn offer(&mut self, index: usize, mut bound: BoundMessage, now: Instant) {
-        let Some(rate) = self.bindings.get_mut(index).and_then(|bound| bound.rate.as_mut()) else {
-            return self.start(bound);
-        };
-        // Settled before its turn comes: acknowledgements keep their order, so all others would wait for it. A limit drops
-        // messages anyway.
-        if let Some(delivery) = bound.delivery.take() {
-            self.session.settle(delivery, Reason::SUCCESS);
-        }
-        let source = bound.source.clone();
-        match rate.offer(&source, bound, now) {
-            Offer::Run(bound) => self.start(bound),
-            Offer::Kept { replaced: None } => {}
-            Offer::Kept { replaced: Some(_) } | Offer::Refused(_) => self.statistics.replaced(),
-        }
-    }
-
-    fn start(&mut self, bound: BoundMessage) {
-        let (serving, device) = (self.serving.clone(), self.topics.device.clone());
-        let mut end = self.begin(bound.delivery, None);
-        let binding = bound.binding.clone();
-        self.shutdown.spawn(async move {
-            let Outcome { message, failure, held } = bound.run(&serving, &device).await;
-            if let Some(finished) = &mut end.finished {
-                (finished.answer, finished.held) = (message, Some(held));
-                finished.failed = failure.map(|failure| (binding, failure));
-            }
-        });
-    }
-
-    /// Starts what the rate limits let go now.
-    pub fn start_due(&mut self, now: Instant) {
-        let due: Vec<_> =
-            self.bindings.iter_mut().filter_map(|bound| bound.rate.as_mut()).flat_map(|rate| rate.due(now)).collect();
-        for bound in due {
-            self.start(bound);
-        }
-    }
-
-    /// When [`Self::start_due`] has something to start.
-    pub fn next_due(&self) -> Option<Instant> {
-        self.bindings.iter().filter_map(|bound| bound.rate.as_ref()?.next_due()).min()
-    }
-
     /// Waits for the end of a message. May be dropped at any time.
     pub async fn finished(&mut self) -> Finished {
         match self.finished.recv().await {
@@ -428,16 +315,6 @@ impl Desk {
                 None => self.settle(delivery, Reason::SUCCESS),
             }
             next = self.finished.try_recv().ok();
-        }
-    }
-
-    fn complain(&mut self, binding: &Binding, failure: &Failure, now: Instant) {
-        // Bindings are as many as the configuration has.
-        let index = self.bindings.iter().position(|bound| bound.binding.name() == binding.name());
-        let kind = u32::try_from(index.unwrap_or_default()).unwrap_or_default() << 16 | u32::from(failure.status);
-        if let Some(suppressed) = self.complaints.take(("binding", kind), now) {
-            let (name, status, reason) = (binding.name(), failure.status, &failure.message);
-            tracing::warn!(binding = name, status, reason, suppressed, "a binding has no result");
         }
     }
 
