@@ -284,14 +284,16 @@ impl Session {
         }
         if let Some(outbound) = self.waiting_unacknowledged.pop_front() {
             self.bytes -= outbound.bytes();
-            let packet = publish(&outbound.message, None, false, limits);
-            if size(&packet) > limits.packet_size {
-                return Some(Step::TooLarge(outbound));
+            let Outbound { message, content, settles } = outbound;
+            let packet = publish(message, None, false, limits);
+            if !limits.fits(&packet, size) {
+                let Outgoing::Publish { message, .. } = packet else { return None };
+                return Some(Step::TooLarge(Outbound { message, content, settles }));
             }
-            if let Some(delivery) = outbound.settles {
+            if let Some(delivery) = settles {
                 self.settle(delivery, Reason::SUCCESS);
             }
-            return Some(Step::Send(outbound.content, packet));
+            return Some(Step::Send(content, packet));
         }
         self.next_acknowledged(limits, size)
     }
@@ -303,7 +305,7 @@ impl Session {
         // Again, in the old order, before anything new.
         if let Some(message) = self.in_flight.iter_mut().find(|message| !message.sent) {
             message.sent = true;
-            let packet = publish(&message.outbound.message, Some(message.packet_id), true, limits);
+            let packet = publish(message.outbound.message.clone(), Some(message.packet_id), true, limits);
             return Some(Step::Send(message.outbound.content, packet));
         }
         let outbound = self.waiting.pop_front()?;
@@ -316,8 +318,8 @@ impl Session {
             self.waiting.push_front(outbound);
             return None;
         };
-        let packet = publish(&outbound.message, Some(packet_id), false, limits);
-        if size(&packet) > limits.packet_size {
+        let packet = publish(outbound.message.clone(), Some(packet_id), false, limits);
+        if !limits.fits(&packet, size) {
             self.bytes -= outbound.bytes();
             return Some(Step::TooLarge(outbound));
         }
@@ -341,8 +343,14 @@ impl Session {
     }
 }
 
-fn publish(message: &Message, packet_id: Option<PacketId>, duplicate: bool, limits: Limits) -> Outgoing {
-    let mut message = message.clone();
+impl Limits {
+    /// Whether the broker takes a packet. Most brokers take any, and then it is not measured.
+    fn fits(&self, packet: &Outgoing, size: impl Fn(&Outgoing) -> usize) -> bool {
+        self.packet_size == usize::MAX || size(packet) <= self.packet_size
+    }
+}
+
+fn publish(mut message: Message, packet_id: Option<PacketId>, duplicate: bool, limits: Limits) -> Outgoing {
     message.retain &= limits.retain;
     message.qos = if packet_id.is_some() { Qos::AtLeastOnce } else { Qos::AtMostOnce };
     Outgoing::Publish { message, packet_id, duplicate }
