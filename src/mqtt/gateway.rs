@@ -3,6 +3,7 @@
 //! It never waits for an inference: those run in tasks of their own and report back.
 
 use std::convert::Infallible;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -216,7 +217,7 @@ impl Gateway {
                     pulse.heard();
                     take(packet?, &mut reader, desk, Instant::now())?;
                     // What was begun has its turn before more is read.
-                    tokio::task::yield_now().await;
+                    give_way().await;
                 }
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
@@ -307,6 +308,19 @@ fn receive(packet: Incoming, desk: &mut Desk, now: Instant) -> Result<(), Connec
             Ok(())
         }
     }
+}
+
+/// Lets the tasks that are ready have their turn. `yield_now` would ask the kernel for events before that, each time.
+async fn give_way() {
+    let mut given = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut given, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 async fn farewell(mut writer: Writer) -> Result<(), ConnectionError> {
