@@ -180,7 +180,7 @@ impl Gateway {
         self.report(desk);
         let mut resubscribe = Instant::now() + RESUBSCRIBE.min(self.config.reconnect_max());
         let mut phase = Phase::Open;
-        let mut reporting = true;
+        let (mut reporting, mut unacknowledged) = (true, false);
         loop {
             phase = self.advance(phase, desk, shutdown);
             send(&mut writer, desk)?;
@@ -200,12 +200,18 @@ impl Gateway {
             }
             let wake = [desk.next_due(), desk.lacks_subscription().then_some(resubscribe)];
             let wake = wake.into_iter().flatten().fold(pulse.next(), Instant::min);
+            // What is sent acknowledges it as well.
+            if unacknowledged && writer.queued() == 0 && desk.is_waiting() {
+                reader.acknowledge();
+                unacknowledged = false;
+            }
             tokio::select! {
                 // What leaves goes before what comes: an answer makes room, a request takes it.
                 biased;
                 () = shutdown.requested(), if phase == Phase::Open => {}
                 sent = writer.flush(), if writer.queued() > 0 => {
                     sent?;
+                    unacknowledged = false;
                     pulse.sent(Instant::now());
                 }
                 finished = desk.finished() => desk.finish(finished, Instant::now()),
@@ -215,6 +221,7 @@ impl Gateway {
                 }
                 packet = reader.next(), if desk.may_read(reader.held()) => {
                     pulse.heard();
+                    unacknowledged = true;
                     take(packet?, &mut reader, desk, Instant::now())?;
                     // What was begun has its turn before more is read.
                     give_way().await;

@@ -209,12 +209,20 @@ impl Line {
         if self.writer.queued() > 0 {
             self.writer.flush().await?;
         }
-        // An acknowledgement that comes with the answer, or after it, is read with the next one.
+        // An acknowledgement that comes after the answer is read before the next one.
+        let mut packet = self.reader.next().await?;
         loop {
-            match self.dialogue.take(self.reader.next().await?)? {
+            match self.dialogue.take(packet)? {
                 Heard::Nothing => {}
                 heard => return Ok(heard),
             }
+            packet = match self.reader.next_here()? {
+                Some(packet) => packet,
+                None => {
+                    self.reader.acknowledge();
+                    self.reader.next().await?
+                }
+            };
         }
     }
 }

@@ -131,6 +131,12 @@ impl Reader {
         Ok(self.framing.next()?)
     }
 
+    /// Acknowledges what has come at once, for when nothing is sent soon: a broker with Nagle's algorithm, as mosquitto is by
+    /// default, sends nothing more before.
+    pub fn acknowledge(&self) {
+        self.link.acknowledge();
+    }
+
     /// Bytes of packets that are not whole yet.
     pub fn held(&self) -> usize {
         self.framing.held()
