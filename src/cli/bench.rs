@@ -52,7 +52,8 @@ pub struct BenchArgs {
     pub subject: Subject,
     /// Measure this running server, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock, instead of one started
     /// for the purpose; or the one behind a broker, mqtt://HOST[:PORT] or mqtts://HOST[:PORT], with the user, password and
-    /// certificates of [mqtt]. Both together are measured by turns.
+    /// certificates of [mqtt]. Both together are measured by turns. A broker does not tell what a model takes: without
+    /// the other URL it is read from the repository here, or --input says it.
     #[arg(long, help_heading = "Targets", conflicts_with = "in_process")]
     pub url: Vec<Url>,
     /// The box, or the group of boxes, that is asked over the broker.

@@ -231,7 +231,7 @@ mod tests {
             "f:4: allow[0].region: region \"\" is empty",
             "f:5: allow[1]: missing field `region`",
             "f:8: allow[2].hosts: unknown field `hosts`, expected one of `host`, `region`, `send`",
-            "f:11: allow[2].send[1]: unknown variant `protocol`, expected one of `answers`, `presence`, `reports`",
+            "f:11: allow[2].send[1]: unknown variant `protocol`, expected one of `answers`, `presence`, `reports`, `calls`",
         ];
         assert_eq!(found, expected);
     }
@@ -240,10 +240,13 @@ mod tests {
     fn what_is_written_is_what_the_metrics_say() {
         let entry = Allowed { host: "a:1".parse().unwrap(), region: "eu".parse().unwrap(), send: everything() };
         let written = toml::to_string(&entry).unwrap();
-        assert_eq!(written, "host = \"a:1\"\nregion = \"eu\"\nsend = [\"answers\", \"presence\", \"reports\"]\n");
+        assert_eq!(
+            written,
+            "host = \"a:1\"\nregion = \"eu\"\nsend = [\"answers\", \"presence\", \"reports\", \"calls\"]\n"
+        );
         assert_eq!(
             entry.send.iter().map(|content| content.name()).collect::<Vec<_>>(),
-            ["answers", "presence", "reports"]
+            ["answers", "presence", "reports", "calls"]
         );
     }
 }
