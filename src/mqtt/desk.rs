@@ -385,11 +385,6 @@ impl Desk {
         self.bindings.iter().filter_map(|bound| bound.rate.as_ref()?.next_due()).min()
     }
 
-    /// Whether nothing has ended that was not taken yet.
-    pub fn is_waiting(&self) -> bool {
-        self.finished.is_empty()
-    }
-
     /// Waits for the end of a message. May be dropped at any time.
     pub async fn finished(&mut self) -> Finished {
         match self.finished.recv().await {

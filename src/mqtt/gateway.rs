@@ -35,6 +35,10 @@ const AT_ONCE: usize = 32;
 /// How long the broker has to show a sign of life when asked for one.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// After what time without anything to send the broker learns at the level of TCP that its packets came: until then it may
+/// hold back the next ones. At once would cost a system call for each packet where answers are quick.
+const PROMPT: Duration = Duration::from_millis(1);
+
 /// A connection that stood so long was a good one: the next pause is short.
 const GOOD: Duration = Duration::from_secs(10);
 
@@ -180,7 +184,7 @@ impl Gateway {
         self.report(desk);
         let mut resubscribe = Instant::now() + RESUBSCRIBE.min(self.config.reconnect_max());
         let mut phase = Phase::Open;
-        let (mut reporting, mut unacknowledged) = (true, false);
+        let (mut reporting, mut unacknowledged) = (true, None);
         loop {
             phase = self.advance(phase, desk, shutdown);
             send(&mut writer, desk)?;
@@ -198,20 +202,21 @@ impl Gateway {
                 desk.session().ping();
                 continue;
             }
-            let wake = [desk.next_due(), desk.lacks_subscription().then_some(resubscribe)];
-            let wake = wake.into_iter().flatten().fold(pulse.next(), Instant::min);
-            // What is sent acknowledges it as well.
-            if unacknowledged && writer.queued() == 0 && desk.is_waiting() {
+            if unacknowledged.is_some_and(|since| now >= since + PROMPT) {
                 reader.acknowledge();
-                unacknowledged = false;
+                unacknowledged = None;
             }
+            let prompt = unacknowledged.map(|since| since + PROMPT);
+            let wake = [desk.next_due(), desk.lacks_subscription().then_some(resubscribe), prompt];
+            let wake = wake.into_iter().flatten().fold(pulse.next(), Instant::min);
             tokio::select! {
                 // What leaves goes before what comes: an answer makes room, a request takes it.
                 biased;
                 () = shutdown.requested(), if phase == Phase::Open => {}
                 sent = writer.flush(), if writer.queued() > 0 => {
                     sent?;
-                    unacknowledged = false;
+                    // What was sent acknowledges what came as well.
+                    unacknowledged = None;
                     pulse.sent(Instant::now());
                 }
                 finished = desk.finished() => desk.finish(finished, Instant::now()),
@@ -221,8 +226,9 @@ impl Gateway {
                 }
                 packet = reader.next(), if desk.may_read(reader.held()) => {
                     pulse.heard();
-                    unacknowledged = true;
-                    take(packet?, &mut reader, desk, Instant::now())?;
+                    let now = Instant::now();
+                    unacknowledged.get_or_insert(now);
+                    take(packet?, &mut reader, desk, now)?;
                     // What was begun has its turn before more is read.
                     give_way().await;
                 }
