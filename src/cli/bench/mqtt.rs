@@ -216,12 +216,11 @@ impl Line {
                 Heard::Nothing => {}
                 heard => return Ok(heard),
             }
-            packet = match self.reader.next_here()? {
-                Some(packet) => packet,
-                None => {
-                    self.reader.acknowledge();
-                    self.reader.next().await?
-                }
+            packet = if let Some(packet) = self.reader.next_here()? {
+                packet
+            } else {
+                self.reader.acknowledge();
+                self.reader.next().await?
             };
         }
     }
