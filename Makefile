@@ -47,7 +47,7 @@ test-quantize: ## quantize small models with models/quantize (its packages are f
 	@$(need_python)
 	$(PYTHON) -B -m unittest discover -s models/quantize/tests
 
-bench: setup-test build ## print the budget table: Ledge beside the runtime in-process (five minutes; BENCH=--quick, BENCH=--long)
+bench: setup-test build ## print the budget table: Ledge beside the runtime in-process (seven minutes; BENCH=--quick, BENCH=--long)
 	$(PYTHON) benches/peers/fetch.py inprocess
 	$(PYTHON) benches/budget $(BENCH)
 

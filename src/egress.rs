@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -193,6 +194,7 @@ impl Egress {
             None => None,
         };
         let stream = dial(to, deadline).await?;
+        let socket = stream.as_fd().try_clone_to_owned().map_err(|error| unreachable(to, error))?;
         account.opened.fetch_add(1, Ordering::Relaxed);
         self.0.audit.record(AuditEvent::ConnectionOpened {
             destination: destination.clone(),
@@ -202,13 +204,13 @@ impl Egress {
         let (grant, account) = (grant.clone(), account.clone());
         let Some(client) = client else {
             let (reading, writing) = stream.into_split();
-            return Ok(link::link((Box::new(reading), Box::new(writing)), None, destination, grant, account));
+            return Ok(link::link((Box::new(reading), Box::new(writing)), socket, None, destination, grant, account));
         };
         let late = |_| EgressError::TimedOut { destination: destination.clone(), step: "the TLS handshake" };
         let shaken = timeout_at(deadline, client.connect(stream)).await.map_err(late)?;
         let (stream, peer) = shaken.map_err(tls_failed)?;
         let (reading, writing) = tokio::io::split(stream);
-        Ok(link::link((Box::new(reading), Box::new(writing)), Some(peer), destination, grant, account))
+        Ok(link::link((Box::new(reading), Box::new(writing)), socket, Some(peer), destination, grant, account))
     }
 
     fn account(&self, address: &HostPort, region: &str) -> Arc<Account> {

@@ -16,16 +16,16 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # the packages `budget` 
 
 from budget import ledge, processes, stage, table  # noqa: E402
 from budget.figures import FALLS_SHORT, MEETS  # noqa: E402
-from budget.rows import footprint, later, lifecycle, requests, served  # noqa: E402
+from budget.rows import footprint, later, lifecycle, messages, requests, served  # noqa: E402
 from budget.runs.overload import overload  # noqa: E402
 from budget.runs.reloads import reloads  # noqa: E402
 from budget.runs.saturation import saturation  # noqa: E402
 from budget.runs.threads import threads  # noqa: E402
 from peers.contenders import which_are_fetched  # noqa: E402
 
-ROWS = [requests.tiny_model, requests.cache_hits, served.network, requests.json_numbers, lifecycle.hot_reload,
-        lifecycle.ready_after_start, footprint.memory_without_models, footprint.threads_with_five_models, later.tuner,
-        later.feature_store]
+ROWS = [requests.tiny_model, requests.cache_hits, served.network, requests.json_numbers, messages.mqtt,
+        lifecycle.hot_reload, lifecycle.ready_after_start, footprint.memory_without_models, footprint.threads_with_five_models,
+        later.tuner, later.feature_store]
 WITH_PEERS = [requests.tiny_model, requests.cache_hits, served.network, requests.json_numbers, lifecycle.hot_reload,
               lifecycle.ready_after_start, footprint.threads_with_five_models]
 RUNS = {"saturation": saturation, "overload": overload, "threads": threads, "reloads": reloads}

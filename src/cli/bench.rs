@@ -1,4 +1,4 @@
-//! `ledge bench`: how fast a model answers, in this process and over HTTP side by side, and how right it is.
+//! `ledge bench`: how fast a model answers, in this process, over HTTP and over MQTT side by side, and how right it is.
 
 mod accuracy;
 mod agreement;
@@ -11,12 +11,15 @@ mod inputs;
 mod labels;
 mod load;
 mod measure;
+mod mqtt;
 mod process;
 mod random;
 mod report;
 mod request;
 mod subject;
 mod svg;
+mod targets;
+mod url;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,12 +32,15 @@ use crate::audit_event::AuditSink;
 use crate::config::Config;
 use crate::daemon;
 use crate::inference::Runtimes;
+use crate::mqtt::client::packet::Qos;
+use crate::names::DeviceName;
 use crate::principal::Principal;
 use crate::serving::Serving;
 use crate::telemetry::process::usable_cores;
 use inputs::ShapeOf;
 use load::Load;
 use subject::Subject;
+use url::Url;
 
 /// The arguments of `ledge bench`.
 #[derive(Debug, Args)]
@@ -45,13 +51,25 @@ pub struct BenchArgs {
     #[arg(value_name = "MODEL[:VERSION][@RUNTIME]")]
     pub subject: Subject,
     /// Measure this running server, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock, instead of one started
-    /// for the purpose.
+    /// for the purpose; or the one behind a broker, mqtt://HOST[:PORT] or mqtts://HOST[:PORT], with the user, password and
+    /// certificates of [mqtt]. Both together are measured by turns. A broker does not tell what a model takes: without
+    /// the other URL it is read from the repository here, or --input says it.
     #[arg(long, help_heading = "Targets", conflicts_with = "in_process")]
-    pub url: Option<String>,
+    pub url: Vec<Url>,
+    /// The box, or the group of boxes, that is asked over the broker.
+    #[arg(long, value_name = "NAME", help_heading = "Targets", requires = "url")]
+    pub device: Option<DeviceName>,
+    /// How often a message to and from the broker is delivered: 0, at most once; 1, at least once. Both by turns: 0,1.
+    #[arg(long, value_name = "QOS,...", value_delimiter = ',', value_parser = parse_qos, default_value = "1",
+        help_heading = "Targets")]
+    pub qos: Vec<Qos>,
+    /// Measure the broker alone, too: each caller publishes the same messages to a topic of its own and gets them back.
+    #[arg(long, help_heading = "Targets", requires = "url")]
+    pub echo: bool,
     /// Measure in this process only; no server is started or asked.
     #[arg(long, help_heading = "Targets", conflicts_with = "http")]
     pub in_process: bool,
-    /// Measure over HTTP only.
+    /// Measure over HTTP only. Over MQTT, nothing is measured in this process anyway.
     #[arg(long, help_heading = "Targets")]
     pub http: bool,
     /// The process of the running server, for its CPU time and memory; known without it behind a Unix socket.
@@ -123,6 +141,8 @@ Examples:
   ledge bench efficientnet_lite0                             here and over HTTP, one to four callers
   ledge bench efficientnet_lite0 --photo cat.jpg --rate 20,40,60 --svg latency.svg
   ledge bench efficientnet_lite0 --url http://127.0.0.1:8000 --http --unique
+  ledge bench efficientnet_lite0 --url mqtt://127.0.0.1 --device box --photo cat.jpg --concurrency 1,8
+  ledge bench wine_mlp --url http://127.0.0.1:8000 --url mqtt://127.0.0.1 --device box --qos 0,1 --echo
   ledge bench efficientnet_lite0 --images photos/ --labels labels.csv
   ledge bench efficientnet_lite0@onnxruntime --images photos/ --against efficientnet_lite0@openvino";
 
@@ -133,6 +153,15 @@ impl BenchArgs {
         let loads: Vec<_> =
             closed.map(|&callers| Load::Concurrency(callers)).chain(open.map(|&rate| Load::Rate(rate))).collect();
         if loads.is_empty() { [1, 2, 4].map(Load::Concurrency).to_vec() } else { loads }
+    }
+}
+
+/// `0` or `1`.
+fn parse_qos(text: &str) -> Result<Qos, String> {
+    match text {
+        "0" => Ok(Qos::AtMostOnce),
+        "1" => Ok(Qos::AtLeastOnce),
+        _ => Err("expected 0 or 1; exactly once is no QoS of Ledge".to_owned()),
     }
 }
 

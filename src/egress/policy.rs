@@ -25,11 +25,14 @@ pub enum Content {
     /// What this box runs and how it does.
     #[serde(rename = "reports")]
     Report,
+    /// Inference calls to a box elsewhere, as `ledge bench` makes them. The daemon answers calls and makes none.
+    #[serde(rename = "calls")]
+    Call,
 }
 
 impl Content {
     /// Every kind.
-    pub const ALL: [Self; 4] = [Self::Protocol, Self::Answer, Self::Presence, Self::Report];
+    pub const ALL: [Self; 5] = [Self::Protocol, Self::Answer, Self::Presence, Self::Report, Self::Call];
 
     /// As the configuration and the metrics have it.
     pub fn name(self) -> &'static str {
@@ -38,6 +41,7 @@ impl Content {
             Self::Answer => "answers",
             Self::Presence => "presence",
             Self::Report => "reports",
+            Self::Call => "calls",
         }
     }
 }
@@ -157,7 +161,7 @@ mod tests {
         let granted = grant(&config, "broker.EXAMPLE:8883").unwrap();
         assert_eq!(granted.region, "eu");
         let permitted = Content::ALL.map(|content| granted.permits(content));
-        assert_eq!(permitted, [true, false, true, false]);
+        assert_eq!(permitted, [true, false, true, false, false]);
         for other in ["broker.example:1883", "a.broker.example:8883", "example:8883", "10.0.0.1:8883"] {
             assert!(grant(&config, other).is_err(), "{other}");
         }
@@ -168,8 +172,8 @@ mod tests {
         let config =
             config("[[allow]]\nhost = 'a:1'\nregion = 'eu'\n[[allow]]\nhost = 'b:1'\nregion = 'eu'\nsend = []");
         let permitted = |to: &str| Content::ALL.map(|content| grant(&config, to).unwrap().permits(content));
-        assert_eq!(permitted("a:1"), [true; 4]);
-        assert_eq!(permitted("b:1"), [true, false, false, false]);
+        assert_eq!(permitted("a:1"), [true; 5]);
+        assert_eq!(permitted("b:1"), [true, false, false, false, false]);
     }
 
     #[test]
@@ -227,7 +231,7 @@ mod tests {
             "f:4: allow[0].region: region \"\" is empty",
             "f:5: allow[1]: missing field `region`",
             "f:8: allow[2].hosts: unknown field `hosts`, expected one of `host`, `region`, `send`",
-            "f:11: allow[2].send[1]: unknown variant `protocol`, expected one of `answers`, `presence`, `reports`",
+            "f:11: allow[2].send[1]: unknown variant `protocol`, expected one of `answers`, `presence`, `reports`, `calls`",
         ];
         assert_eq!(found, expected);
     }
@@ -236,10 +240,13 @@ mod tests {
     fn what_is_written_is_what_the_metrics_say() {
         let entry = Allowed { host: "a:1".parse().unwrap(), region: "eu".parse().unwrap(), send: everything() };
         let written = toml::to_string(&entry).unwrap();
-        assert_eq!(written, "host = \"a:1\"\nregion = \"eu\"\nsend = [\"answers\", \"presence\", \"reports\"]\n");
+        assert_eq!(
+            written,
+            "host = \"a:1\"\nregion = \"eu\"\nsend = [\"answers\", \"presence\", \"reports\", \"calls\"]\n"
+        );
         assert_eq!(
             entry.send.iter().map(|content| content.name()).collect::<Vec<_>>(),
-            ["answers", "presence", "reports"]
+            ["answers", "presence", "reports", "calls"]
         );
     }
 }

@@ -3,6 +3,7 @@
 //! It never waits for an inference: those run in tasks of their own and report back.
 
 use std::convert::Infallible;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -28,6 +29,10 @@ const QUEUED: usize = 256 << 10;
 
 /// So many packets are taken before others have a turn: callers over HTTP wait on the same thread.
 const AT_ONCE: usize = 32;
+
+/// After what time without anything to send the broker learns at the level of TCP that its packets came: until then it may
+/// hold back the next ones. At once would cost a system call for each packet where answers are quick.
+const PROMPT: Duration = Duration::from_millis(1);
 
 /// A connection that stood so long was a good one: the next pause is short.
 const GOOD: Duration = Duration::from_secs(10);
@@ -136,7 +141,7 @@ impl Gateway {
         self.report(desk);
         let mut resubscribe = Instant::now() + RESUBSCRIBE.min(self.config.reconnect_max());
         let mut phase = Phase::Open;
-        let mut reporting = true;
+        let (mut reporting, mut unacknowledged) = (true, None);
         loop {
             phase = self.advance(phase, desk, shutdown);
             send(&mut writer, desk)?;
@@ -158,7 +163,12 @@ impl Gateway {
                     continue;
                 }
             }
-            let wake = [desk.next_due(), desk.lacks_subscription().then_some(resubscribe)];
+            if unacknowledged.is_some_and(|since| now >= since + PROMPT) {
+                reader.acknowledge();
+                unacknowledged = None;
+            }
+            let prompt = unacknowledged.map(|since| since + PROMPT);
+            let wake = [desk.next_due(), desk.lacks_subscription().then_some(resubscribe), prompt];
             let wake = wake.into_iter().flatten().fold(pulse.next(), Instant::min);
             desk.note();
             reader.set_max_packet(self.room(desk));
@@ -166,16 +176,21 @@ impl Gateway {
                 // What leaves goes before what comes: an answer makes room, a request takes it.
                 biased;
                 () = shutdown.requested(), if phase == Phase::Open => {}
-                sent = writer.flush(), if writer.queued() > 0 => sent?,
+                sent = writer.flush(), if writer.queued() > 0 => {
+                    sent?;
+                    // What was sent acknowledges what came as well.
+                    unacknowledged = None;
+                }
                 finished = desk.finished() => desk.finish(finished, Instant::now()),
                 changed = self.reported.changed(), if reporting => {
                     reporting = changed.is_ok();
                     self.report(desk);
                 }
                 packet = reader.next() => {
+                    unacknowledged.get_or_insert_with(Instant::now);
                     self.take(packet?, &mut reader, desk)?;
                     // What was begun has its turn before more is read.
-                    tokio::task::yield_now().await;
+                    give_way().await;
                 }
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
@@ -249,4 +264,17 @@ async fn meanwhile<T>(desk: &mut Desk, what: impl Future<Output = T>) -> T {
             finished = desk.finished() => desk.finish(finished, Instant::now()),
         }
     }
+}
+
+/// Lets the tasks that are ready have their turn. `yield_now` would ask the kernel for events before that, each time.
+async fn give_way() {
+    let mut given = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut given, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }

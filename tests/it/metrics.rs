@@ -82,7 +82,7 @@ fn every_series_has_a_type_a_help_text_and_a_unit_of_prometheus() {
     assert_eq!(infer(client, 1), 200);
     let scrape = Scrape::of(client);
     let broker = "destination=\"broker.example:8883\",region=\"eu\"";
-    for content in ["protocol", "answers", "presence", "reports"] {
+    for content in ["protocol", "answers", "presence", "reports", "calls"] {
         assert_eq!(scrape.value(&format!("ledge_egress_bytes_total{{{broker},content=\"{content}\"}}")), 0.0);
     }
     for metric in ["received_bytes", "connections", "failures"] {

@@ -42,7 +42,7 @@ pub fn run(
     images: &Path,
     out: &mut Output,
 ) -> anyhow::Result<Exit> {
-    if args.url.is_some() || args.http {
+    if !args.url.is_empty() || args.http {
         bail!("accuracy is measured in this process: leave out --url and --http");
     }
     let files = infer::collect(&[images.to_owned()])?;

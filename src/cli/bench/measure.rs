@@ -1,4 +1,4 @@
-//! Measures speed: builds the targets, takes turns between them, and hands the figures on.
+//! Measures speed: sees that there is somebody to ask, takes turns between the targets, and hands the figures on.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,35 +7,21 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::child::Daemon;
 use super::drive::{Plan, Target, drive};
 use super::figures::{Outcome, Recording};
-use super::http::{self, Http};
-use super::in_process::InProcess;
-use super::inputs::{self, Payload};
 use super::load::{Arrivals, Load};
-use super::random::Random;
+use super::mqtt::Broker;
 use super::report::{self, Report, Round, Series};
-use super::request::{Encoding, Request};
 use super::subject::Scratch;
-use super::{BenchArgs, process};
+use super::targets::{self, Places, Targets};
+use super::{BenchArgs, process, url};
 use crate::cli::{Exit, Globals, Output};
 use crate::config::Config;
 use crate::egress::RawConnection;
-use crate::inference::backend::Port;
-use crate::protocol::decode;
-use crate::serving::Serving;
-use crate::tensor::DataType;
-
-/// Random requests that take turns, unless they need more memory than [`POOL_BYTES`].
-const POOL: usize = 8;
-
-/// The most memory of the requests that take turns, in bytes.
-const POOL_BYTES: usize = 64 << 20;
 
 /// Measures the targets that the arguments name.
 pub fn run(
@@ -45,13 +31,21 @@ pub fn run(
     args: &BenchArgs,
     out: &mut Output,
 ) -> anyhow::Result<Exit> {
-    if args.url.is_some() && args.subject.runtime.is_some() {
+    if !args.url.is_empty() && args.subject.runtime.is_some() {
         bail!("a running server has chosen its runtime: leave out the @ or the --url");
     }
+    let (url, address) = url::places(&args.url).map_err(anyhow::Error::msg)?;
+    if address.is_none() && (args.device.is_some() || args.echo) {
+        bail!("--device and --echo are for a broker: name it with --url mqtt://HOST");
+    }
+    if address.is_some() && args.device.is_none() && !args.echo {
+        bail!("a broker has many boxes behind it: --device says which one, or --echo measures the broker alone");
+    }
+    let broker = address.map(|address| Broker::new(config, address)).transpose()?;
     let stop = stop_on_signals(runtime)?;
     let scratch = Scratch::new()?;
     let repository = scratch.path().join("models");
-    let daemon = if args.in_process || args.url.is_some() {
+    let daemon = if args.in_process || !args.url.is_empty() {
         None
     } else {
         args.subject.isolate(&config.repository.path, &repository)?;
@@ -59,26 +53,31 @@ pub fn run(
         let cache = if own.is_dir() { own.clone() } else { scratch.path().join("cache") };
         Some(Daemon::start(globals, &repository, &scratch.path().join("state"), &cache)?)
     };
-    let serving = if args.http {
-        None
-    } else {
+    let in_process = !args.http && broker.is_none();
+    // A broker tells nothing of a model: what it takes is read from its own files.
+    let unknown = broker.is_some() && url.is_none() && args.input.is_none();
+    let serving = if in_process || unknown {
         if daemon.is_none() {
-            args.subject.isolate(&config.repository.path, &repository).with_context(|| match args.url {
-                Some(_) => "the model cannot be measured in this process (--http measures the server alone)",
-                None => "the model cannot be measured",
+            args.subject.isolate(&config.repository.path, &repository).with_context(|| match (unknown, url) {
+                (true, _) => "a broker does not tell what the model takes (--input FILE, or its server's --url, does)",
+                (_, Some(_)) => "the model cannot be measured in this process (--http measures the server alone)",
+                (_, None) => "the model cannot be measured",
             })?;
         }
         Some(super::load(runtime, config, repository, &args.subject)?)
+    } else {
+        None
     };
-    let server = match (&args.url, &daemon) {
+    let server = match (url, &daemon) {
         (Some(url), _) => {
             let pid = args.pid.or_else(|| RawConnection::open(url, Duration::from_secs(10)).ok()?.peer_pid());
-            Some((url.as_str(), pid))
+            Some((url, pid))
         }
         (None, Some(daemon)) => Some((daemon.url.as_str(), Some(daemon.pid()))),
         (None, None) => None,
     };
-    let measured = measure(runtime, args, serving.as_ref(), server, &stop);
+    let places = Places { serving: serving.as_ref(), in_process, server, broker: broker.as_ref() };
+    let measured = Targets::new(runtime, args, places).and_then(|targets| measure(args, &targets, &stop));
     if let Some(serving) = &serving {
         super::unload(runtime, serving);
     }
@@ -112,39 +111,10 @@ fn stop_on_signals(runtime: &Runtime) -> anyhow::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-fn measure(
-    runtime: &Runtime,
-    args: &BenchArgs,
-    serving: Option<&Serving>,
-    server: Option<(&str, Option<u32>)>,
-    stop: &AtomicBool,
-) -> anyhow::Result<Report> {
-    let model = decode::Target { model: args.subject.model.clone(), version: args.subject.version };
-    let version = model.version.map(|version| format!("/versions/{version}")).unwrap_or_default();
-    let path = format!("/v2/models/{}{version}", model.model);
-    let (ports, version, chosen) = match (serving, server) {
-        (Some(serving), _) => {
-            let pinned = serving.repository().pin(&model.model, model.version)?;
-            (pinned.signature.inputs.clone(), pinned.version.to_string(), pinned.runtime().to_string())
-        }
-        (None, Some((url, _))) => described(&http::get(url, &path)?)?,
-        (None, None) => bail!("nothing to measure"),
-    };
-    let payloads = payloads(args, &ports)?;
-    let input = payloads.first().map(Payload::describe).unwrap_or_default();
-    let mut targets: Vec<Box<dyn Target + '_>> = Vec::new();
-    if let Some(serving) = serving {
-        targets.push(Box::new(InProcess { runtime, serving, target: model, payloads: &payloads, unique: args.unique }));
-    }
-    if let Some((url, pid)) = server {
-        let encoding = if args.json_tensors { Encoding::Json } else { Encoding::Binary };
-        let host = RawConnection::open(url, Duration::from_secs(10))?.host().to_owned();
-        let path = format!("{path}/infer");
-        let request = |payload| Request::new(&host, &path, payload, encoding, args.unique);
-        let requests = payloads.iter().map(request).collect::<anyhow::Result<_>>()?;
-        targets.push(Box::new(Http { url: url.to_owned(), pid, requests, unique: args.unique }));
-    }
-    for target in &targets {
+fn measure(args: &BenchArgs, targets: &Targets<'_>, stop: &AtomicBool) -> anyhow::Result<Report> {
+    let targets::Subject { ports, version, runtime, input } = &targets.subject;
+    let built = targets.build()?;
+    for target in &built {
         if let Outcome::Failed { kind, message } = target.caller()?.call(0) {
             let guessed =
                 args.input.is_none() && ports.iter().any(|port| port.shape.iter().skip(1).any(|dim| *dim < 0));
@@ -152,12 +122,12 @@ fn measure(
             bail!("'{}' does not answer ({input}), {}: {message} ({kind}){hint}", args.subject, target.name());
         }
     }
-    let series = rounds(args, &targets, stop)?;
+    let series = rounds(args, &built, stop)?;
     Ok(Report {
         model: args.subject.to_string(),
-        version,
-        runtime: chosen,
-        input,
+        version: version.clone(),
+        runtime: runtime.clone(),
+        input: input.clone(),
         unique: args.unique,
         encoding: if args.json_tensors { "json" } else { "binary" },
         batch: usize::from(args.batch),
@@ -166,45 +136,6 @@ fn measure(
         cores: crate::telemetry::process::usable_cores(),
         series,
     })
-}
-
-/// The inputs, version and platform that a server's metadata tell.
-fn described(metadata: &Value) -> anyhow::Result<(Vec<Port>, String, String)> {
-    let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
-    let port = |input: &Value| {
-        Some(Port {
-            name: text(input, "name")?,
-            datatype: DataType::from_name(&text(input, "datatype")?)?,
-            shape: input.get("shape")?.as_array()?.iter().map(Value::as_i64).collect::<Option<_>>()?,
-        })
-    };
-    let inputs = metadata.get("inputs").and_then(Value::as_array).into_iter().flatten();
-    let ports = inputs.map(port).collect::<Option<_>>().context("the server does not tell the model's inputs")?;
-    let versions = metadata.get("versions").and_then(Value::as_array);
-    let version = versions.and_then(|all| all.last()?.as_str().map(str::to_owned)).unwrap_or_default();
-    Ok((ports, version, text(metadata, "platform").unwrap_or_default()))
-}
-
-/// The requests that take turns.
-fn payloads(args: &BenchArgs, ports: &[Port]) -> anyhow::Result<Vec<Payload>> {
-    if let Some(path) = &args.input {
-        if args.batch > 1 || !args.shape.is_empty() {
-            bail!("--batch and --shape are for random inputs; {} has its own shape", path.display());
-        }
-        return Ok(vec![inputs::file(&args.subject.model, path)?]);
-    }
-    let batched = ports.iter().all(|port| port.shape.first() == Some(&-1));
-    let shapes = inputs::shapes(ports, batched, usize::from(args.batch), &args.shape)?;
-    // The same numbers each time, so that two measurements ask the same.
-    let mut random = Random::seeded(1);
-    let first = inputs::random(ports, &shapes, &mut random)?;
-    let size = match &first {
-        Payload::Tensors(tensors) => tensors.iter().map(|(_, tensor)| tensor.data().len()).sum(),
-        Payload::Photo(photo) => photo.len(),
-    };
-    let count = if args.unique { 1 } else { POOL.min(POOL_BYTES / size.max(1)).max(1) };
-    let more = (1..count).map(|_| inputs::random(ports, &shapes, &mut random));
-    std::iter::once(Ok(first)).chain(more).collect()
 }
 
 /// Every load on every target, in rounds; each round begins with another target.

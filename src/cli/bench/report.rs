@@ -75,44 +75,39 @@ impl Series {
     }
 }
 
-/// Two targets under one load: HTTP divided by in-process, round by round.
+/// Two targets under one load: one divided by the first, round by round.
 struct Ratio {
     load: Load,
+    target: &'static str,
+    base: &'static str,
     figures: Vec<(&'static str, Spread)>,
 }
 
 impl Report {
+    /// Of each target to the first, target by target.
     fn ratios(&self) -> Vec<Ratio> {
-        let pairs = self.series.windows(2).filter_map(|pair| match pair {
-            [base, other] if base.load == other.load && base.target != other.target => Some((base, other)),
-            _ => None,
-        });
-        let ratio = |(base, other): (&Series, &Series)| {
-            let spread = |figure: &dyn Fn(&Round) -> Option<f64>| {
-                let ratios = base.rounds.iter().zip(&other.rounds).filter_map(|(base, other)| {
-                    let (base, other) = (figure(base)?, figure(other)?);
-                    (base > 0.0).then_some(other / base)
-                });
-                Spread::of(ratios)
-            };
-            let cpu = |round: &Round| round.recording.figures(round.cpu, None, 1).cpu_ms_per_request;
-            let named = [
-                ("p50", spread(&|round| round.recording.quantile(0.5))),
-                ("p99", spread(&|round| round.recording.quantile(0.99))),
-                ("throughput", spread(&|round| Some(round.recording.throughput()))),
-                ("cpu", spread(&cpu)),
-            ];
-            let figures = named.into_iter().filter_map(|(name, spread)| Some((name, spread?))).collect();
-            Ratio { load: base.load, figures }
-        };
-        pairs.map(ratio).collect()
+        let Some(base) = self.series.first().map(|first| first.target) else { return Vec::new() };
+        let mut others: Vec<&str> = Vec::new();
+        for series in &self.series {
+            if series.target != base && !others.contains(&series.target) {
+                others.push(series.target);
+            }
+        }
+        let under = |load, target| self.series.iter().find(|one| one.load == load && one.target == target);
+        let to_base = |other: &Series| Some(ratio(under(other.load, base)?, other));
+        let mut ratios = Vec::new();
+        for target in others {
+            ratios.extend(self.series.iter().filter(|one| one.target == target).filter_map(to_base));
+        }
+        ratios
     }
 
     fn json(&self) -> Value {
         let ratio = |ratio: &Ratio| {
             let figures: serde_json::Map<_, _> =
                 ratio.figures.iter().map(|(name, spread)| ((*name).to_owned(), json!(spread))).collect();
-            json!({"load": ratio.load, "http_by_in_process": figures})
+            let pair = format!("{}_by_{}", ratio.target, ratio.base).replace('-', "_");
+            json!({"load": ratio.load, pair: figures})
         };
         let result = |series: &Series| json!({"load": series.load, "target": series.target, "figures": series.figures(self.batch)});
         json!({
@@ -127,7 +122,11 @@ impl Report {
     /// Latency against load, a panel for each kind of load.
     pub fn svg(&self) -> String {
         let mut panels: Vec<Panel> = Vec::new();
+        let mut targets: Vec<&str> = Vec::new();
         for series in &self.series {
+            if !targets.contains(&series.target) {
+                targets.push(series.target);
+            }
             #[expect(clippy::cast_precision_loss, reason = "callers are few")]
             let (axis, scale, x) = match series.load {
                 Load::Concurrency(callers) => ("concurrent callers", Scale::Doubling, callers as f64),
@@ -144,7 +143,7 @@ impl Report {
             };
             for (dashed, name, y) in [(false, "p50", latency.p50), (true, "p99", latency.p99)] {
                 let name = format!("{} {name}", series.target);
-                let color = usize::from(series.target == "http");
+                let color = targets.iter().position(|target| *target == series.target).unwrap_or_default();
                 match panel.lines.iter_mut().find(|line| line.name == name) {
                     Some(line) => line.points.push((x, y)),
                     None => panel.lines.push(Line { name, color, dashed, points: vec![(x, y)] }),
@@ -162,15 +161,20 @@ pub fn write(report: &Report, as_json: bool, out: &mut Output) -> anyhow::Result
         return Ok(());
     }
     let ratios = report.ratios();
-    if !ratios.is_empty() {
-        writeln!(out, "HTTP divided by in-process: median of {} rounds (least to greatest)", report.rounds)?;
-        for ratio in &ratios {
-            let one = |(name, spread): &(&str, Spread)| {
-                format!("{name} {:.2} ({:.2} to {:.2})", spread.median, spread.min, spread.max)
-            };
-            let figures: Vec<_> = ratio.figures.iter().map(one).collect();
-            writeln!(out, "  {:<16} {}", ratio.load.to_string(), figures.join("   "))?;
+    let mut told = "";
+    for ratio in &ratios {
+        if ratio.target != told {
+            let (target, base) = (for_people(ratio.target), for_people(ratio.base));
+            writeln!(out, "{target} divided by {base}: median of {} rounds (least to greatest)", report.rounds)?;
+            told = ratio.target;
         }
+        let one = |(name, spread): &(&str, Spread)| {
+            format!("{name} {:.2} ({:.2} to {:.2})", spread.median, spread.min, spread.max)
+        };
+        let figures: Vec<_> = ratio.figures.iter().map(one).collect();
+        writeln!(out, "  {:<16} {}", ratio.load.to_string(), figures.join("   "))?;
+    }
+    if !ratios.is_empty() {
         writeln!(out)?;
     }
     writeln!(
@@ -207,6 +211,30 @@ pub fn write(report: &Report, as_json: bool, out: &mut Output) -> anyhow::Result
         writeln!(out, "CPU is of the process that answers, for each answer; in-process it holds the asking, too.")?;
     }
     Ok(())
+}
+
+fn for_people(target: &str) -> &str {
+    if target == "http" { "HTTP" } else { target }
+}
+
+/// `other` divided by `base`.
+fn ratio(base: &Series, other: &Series) -> Ratio {
+    let spread = |figure: &dyn Fn(&Round) -> Option<f64>| {
+        let ratios = base.rounds.iter().zip(&other.rounds).filter_map(|(base, other)| {
+            let (base, other) = (figure(base)?, figure(other)?);
+            (base > 0.0).then_some(other / base)
+        });
+        Spread::of(ratios)
+    };
+    let cpu = |round: &Round| round.recording.figures(round.cpu, None, 1).cpu_ms_per_request;
+    let named = [
+        ("p50", spread(&|round| round.recording.quantile(0.5))),
+        ("p99", spread(&|round| round.recording.quantile(0.99))),
+        ("throughput", spread(&|round| Some(round.recording.throughput()))),
+        ("cpu", spread(&cpu)),
+    ];
+    let figures = named.into_iter().filter_map(|(name, spread)| Some((name, spread?))).collect();
+    Ratio { load: base.load, target: other.target, base: base.target, figures }
 }
 
 /// Three digits or more, never an exponent.
@@ -264,6 +292,26 @@ mod tests {
         assert!(near(&p50["median"], 2.0) && near(&p50["min"], 1.0) && near(&p50["max"], 3.0), "{p50}");
         assert_eq!(json["ratios"].as_array().unwrap().len(), 2, "loads are not mixed");
         assert_eq!(json["results"][3]["figures"]["answered"], 3);
+    }
+
+    #[test]
+    fn every_target_is_compared_with_the_first_one() {
+        let mut report = report();
+        let slow = series("mqtt-qos0", Load::Concurrency(1), &[40, 40, 40]);
+        report.series.insert(2, slow);
+        let json = report.json();
+        let pairs: Vec<_> = json["ratios"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|ratio| {
+                let mut keys = ratio.as_object().unwrap().keys().filter(|key| *key != "load");
+                keys.next().unwrap().clone()
+            })
+            .collect();
+        assert_eq!(pairs, ["http_by_in_process", "http_by_in_process", "mqtt_qos0_by_in_process"]);
+        let median = json["ratios"][2]["mqtt_qos0_by_in_process"]["p50"]["median"].as_f64().unwrap();
+        assert!((median - 4.0).abs() < 0.01, "{median}");
     }
 
     #[test]

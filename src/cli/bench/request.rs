@@ -1,4 +1,4 @@
-//! A request as the bytes that are written to the connection, made once.
+//! What is sent, as bytes made once: a body for any protocol, and the request that carries it over HTTP.
 
 use std::ops::Range;
 
@@ -13,11 +13,23 @@ use crate::tensor::{DataType, Tensor, to_f64};
 /// Characters of an element that `--unique` writes anew into JSON.
 const SLOT: usize = 10;
 
-/// The bytes of one request: its head and body.
+/// The bytes of one HTTP request: its head and body.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// As written.
     pub bytes: Vec<u8>,
+    stamps: Vec<Stamp>,
+}
+
+/// What is asked, as a protocol carries it.
+#[derive(Debug, Clone)]
+pub struct Body {
+    /// As written.
+    pub bytes: Vec<u8>,
+    /// Its MIME type.
+    pub content_type: &'static str,
+    /// How much of it is JSON, where binary tensor data follow.
+    pub header_length: Option<usize>,
     stamps: Vec<Stamp>,
 }
 
@@ -47,32 +59,49 @@ pub enum Encoding {
     Json,
 }
 
-impl Request {
-    /// A request to `path` of the server called `host`. With `unique`, [`Self::stamp`] makes it another one.
-    pub fn new(host: &str, path: &str, payload: &Payload, encoding: Encoding, unique: bool) -> anyhow::Result<Self> {
-        let (headers, body, mut stamps) = match payload {
+impl Body {
+    /// The body that asks about `payload`. With `unique`, [`Self::stamp`] makes it another one.
+    pub fn new(payload: &Payload, encoding: Encoding, unique: bool) -> anyhow::Result<Self> {
+        Ok(match payload {
             Payload::Photo(photo) => {
-                let kind = ImageFormat::sniff(photo).map_or("application/octet-stream", ImageFormat::content_type);
-                let (body, stamps) = if unique {
-                    let (body, place) = inputs::with_comment(photo)?;
-                    (body, vec![Stamp { place, form: Form::Letters }])
+                let content_type =
+                    ImageFormat::sniff(photo).map_or("application/octet-stream", ImageFormat::content_type);
+                let (bytes, stamps) = if unique {
+                    let (bytes, place) = inputs::with_comment(photo)?;
+                    (bytes, vec![Stamp { place, form: Form::Letters }])
                 } else {
                     (photo.to_vec(), Vec::new())
                 };
-                (format!("content-type: {kind}\r\n"), body, stamps)
+                Self { bytes, content_type, header_length: None, stamps }
             }
             Payload::Tensors(tensors) if encoding == Encoding::Json => {
-                let (body, stamps) = json_body(tensors, unique)?;
-                ("content-type: application/json\r\n".to_owned(), body, stamps)
+                let (bytes, stamps) = json_body(tensors, unique)?;
+                Self { bytes, content_type: "application/json", header_length: None, stamps }
             }
             Payload::Tensors(tensors) => {
-                let (body, stamps, length) = binary_body(tensors);
-                let kind = "content-type: application/octet-stream";
-                (format!("{kind}\r\ninference-header-content-length: {length}\r\n"), body, stamps)
+                let (bytes, stamps, length) = binary_body(tensors);
+                Self { bytes, content_type: "application/octet-stream", header_length: Some(length), stamps }
             }
-        };
+        })
+    }
+
+    /// Makes it another one of the same length.
+    pub fn stamp(&mut self, random: &mut Random) {
+        stamp(&mut self.bytes, &self.stamps, random);
+    }
+}
+
+impl Request {
+    /// A request to `path` of the server called `host`. With `unique`, [`Self::stamp`] makes it another one.
+    pub fn new(host: &str, path: &str, payload: &Payload, encoding: Encoding, unique: bool) -> anyhow::Result<Self> {
+        let Body { bytes: body, content_type, header_length, mut stamps } = Body::new(payload, encoding, unique)?;
+        let header = |length: usize| format!("inference-header-content-length: {length}\r\n");
+        let header_length = header_length.map(header).unwrap_or_default();
         let length = body.len();
-        let head = format!("POST {path} HTTP/1.1\r\nhost: {host}\r\n{headers}content-length: {length}\r\n\r\n");
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: {content_type}\r\n{header_length}\
+             content-length: {length}\r\n\r\n"
+        );
         for stamp in &mut stamps {
             stamp.place = stamp.place.start + head.len()..stamp.place.end + head.len();
         }
@@ -83,17 +112,21 @@ impl Request {
 
     /// Makes it another request of the same length.
     pub fn stamp(&mut self, random: &mut Random) {
-        for Stamp { place, form } in &self.stamps {
-            let Some(bytes) = self.bytes.get_mut(place.clone()) else { continue };
-            match form {
-                Form::Binary(datatype) => inputs::fill(bytes, *datatype, STAMPED, random),
-                Form::Json(datatype) => {
-                    for slot in bytes.chunks_mut(SLOT + 1) {
-                        write_slot(slot, *datatype, random);
-                    }
+        stamp(&mut self.bytes, &self.stamps, random);
+    }
+}
+
+fn stamp(bytes: &mut [u8], stamps: &[Stamp], random: &mut Random) {
+    for Stamp { place, form } in stamps {
+        let Some(bytes) = bytes.get_mut(place.clone()) else { continue };
+        match form {
+            Form::Binary(datatype) => inputs::fill(bytes, *datatype, STAMPED, random),
+            Form::Json(datatype) => {
+                for slot in bytes.chunks_mut(SLOT + 1) {
+                    write_slot(slot, *datatype, random);
                 }
-                Form::Letters => bytes.fill_with(|| random.letter()),
             }
+            Form::Letters => bytes.fill_with(|| random.letter()),
         }
     }
 }
@@ -154,10 +187,9 @@ fn json_body(tensors: &[(String, Tensor)], unique: bool) -> anyhow::Result<(Vec<
         body.extend_from_slice(b"]}");
     }
     body.extend_from_slice(b"]}");
-    let mut request = Request { bytes: body, stamps };
     // Empty slots are no JSON.
-    request.stamp(&mut Random::fresh());
-    Ok((request.bytes, request.stamps))
+    stamp(&mut body, &stamps, &mut Random::fresh());
+    Ok((body, stamps))
 }
 
 /// The elements of a tensor as JSON texts; `None` for strings that are no text.

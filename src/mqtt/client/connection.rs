@@ -140,6 +140,12 @@ impl Reader {
         self.framing.set_max_packet(bytes);
     }
 
+    /// Acknowledges what has come at once, for when nothing is sent soon: a broker with Nagle's algorithm, as mosquitto is by
+    /// default, sends nothing more before.
+    pub fn acknowledge(&self) {
+        self.link.acknowledge();
+    }
+
     /// How many bytes have come.
     pub fn received(&self) -> u64 {
         self.received

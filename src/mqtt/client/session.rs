@@ -334,14 +334,16 @@ impl Session {
         }
         if let Some(outbound) = self.waiting_unacknowledged.pop_front() {
             self.bytes -= outbound.bytes();
-            let packet = publish(&outbound.message, None, false, limits);
-            if size(&packet) > limits.packet_size {
-                return Some(Step::TooLarge(outbound));
+            let Outbound { message, content, settles } = outbound;
+            let packet = publish(message, None, false, limits);
+            if !limits.fits(&packet, size) {
+                let Outgoing::Publish { message, .. } = packet else { return None };
+                return Some(Step::TooLarge(Outbound { message, content, settles }));
             }
-            if let Some(delivery) = outbound.settles {
+            if let Some(delivery) = settles {
                 self.settle(delivery, Reason::SUCCESS);
             }
-            return Some(Step::Send(outbound.content, packet));
+            return Some(Step::Send(content, packet));
         }
         self.next_acknowledged(limits, size)
     }
@@ -353,9 +355,9 @@ impl Session {
         // Again, in the old order, before anything new.
         if let Some(at) = self.in_flight.iter().position(|message| !message.sent) {
             let message = self.in_flight.get_mut(at)?;
-            let packet = publish(&message.outbound.message, Some(message.packet_id), true, limits);
+            let packet = publish(message.outbound.message.clone(), Some(message.packet_id), true, limits);
             // The broker may take less than before.
-            if size(&packet) > limits.packet_size {
+            if !limits.fits(&packet, size) {
                 return self.in_flight.remove(at).map(|message| self.take_out(message.outbound));
             }
             message.sent = true;
@@ -371,8 +373,8 @@ impl Session {
             self.waiting.push_front(outbound);
             return None;
         };
-        let packet = publish(&outbound.message, Some(packet_id), false, limits);
-        if size(&packet) > limits.packet_size {
+        let packet = publish(outbound.message.clone(), Some(packet_id), false, limits);
+        if !limits.fits(&packet, size) {
             return Some(self.take_out(outbound));
         }
         let content = outbound.content;
@@ -400,8 +402,15 @@ impl Session {
     }
 }
 
-fn publish(message: &Message, packet_id: Option<PacketId>, duplicate: bool, limits: Limits) -> Outgoing {
-    let mut message = message.clone();
+impl Limits {
+    /// Whether the broker takes a packet. Most brokers take any, and then only a giant is measured.
+    fn fits(&self, packet: &Outgoing, size: impl Fn(&Outgoing) -> usize) -> bool {
+        let is_giant = matches!(packet, Outgoing::Publish { message, .. } if message.payload.len() > MAX_PACKET / 2);
+        (self.packet_size == MAX_PACKET && !is_giant) || size(packet) <= self.packet_size
+    }
+}
+
+fn publish(mut message: Message, packet_id: Option<PacketId>, duplicate: bool, limits: Limits) -> Outgoing {
     message.retain &= limits.retain;
     message.qos = if packet_id.is_some() { Qos::AtLeastOnce } else { Qos::AtMostOnce };
     Outgoing::Publish { message, packet_id, duplicate }

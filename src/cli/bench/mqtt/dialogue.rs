@@ -1,0 +1,195 @@
+//! One question after the other over a session: what is sent for each, and which message answers it.
+//!
+//! Pure: packets in, packets out.
+
+use bytes::Bytes;
+
+use crate::cli::bench::random::Random;
+use crate::egress::Content;
+use crate::mqtt::client::packet::{ConnAck, Incoming, Kept, Message, Outgoing, Qos, Reason, Subscription};
+use crate::mqtt::client::session::{Event, Outbound, Session, Step};
+use crate::mqtt::topics::{TopicFilter, TopicName};
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unanswered {
+    /// The topic of the answers may not be read.
+    #[error("the broker refuses the subscription to {0}: {1}")]
+    Subscription(TopicFilter, Reason),
+    /// The request may not be published.
+    #[error("the broker refuses the request: {0}")]
+    Refused(Reason),
+    /// The request is too large.
+    #[error("the broker takes no packet of that size")]
+    TooLarge,
+    /// Nobody is subscribed to the topic of the request.
+    #[error("nobody receives it: is the box connected to this broker, and its name right?")]
+    NoReceiver,
+    /// The broker ends the connection.
+    #[error("the broker closed the connection: {0}")]
+    Disconnected(Reason),
+}
+
+/// What came of a packet.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// The answer that was waited for.
+    Answer(Message),
+    /// The broker delivers answers from now on.
+    Subscribed,
+    /// Nothing that was waited for.
+    Nothing,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Dialogue {
+    session: Session,
+    answers: TopicName,
+    /// Of the question that was asked last. Counted from a random number: what an earlier connection asked is no answer.
+    number: u64,
+}
+
+impl Dialogue {
+    /// On an accepted connection, with a subscription to `answers`.
+    pub fn new(accepted: &ConnAck, answers: TopicName, filter: TopicFilter, qos: Qos) -> Self {
+        let mut session = Session::default();
+        session.connected(accepted);
+        session.subscribe(vec![Subscription { filter, qos, no_local: false, kept: Kept::Never }]);
+        Self { session, answers, number: Random::fresh().bits() }
+    }
+
+    /// Asks; the question before it is waited for no more.
+    pub fn ask(&mut self, mut message: Message) {
+        self.number = self.number.wrapping_add(1);
+        message.properties.response_topic = Some(self.answers.as_str().to_owned());
+        message.properties.correlation_data = Some(Bytes::copy_from_slice(&self.number.to_be_bytes()));
+        self.session.publish(Outbound { message, content: Content::Call, settles: None });
+    }
+
+    /// The next packet to send. `size` is that of a packet.
+    pub fn next(&mut self, size: impl Fn(&Outgoing) -> usize) -> Result<Option<(Content, Outgoing)>, Unanswered> {
+        match self.session.next(size) {
+            Some(Step::Send(content, packet)) => Ok(Some((content, packet))),
+            Some(Step::TooLarge(_)) => Err(Unanswered::TooLarge),
+            None => Ok(None),
+        }
+    }
+
+    /// Takes a packet from the broker. What it owes an acknowledgement gets one with what is sent next.
+    pub fn take(&mut self, packet: Incoming) -> Result<Heard, Unanswered> {
+        if matches!(packet, Incoming::PubAck { reason: Reason::NO_MATCHING_SUBSCRIBERS, .. }) {
+            return Err(Unanswered::NoReceiver);
+        }
+        match self.session.receive(packet) {
+            Event::Message(received, delivery) => {
+                if let Some(delivery) = delivery {
+                    self.session.settle(delivery, Reason::SUCCESS);
+                }
+                let correlation = received.message.properties.correlation_data.as_deref();
+                let matches = correlation == Some(&self.number.to_be_bytes()[..]);
+                Ok(if matches { Heard::Answer(received.message) } else { Heard::Nothing })
+            }
+            Event::Refused(_, reason) => Err(Unanswered::Refused(reason)),
+            Event::Subscribed(filters) => match filters.into_iter().find(|(_, reason)| reason.is_failure()) {
+                Some((filter, reason)) => Err(Unanswered::Subscription(filter, reason)),
+                None => Ok(Heard::Subscribed),
+            },
+            Event::Disconnected(reason, _) => Err(Unanswered::Disconnected(reason)),
+            Event::Unusable(_) | Event::None => Ok(Heard::Nothing),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mqtt::client::packet::{PacketId, Properties, Received};
+
+    fn accepted() -> ConnAck {
+        ConnAck {
+            session_present: false,
+            reason: Reason::SUCCESS,
+            text: None,
+            receive_maximum: 20,
+            maximum_packet_size: Some(1000),
+            maximum_qos: Qos::AtLeastOnce,
+            retain_available: true,
+            shared_subscriptions: true,
+            server_keep_alive_s: None,
+            session_expiry_s: None,
+        }
+    }
+
+    fn dialogue() -> Dialogue {
+        let mut dialogue = Dialogue::new(&accepted(), "a/1".parse().unwrap(), "a/1".parse().unwrap(), Qos::AtLeastOnce);
+        let Some((_, Outgoing::Subscribe { packet_id, .. })) = dialogue.next(|_| 9).unwrap() else { panic!() };
+        let granted = Incoming::SubAck { packet_id, reasons: vec![Reason(1)] };
+        assert_eq!(dialogue.take(granted), Ok(Heard::Subscribed));
+        dialogue
+    }
+
+    fn question(payload: &'static str) -> Message {
+        let properties = Properties::default();
+        let topic = "ledge/v1/box/infer/m".parse().unwrap();
+        Message { topic, payload: payload.into(), qos: Qos::AtLeastOnce, retain: false, properties }
+    }
+
+    /// Asks, and tells what was sent.
+    fn asked(dialogue: &mut Dialogue, payload: &'static str) -> (Message, PacketId) {
+        dialogue.ask(question(payload));
+        let sent = std::iter::from_fn(|| dialogue.next(|_| 9).unwrap());
+        let question = sent.filter_map(|(content, packet)| match packet {
+            Outgoing::Publish { message, packet_id, .. } if content == Content::Call => Some((message, packet_id?)),
+            _ => None,
+        });
+        question.last().unwrap()
+    }
+
+    fn answer(to: &Message, packet_id: u16) -> Incoming {
+        let properties =
+            Properties { correlation_data: to.properties.correlation_data.clone(), ..Properties::default() };
+        let topic = to.properties.response_topic.as_ref().unwrap().parse().unwrap();
+        let message = Message { topic, properties, ..to.clone() };
+        Incoming::Publish(Received { message, packet_id: PacketId::new(packet_id), duplicate: false, oversized: None })
+    }
+
+    #[test]
+    fn only_the_answer_to_the_last_question_is_taken_and_each_is_acknowledged() {
+        let mut dialogue = dialogue();
+        let (first, _) = asked(&mut dialogue, "1");
+        let (second, _) = asked(&mut dialogue, "2");
+        assert_eq!(dialogue.take(answer(&first, 7)), Ok(Heard::Nothing), "too late");
+        let Ok(Heard::Answer(answered)) = dialogue.take(answer(&second, 8)) else { panic!() };
+        assert_eq!((answered.topic.as_str(), &answered.payload[..]), ("a/1", &b"2"[..]));
+        let acknowledged = std::iter::from_fn(|| dialogue.next(|_| 9).unwrap()).map(|(_, packet)| packet);
+        let expected =
+            [7, 8].map(|id| Outgoing::PubAck { packet_id: PacketId::new(id).unwrap(), reason: Reason::SUCCESS });
+        assert_eq!(acknowledged.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_question_that_nobody_receives_or_that_is_refused_is_not_waited_for() {
+        let reasons = [
+            (Reason::NO_MATCHING_SUBSCRIBERS, Unanswered::NoReceiver),
+            (Reason::NOT_AUTHORIZED, Unanswered::Refused(Reason::NOT_AUTHORIZED)),
+        ];
+        for (reason, expected) in reasons {
+            let mut dialogue = dialogue();
+            let (_, packet_id) = asked(&mut dialogue, "1");
+            assert_eq!(dialogue.take(Incoming::PubAck { packet_id, reason }), Err(expected));
+        }
+        let mut dialogue = dialogue();
+        dialogue.ask(question("large"));
+        assert_eq!(dialogue.next(|_| 1001), Err(Unanswered::TooLarge));
+    }
+
+    #[test]
+    fn a_refused_subscription_is_told() {
+        let filter: TopicFilter = "a/1".parse().unwrap();
+        let mut dialogue = Dialogue::new(&accepted(), "a/1".parse().unwrap(), filter.clone(), Qos::AtMostOnce);
+        let Some((_, Outgoing::Subscribe { packet_id, .. })) = dialogue.next(|_| 9).unwrap() else { panic!() };
+        let refused = Incoming::SubAck { packet_id, reasons: vec![Reason::NOT_AUTHORIZED] };
+        assert_eq!(dialogue.take(refused), Err(Unanswered::Subscription(filter, Reason::NOT_AUTHORIZED)));
+    }
+}

@@ -1,0 +1,169 @@
+//! Who is asked, and what: the model's inputs, the requests, and a target for each way to the model.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use super::BenchArgs;
+use super::drive::Target;
+use super::http::{self, Http};
+use super::in_process::InProcess;
+use super::inputs::{self, Payload};
+use super::mqtt::{Broker, Mqtt, Way};
+use super::random::Random;
+use super::request::{Body, Encoding, Request};
+use crate::egress::RawConnection;
+use crate::inference::backend::Port;
+use crate::protocol::decode;
+use crate::serving::Serving;
+use crate::tensor::DataType;
+
+/// Random requests that take turns, unless they need more memory than [`POOL_BYTES`].
+const POOL: usize = 8;
+
+/// The most memory of the requests that take turns, in bytes.
+const POOL_BYTES: usize = 64 << 20;
+
+/// Where the model can be asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Places<'a> {
+    /// In this process.
+    pub serving: Option<&'a Serving>,
+    /// Whether that is measured; else it only tells what the model takes.
+    pub in_process: bool,
+    /// A server, and its process if that is known.
+    pub server: Option<(&'a str, Option<u32>)>,
+    /// A broker with the box behind it.
+    pub broker: Option<&'a Broker>,
+}
+
+/// What is known of the model, and asked of it.
+#[derive(Debug)]
+pub struct Subject {
+    /// Its inputs.
+    pub ports: Vec<Port>,
+    /// The version that answers.
+    pub version: String,
+    /// The runtime that answers.
+    pub runtime: String,
+    /// What is asked, for people.
+    pub input: String,
+}
+
+/// Everything that targets are built of.
+#[derive(Debug)]
+pub struct Targets<'a> {
+    runtime: &'a Runtime,
+    args: &'a BenchArgs,
+    places: Places<'a>,
+    /// The model.
+    pub subject: Subject,
+    payloads: Vec<Payload>,
+    /// For the broker.
+    bodies: Vec<Body>,
+}
+
+impl<'a> Targets<'a> {
+    /// Learns what the model takes, and makes the requests.
+    pub fn new(runtime: &'a Runtime, args: &'a BenchArgs, places: Places<'a>) -> anyhow::Result<Self> {
+        let model = model(args);
+        let (ports, version, chosen) = match (places.server, places.serving) {
+            (_, Some(serving)) => {
+                let pinned = serving.repository().pin(&model.model, model.version)?;
+                (pinned.signature.inputs.clone(), pinned.version.to_string(), pinned.runtime().to_string())
+            }
+            (Some((url, _)), None) => described(&http::get(url, &path(&model))?)?,
+            // The file says what is asked.
+            (None, None) if args.input.is_some() => (Vec::new(), "unknown".to_owned(), "unknown".to_owned()),
+            (None, None) => bail!("nothing to measure"),
+        };
+        let payloads = payloads(args, &ports)?;
+        let bodies = payloads.iter().filter(|_| places.broker.is_some());
+        let bodies =
+            bodies.map(|payload| Body::new(payload, encoding(args), args.unique)).collect::<anyhow::Result<_>>()?;
+        let input = payloads.first().map(Payload::describe).unwrap_or_default();
+        let subject = Subject { ports, version, runtime: chosen, input };
+        Ok(Self { runtime, args, places, subject, payloads, bodies })
+    }
+
+    /// The targets, in the order in which they are reported; the first is what the others are compared with.
+    pub fn build(&self) -> anyhow::Result<Vec<Box<dyn Target + '_>>> {
+        let Self { runtime, args, places, payloads, bodies, .. } = self;
+        let (model, unique) = (model(args), args.unique);
+        let mut targets: Vec<Box<dyn Target + '_>> = Vec::new();
+        if let Some(serving) = places.serving.filter(|_| places.in_process) {
+            targets.push(Box::new(InProcess { runtime, serving, target: model.clone(), payloads, unique }));
+        }
+        if let Some((url, pid)) = places.server {
+            let host = RawConnection::open(url, Duration::from_secs(10))?.host().to_owned();
+            let path = format!("{}/infer", path(&model));
+            let request = |payload| Request::new(&host, &path, payload, encoding(args), unique);
+            let requests = payloads.iter().map(request).collect::<anyhow::Result<_>>()?;
+            targets.push(Box::new(Http { url: url.to_owned(), pid, requests, unique }));
+        }
+        let Some(broker) = places.broker else { return Ok(targets) };
+        let pid = args.pid.or_else(|| places.server?.1);
+        let to_box = args.device.as_ref().map(|device| Way::to(device, &model)).transpose()?;
+        for way in to_box.into_iter().chain(args.echo.then_some(Way::Echo)) {
+            for qos in args.qos.iter().copied() {
+                targets.push(Box::new(Mqtt { broker, way: way.clone(), qos, pid, bodies, unique }));
+            }
+        }
+        Ok(targets)
+    }
+}
+
+fn model(args: &BenchArgs) -> decode::Target {
+    decode::Target { model: args.subject.model.clone(), version: args.subject.version }
+}
+
+/// The model's resource.
+fn path(model: &decode::Target) -> String {
+    let version = model.version.map(|version| format!("/versions/{version}")).unwrap_or_default();
+    format!("/v2/models/{}{version}", model.model)
+}
+
+fn encoding(args: &BenchArgs) -> Encoding {
+    if args.json_tensors { Encoding::Json } else { Encoding::Binary }
+}
+
+/// The inputs, version and platform that a server's metadata tell.
+fn described(metadata: &Value) -> anyhow::Result<(Vec<Port>, String, String)> {
+    let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
+    let port = |input: &Value| {
+        Some(Port {
+            name: text(input, "name")?,
+            datatype: DataType::from_name(&text(input, "datatype")?)?,
+            shape: input.get("shape")?.as_array()?.iter().map(Value::as_i64).collect::<Option<_>>()?,
+        })
+    };
+    let inputs = metadata.get("inputs").and_then(Value::as_array).into_iter().flatten();
+    let ports = inputs.map(port).collect::<Option<_>>().context("the server does not tell the model's inputs")?;
+    let versions = metadata.get("versions").and_then(Value::as_array);
+    let version = versions.and_then(|all| all.last()?.as_str().map(str::to_owned)).unwrap_or_default();
+    Ok((ports, version, text(metadata, "platform").unwrap_or_default()))
+}
+
+/// The requests that take turns.
+fn payloads(args: &BenchArgs, ports: &[Port]) -> anyhow::Result<Vec<Payload>> {
+    if let Some(path) = &args.input {
+        if args.batch > 1 || !args.shape.is_empty() {
+            bail!("--batch and --shape are for random inputs; {} has its own shape", path.display());
+        }
+        return Ok(vec![inputs::file(&args.subject.model, path)?]);
+    }
+    let batched = ports.iter().all(|port| port.shape.first() == Some(&-1));
+    let shapes = inputs::shapes(ports, batched, usize::from(args.batch), &args.shape)?;
+    // The same numbers each time, so that two measurements ask the same.
+    let mut random = Random::seeded(1);
+    let first = inputs::random(ports, &shapes, &mut random)?;
+    let size = match &first {
+        Payload::Tensors(tensors) => tensors.iter().map(|(_, tensor)| tensor.data().len()).sum(),
+        Payload::Photo(photo) => photo.len(),
+    };
+    let count = if args.unique { 1 } else { POOL.min(POOL_BYTES / size.max(1)).max(1) };
+    let more = (1..count).map(|_| inputs::random(ports, &shapes, &mut random));
+    std::iter::once(Ok(first)).chain(more).collect()
+}

@@ -1,0 +1,65 @@
+//! `ledge bench` over a broker: what it counts is what the box answered.
+
+use serde_json::{Value, json};
+
+use crate::boxes::start_box;
+use crate::broker::Broker;
+use crate::daemon::TestDaemon;
+
+/// A fraction of a second under each load.
+const SHORT: [&str; 7] = ["--duration", "200ms", "--warmup", "0", "--rounds", "2", "--json"];
+
+fn report(daemon: &TestDaemon, arguments: &[&str]) -> Value {
+    let output = daemon.root.command(&["bench", "add_sub"]).args(arguments).args(SHORT).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Requests answered, by target.
+fn answered(report: &Value, target: &str) -> u64 {
+    let results = report["results"].as_array().unwrap().iter().filter(|result| result["target"] == target);
+    results.map(|result| result["figures"]["answered"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn what_it_counts_is_what_the_box_answered() {
+    let broker = Broker::new();
+    let daemon = start_box(&broker);
+    let (http, mqtt) = (format!("http://{}", daemon.address), broker.url());
+    let mut counted = 0;
+    for more in [
+        &["--url", &mqtt, "--qos", "0,1", "--concurrency", "1,3"][..],
+        &["--url", &mqtt, "--rate", "100", "--unique", "--json-tensors"],
+        &["--url", &mqtt, "--url", &http, "--http", "--qos", "0", "--echo", "--concurrency", "2", "--unique"],
+    ] {
+        let report = report(&daemon, &[more, &["--device", "box"]].concat());
+        for result in report["results"].as_array().unwrap() {
+            assert_eq!(result["figures"]["errors"], json!({}), "{more:?}: {result}");
+            assert!(result["figures"]["answered"].as_u64().unwrap() > 0, "{more:?}: {result}");
+        }
+        assert_eq!(answered(&report, "in-process"), 0, "{more:?}");
+        assert_eq!(answered(&report, "echo-qos0") > 0, more.contains(&"--echo"), "the broker's own round trip");
+        for target in ["http", "mqtt-qos0", "mqtt-qos1"] {
+            let answered = answered(&report, target);
+            // One more is asked first, to hear early what is wrong.
+            counted += answered + u64::from(answered > 0);
+        }
+    }
+    let statistics = daemon.client().get("/v2/models/add_sub/stats").json();
+    let statistics = &statistics["model_stats"][0]["inference_stats"];
+    assert_eq!(
+        (statistics["success"]["count"].as_u64(), statistics["fail"]["count"].as_u64()),
+        (Some(counted), Some(0))
+    );
+}
+
+#[test]
+fn a_box_that_is_not_there_is_said_at_once() {
+    let broker = Broker::new();
+    let daemon = start_box(&broker);
+    let arguments = ["--url", &broker.url(), "--device", "nobody"];
+    let output = daemon.root.command(&["bench", "add_sub"]).args(arguments).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("nobody receives it"), "{error}");
+}
