@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// How long a kind is quiet after a line.
-const QUIET: Duration = Duration::from_secs(60);
+const QUIET: Duration = Duration::from_mins(1);
 
 /// Which kinds were logged when. The kinds are of a closed set, so this stays small whatever is sent.
 #[derive(Debug, Default)]

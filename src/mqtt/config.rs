@@ -15,6 +15,9 @@ use crate::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
 /// The largest content of a packet, in bytes (MQTT 5.0, section 1.5.5).
 const MAX_PAYLOAD: u64 = 268_435_455;
 
+/// What is needed beside one payload, in bytes: the rest of its packet, and the buffer that is read into.
+const BESIDE_PAYLOAD: usize = 512 << 10;
+
 /// The longest text in a packet, in bytes (MQTT 5.0, section 1.5.4).
 const MAX_TEXT: usize = 65_535;
 
@@ -50,7 +53,7 @@ pub struct MqttConfig {
     #[serde(deserialize_with = "in_range::<1, 65_535, _, _>")]
     pub max_in_flight: u16,
     /// The most bytes of requests being answered and answers on their way; above it nothing is read from the broker.
-    #[serde(deserialize_with = "in_range::<65_536, 4_294_967_296, _, _>")]
+    #[serde(deserialize_with = "in_range::<1_048_576, 4_294_967_296, _, _>")]
     pub max_memory_bytes: usize,
     /// The longest pause between two attempts to connect, in seconds.
     #[serde(deserialize_with = "in_range::<1, 3_600, _, _>")]
@@ -168,9 +171,13 @@ impl MqttConfig {
             (None, Some(_)) => wrong("tls.key_file", "needs its certificate: set mqtt.tls.certificate_file".into()),
             _ => {}
         }
-        if self.max_memory_bytes < self.max_payload_bytes {
+        // With a packet half read there must be room to read on.
+        if self.max_memory_bytes < self.max_payload_bytes.saturating_add(BESIDE_PAYLOAD) {
             let largest = self.max_payload_bytes;
-            wrong("max_memory_bytes", format!("cannot hold one payload: mqtt.max_payload_bytes is {largest}"));
+            wrong(
+                "max_memory_bytes",
+                format!("must be {BESIDE_PAYLOAD} more than mqtt.max_payload_bytes, which is {largest}"),
+            );
         }
         problems.extend(bindings::problems(&self.bindings));
         problems

@@ -21,7 +21,7 @@ use crate::serving::Serving;
 use crate::shutdown::Shutdown;
 use crate::telemetry::messages::{self, MessageKind, MessageStatistics};
 
-/// More messages than this are not dealt with at a time: the next ones get status 429.
+/// More messages than this are not dealt with at a time.
 const MOST_IN_PROGRESS: usize = 4096;
 
 /// How many topics the rate of one binding is kept for.
@@ -144,11 +144,15 @@ impl Desk {
         &mut self.session
     }
 
-    /// Whether another message may be read, while the connection itself holds `held` bytes.
+    /// Whether another packet may be read, while the connection itself holds `held` bytes. Where the broker's
+    /// acknowledgements are awaited it always may: only they make room.
     pub fn may_read(&self, held: usize) -> bool {
-        self.closing
-            || (self.in_progress < MOST_IN_PROGRESS
-                && self.statistics.held() + self.session.held() + held < self.limits.memory)
+        self.closing || self.session.awaits_acknowledgement() || !self.is_full(held)
+    }
+
+    fn is_full(&self, held: usize) -> bool {
+        self.in_progress >= MOST_IN_PROGRESS
+            || self.statistics.held() + self.session.held() + held >= self.limits.memory
     }
 
     /// Whether this box shares the work of a group.
@@ -218,6 +222,15 @@ impl Desk {
         if self.closing {
             return;
         }
+        // Those of QoS 1 are as few as this side takes unacknowledged.
+        if delivery.is_none() && self.is_full(received.message.payload.len()) {
+            self.statistics.ignored(messages::Unanswered::Overload);
+            if let Some(suppressed) = self.complaints.take(("full", 0), now) {
+                let topic = received.message.topic;
+                tracing::warn!(%topic, suppressed, "message dropped: too many are under way (mqtt.max_memory_bytes)");
+            }
+            return;
+        }
         if received.duplicate {
             self.statistics.repeated();
         }
@@ -246,12 +259,6 @@ impl Desk {
             Err(why) => return self.ignore(&topic, why, delivery, now),
         };
         self.statistics.received(if of_group { MessageKind::GroupCall } else { MessageKind::Call });
-        if self.in_progress >= MOST_IN_PROGRESS {
-            let message = format!("{MOST_IN_PROGRESS} messages are being answered already");
-            let failure = Failure { retry_after_s: Some(1), ..Failure::new(429, message) };
-            let answer = request.refuse(&self.topics.device, &failure);
-            return self.answer(answer, delivery);
-        }
         let (serving, device) = (self.serving.clone(), self.topics.device.clone());
         let held = self.statistics.hold(request.held());
         let mut end = self.begin(delivery, Some((request.path().clone(), device.clone())));

@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const GOOD: Duration = Duration::from_secs(10);
 
 /// After what time a refused subscription is asked for again: somebody may have changed the broker's access list.
-const RESUBSCRIBE: Duration = Duration::from_secs(60);
+const RESUBSCRIBE: Duration = Duration::from_mins(1);
 
 /// The payloads of [`DeviceTopics::online`].
 const ONLINE: &str = "online";

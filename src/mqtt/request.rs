@@ -83,11 +83,6 @@ impl Request {
         self.body.len()
     }
 
-    /// The answer when it cannot be dealt with.
-    pub fn refuse(&self, device: &DeviceName, failure: &Failure) -> Message {
-        self.path.failure(device, failure, &self.body)
-    }
-
     /// Where its answer goes.
     pub fn path(&self) -> &ReturnPath {
         &self.path

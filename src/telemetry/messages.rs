@@ -34,6 +34,8 @@ pub enum Unanswered {
     Loop,
     /// It does not say where an answer may go, or it is no request.
     Invalid,
+    /// It came with QoS 0 while too much was under way.
+    Overload,
 }
 
 impl MessageKind {
@@ -77,13 +79,14 @@ impl AnswerClass {
 
 impl Unanswered {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 2] = [Self::Loop, Self::Invalid];
+    pub const ALL: [Self; 3] = [Self::Loop, Self::Invalid, Self::Overload];
 
     /// The value of a label.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Loop => "loop",
             Self::Invalid => "invalid",
+            Self::Overload => "overload",
         }
     }
 }
@@ -101,7 +104,7 @@ struct Counters {
     connections: AtomicU64,
     received: [AtomicU64; 3],
     answered: [AtomicU64; 4],
-    unanswered: [AtomicU64; 2],
+    unanswered: [AtomicU64; 3],
     duplicates: AtomicU64,
     replaced: AtomicU64,
     refused_answers: AtomicU64,
@@ -122,7 +125,7 @@ pub struct MessageFigures {
     /// Requests answered, as in [`AnswerClass::ALL`].
     pub answered: [u64; 4],
     /// Requests left unanswered, as in [`Unanswered::ALL`].
-    pub unanswered: [u64; 2],
+    pub unanswered: [u64; 3],
     /// Messages that had been received before.
     pub duplicates: u64,
     /// Messages that a newer one replaced before their turn came.
@@ -172,10 +175,11 @@ impl MessageStatistics {
 
     /// A request was left without an answer.
     pub fn ignored(&self, why: Unanswered) {
-        let [in_a_loop, invalid] = &self.counters.unanswered;
+        let [in_a_loop, invalid, overload] = &self.counters.unanswered;
         add(match why {
             Unanswered::Loop => in_a_loop,
             Unanswered::Invalid => invalid,
+            Unanswered::Overload => overload,
         });
     }
 
@@ -267,13 +271,13 @@ mod tests {
         for status in [200, 400, 404, 429, 500, 503, 504] {
             other.answered(status);
         }
-        other.ignored(Unanswered::Loop);
-        other.ignored(Unanswered::Invalid);
-        other.ignored(Unanswered::Invalid);
+        for (index, why) in Unanswered::ALL.into_iter().enumerate() {
+            (0..=index).for_each(|_| other.ignored(why));
+        }
         let figures = statistics.snapshot();
         assert_eq!(figures.received, [1, 2, 3]);
         assert_eq!(figures.answered, [1, 2, 1, 3]);
-        assert_eq!(figures.unanswered, [1, 2]);
+        assert_eq!(figures.unanswered, [1, 2, 3]);
     }
 
     #[test]

@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 use crate::boxes::{call, lines, logged, root, start, start_box, wait_until};
 use crate::broker::{Broker, Setup};
+use crate::daemon::TestRoot;
 use crate::message::{Message, Outgoing};
 use crate::mqtt::{LIMIT, Peer};
 
@@ -194,6 +197,31 @@ fn a_broker_that_is_away_when_the_box_starts_is_waited_for() {
     broker.start_again();
     logged(&daemon, "subscribed", 1);
     call(&Peer::subscribed(&broker, "caller", "answers"), "at last");
+}
+
+#[test]
+fn answers_beyond_the_memory_for_them_are_429_and_hold_nothing_up() {
+    let broker = Setup::new().start();
+    let settings = root(&broker).models(&["identity_fp32"]);
+    let limits = ["mqtt.max_memory_bytes=1048576", "mqtt.max_payload_bytes=16384", "mqtt.max_in_flight=1000"];
+    // So many are under way that their answers would take more than that.
+    let _daemon = start(limits.into_iter().fold(settings, TestRoot::set));
+    let peer = Peer::subscribed(&broker, "caller", "answers");
+    let data = vec![0.5; 3000];
+    for number in 0..300 {
+        let input = json!({"name": "IN", "datatype": "FP32", "shape": [1, 3000], "data": data});
+        let request = json!({"id": number.to_string(), "inputs": [input]});
+        peer.send(Outgoing::json("ledge/v1/box/infer/identity_fp32", &request).answer_to("answers"));
+    }
+    let mut statuses: BTreeMap<u16, usize> = BTreeMap::new();
+    let mut open: BTreeSet<String> = (0..300).map(|number: usize| number.to_string()).collect();
+    while !open.is_empty() {
+        let answer = peer.receive();
+        *statuses.entry(answer.status()).or_default() += 1;
+        assert!(open.remove(&answer.id()), "{answer:?}");
+    }
+    assert!(statuses.keys().all(|status| [200, 429].contains(status)), "{statuses:?}");
+    assert!(statuses.get(&200).is_some_and(|answered| *answered >= 20), "{statuses:?}");
 }
 
 #[test]

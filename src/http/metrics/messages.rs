@@ -65,7 +65,7 @@ mod tests {
             connections: 2,
             received: [3, 4, 5],
             answered: [6, 7, 8, 9],
-            unanswered: [10, 11],
+            unanswered: [10, 11, 18],
             duplicates: 12,
             replaced: 13,
             refused_answers: 14,
@@ -96,6 +96,7 @@ mod tests {
             "ledge_mqtt_answered_total{outcome=\"server_error\"} 9",
             "ledge_mqtt_unanswered_total{reason=\"loop\"} 10",
             "ledge_mqtt_unanswered_total{reason=\"invalid\"} 11",
+            "ledge_mqtt_unanswered_total{reason=\"overload\"} 18",
         ];
         assert_eq!(samples, expected);
     }

@@ -18,7 +18,7 @@ pub enum ConnectionError {
     #[error(transparent)]
     Egress(#[from] EgressError),
     /// The broker does not accept it.
-    #[error("the broker refuses the connection: {reason}{}", words(text))]
+    #[error("the broker refuses the connection: {reason}{}", words(text.as_deref()))]
     Refused {
         /// Why.
         reason: Reason,
@@ -26,7 +26,7 @@ pub enum ConnectionError {
         text: Option<String>,
     },
     /// The broker closed it.
-    #[error("the broker closed the connection: {reason}{}", words(text))]
+    #[error("the broker closed the connection: {reason}{}", words(text.as_deref()))]
     Disconnected {
         /// Why.
         reason: Reason,
@@ -53,8 +53,8 @@ pub enum ConnectionError {
     NotAccepted,
 }
 
-fn words(text: &Option<String>) -> String {
-    text.as_ref().map(|text| format!(", {text:?}")).unwrap_or_default()
+fn words(text: Option<&str>) -> String {
+    text.map(|text| format!(", {text:?}")).unwrap_or_default()
 }
 
 /// The way in.

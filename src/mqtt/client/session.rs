@@ -131,6 +131,11 @@ impl Session {
         self.owed.len() + self.owed_earlier.len()
     }
 
+    /// Whether the broker has yet to acknowledge something.
+    pub fn awaits_acknowledgement(&self) -> bool {
+        !self.in_flight.is_empty()
+    }
+
     /// Whether everything that was published has been sent, and acknowledged where that is wanted.
     pub fn is_idle(&self) -> bool {
         self.unsent() == 0 && self.control.is_empty()
