@@ -8,7 +8,7 @@
 //! * [`topics`] says what a topic asks; [`request`] reads a call out of a message, [`answer`] writes the answer as one.
 //! * [`bindings`] are the messages of devices that know nothing of Ledge, [`bound`] is one such message on its way,
 //!   [`fields`] finds values in its JSON, [`rate`] keeps the newest of too many.
-//! * `trial` does all this with one message and without a broker.
+//! * `trial` does all this with one message and without a broker; `check` asks the broker what it grants.
 //! * [`client`] is MQTT itself: packets, the session, the connection.
 //! * [`config`] is the section `[mqtt]`; [`fuzz`] has what must hold whatever comes.
 
