@@ -1,4 +1,16 @@
-//! MQTT. The only code that knows rumqttc, of which it uses the codec.
+//! MQTT: answers calls and bindings over one connection to a broker. The only code that knows rumqttc, of which it uses
+//! the codec.
+//!
+//! In reading order:
+//! * [`gateway`] is the one task: it connects, reads, writes and reports, and never waits for an inference. [`backoff`] has
+//!   its pauses.
+//! * [`desk`] turns messages into calls and calls into answers, and settles each delivery. [`complaints`] keeps its log short.
+//! * [`topics`] says what a topic asks; [`request`] reads a call out of a message, [`answer`] writes the answer as one.
+//! * [`bindings`] are the messages of devices that know nothing of Ledge, [`bound`] is one such message on its way,
+//!   [`fields`] finds values in its JSON, [`rate`] keeps the newest of too many.
+//! * `trial` does all this with one message and without a broker; `check` asks the broker what it grants.
+//! * [`client`] is MQTT itself: packets, the session, the connection.
+//! * [`config`] is the section `[mqtt]`; [`fuzz`] has what must hold whatever comes.
 
 pub mod answer;
 pub mod backoff;
