@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::bindings::{self, BindingConfig};
+use super::topics::TopicFilter;
 use crate::secret::SecretFile;
 use crate::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
 
@@ -55,6 +56,8 @@ pub struct MqttConfig {
     /// The most bytes of requests being answered and answers on their way; above it nothing is read from the broker.
     #[serde(deserialize_with = "in_range::<1_048_576, 4_294_967_296, _, _>")]
     pub max_memory_bytes: usize,
+    /// Where answers may go beside the topics for results; anywhere when there is none.
+    pub response_topics: Vec<TopicFilter>,
     /// The longest pause between two attempts to connect, in seconds.
     #[serde(deserialize_with = "in_range::<1, 3_600, _, _>")]
     pub reconnect_max_s: u64,
@@ -81,6 +84,7 @@ impl Default for MqttConfig {
             max_payload_bytes: 16 << 20,
             max_in_flight: 64,
             max_memory_bytes: 64 << 20,
+            response_topics: Vec::new(),
             reconnect_max_s: 60,
             report_interval_s: 60,
             tls: MqttTls::default(),

@@ -14,6 +14,7 @@ use super::bindings::{Binding, Bindings};
 use super::client::packet::{ConnAck, Incoming, Message, Outgoing, Qos, Reason, Received};
 use super::client::session::{Delivery, Event, Outbound, Session, Step};
 use super::complaints::Complaints;
+use super::config::MqttConfig;
 use super::held::{HeldBytes, Hold};
 use super::request::{Request, Unanswered, overload, too_large};
 use super::subscriptions::Subscriptions;
@@ -29,11 +30,11 @@ const MOST_IN_PROGRESS: usize = 4096;
 
 /// What is taken and held at most.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+struct Limits {
     /// The largest payload, in bytes.
-    pub payload: usize,
+    payload: usize,
     /// The most bytes of requests being answered and answers on their way.
-    pub memory: usize,
+    memory: usize,
 }
 
 /// See the module.
@@ -42,6 +43,8 @@ pub struct Desk {
     topics: DeviceTopics,
     subscriptions: Subscriptions,
     bindings: Vec<Bound>,
+    /// Where answers may go beside the topics for results; anywhere without any.
+    response_topics: Vec<TopicFilter>,
     serving: Serving,
     shutdown: Shutdown,
     limits: Limits,
@@ -90,9 +93,9 @@ impl Desk {
     pub fn new(
         topics: DeviceTopics,
         bindings: &Bindings,
+        config: &MqttConfig,
         serving: Serving,
         statistics: MessageStatistics,
-        limits: Limits,
         shutdown: Shutdown,
     ) -> Self {
         let (results, finished) = unbounded_channel();
@@ -102,7 +105,8 @@ impl Desk {
             bindings: bindings.iter().map(Bound::new).collect(),
             serving,
             shutdown,
-            limits,
+            limits: Limits { payload: config.max_payload_bytes, memory: config.max_memory_bytes },
+            response_topics: config.response_topics.clone(),
             statistics,
             session: Session::default(),
             results,
@@ -242,6 +246,7 @@ impl Desk {
         let refusal = self.refusal(&received);
         let refused = refusal.is_some();
         let request = Request::read(route, received, now, refusal)
+            .and_then(|request| request.unless_elsewhere(&self.response_topics))
             .and_then(|request| request.unless_loop(self.bindings.iter().map(|bound| &bound.binding)));
         let request = match request {
             Ok(request) => request,

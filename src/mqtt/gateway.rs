@@ -14,7 +14,7 @@ use super::bindings::Bindings;
 use super::client::connection::{Connection, ConnectionError, Reader, Writer};
 use super::client::packet::{Incoming, Message, Properties, Qos};
 use super::config::MqttConfig;
-use super::desk::{Desk, Limits};
+use super::desk::Desk;
 use super::dial::{self, Failed, OFFLINE, ONLINE, presence};
 use super::pulse::{Beat, Moved, Pulse};
 use super::request::HEAD;
@@ -71,10 +71,9 @@ impl Gateway {
     /// Answers messages until the shutdown is requested and what is under way has ended.
     pub async fn run(mut self, shutdown: Shutdown) -> Result<(), Infallible> {
         let Some(broker) = self.config.broker.clone() else { return Ok(()) };
-        let limits = Limits { payload: self.config.max_payload_bytes, memory: self.config.max_memory_bytes };
         let bindings = Bindings::new(&self.config.bindings);
         let (serving, statistics) = (self.serving.clone(), self.statistics.clone());
-        let mut desk = Desk::new(self.topics.clone(), &bindings, serving, statistics, limits, shutdown.clone());
+        let mut desk = Desk::new(self.topics.clone(), &bindings, &self.config, serving, statistics, shutdown.clone());
         let mut backoff = Backoff::new(self.config.reconnect_max());
         let mut told = String::new();
         loop {

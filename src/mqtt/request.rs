@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::answer::{Failure, HEADER_LENGTH, ReturnPath, STATUS};
 use super::bindings::Binding;
 use super::client::packet::{Message, Properties, Received};
-use super::topics::{DeviceTopics, InferRoute, InvalidRoute, ROOT, TopicName};
+use super::topics::{DeviceTopics, InferRoute, InvalidRoute, ROOT, TopicFilter, TopicName};
 use crate::inference::terms::Priority;
 use crate::names::DeviceName;
 use crate::pipeline::image::ImageFormat;
@@ -102,6 +102,15 @@ impl Request {
     /// Where its answer goes.
     pub fn path(&self) -> &ReturnPath {
         &self.path
+    }
+
+    /// Refuses it when its answer would go neither to a topic for results nor to one of these; without any, all are good.
+    pub fn unless_elsewhere(self, response_topics: &[TopicFilter]) -> Result<Self, Unanswered> {
+        let topic = &self.path.topic;
+        let known = response_topics.is_empty()
+            || topic.as_str().starts_with(ROOT)
+            || response_topics.iter().any(|filter| filter.matches(topic));
+        if known { Ok(self) } else { Err(Unanswered::ForbiddenResponseTopic) }
     }
 
     /// Refuses it when its answer would be taken for a device's message, by one of these bindings.

@@ -11,7 +11,7 @@ use super::bound::{BoundMessage, Outcome};
 use super::client::packet::{Message, PacketId, Properties, Qos, Received};
 use super::held::HeldBytes;
 use super::request::{Request, too_large};
-use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicName};
+use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
 use crate::names::{DeviceName, ModelName};
 use crate::principal::Principal;
 use crate::serving::Serving;
@@ -27,6 +27,8 @@ pub struct Trial<'a> {
     pub serving: &'a Serving,
     /// The largest payload that is taken, in bytes.
     pub max_payload: usize,
+    /// Where answers may go beside the topics for results; anywhere without any.
+    pub response_topics: &'a [TopicFilter],
 }
 
 /// Who took the message, and what came of it.
@@ -90,6 +92,7 @@ impl Trial<'_> {
         let not_loaded = self.load(model.as_ref()).await;
         let refusal = too_large(&received, self.max_payload);
         let request = Request::read(route, received, Instant::now(), refusal)
+            .and_then(|request| request.unless_elsewhere(self.response_topics))
             .and_then(|request| request.unless_loop(self.bindings.iter()));
         let (message, problem) = match request {
             Ok(request) => {

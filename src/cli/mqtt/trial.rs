@@ -69,7 +69,13 @@ pub fn run(config: &Config, args: &TrialArgs, out: &mut Output) -> anyhow::Resul
         let (audit, _) = AuditSink::channel();
         let serving = &daemon::serving(config, Runtimes::new(config.runtimes.dir.clone()), audit);
         let max_payload = config.mqtt.max_payload_bytes;
-        let trial = Trial { topics: &topics, bindings: &bindings, serving, max_payload };
+        let trial = Trial {
+            topics: &topics,
+            bindings: &bindings,
+            serving,
+            max_payload,
+            response_topics: &config.mqtt.response_topics,
+        };
         let handled = trial.run(args.topic.clone(), payload, properties).await;
         serving.repository().unload_all(&Principal::Local).await;
         handled

@@ -98,6 +98,10 @@ impl Desk {
         if let Some(delivery) = bound.delivery.take() {
             self.session.settle(delivery, Reason::SUCCESS);
         }
+        // What limits keep takes no more than half of the memory: calls need the rest.
+        if self.held.get() > self.limits.memory / 2 {
+            return self.statistics.replaced();
+        }
         let source = bound.source.clone();
         match rate.offer(&source, bound, now) {
             Offer::Run(bound) => self.start(bound),

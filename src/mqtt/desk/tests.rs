@@ -40,9 +40,9 @@ fn desk(statistics: &MessageStatistics) -> Desk {
     ];
     let bindings: Vec<BindingConfig> = bindings.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
     let topics = DeviceTopics { device: "box".parse().unwrap(), group: None };
-    let limits = Limits { payload: 1 << 10, memory: 1 << 20 };
+    let config = MqttConfig { max_payload_bytes: 1 << 10, max_memory_bytes: 1 << 20, ..MqttConfig::default() };
     let bindings = Bindings::new(&bindings);
-    let mut desk = Desk::new(topics, &bindings, serving(), statistics.clone(), limits, Shutdown::default());
+    let mut desk = Desk::new(topics, &bindings, &config, serving(), statistics.clone(), Shutdown::default());
     desk.connected(&ConnAck::accepting(), Instant::now());
     sent(&mut desk);
     desk
@@ -89,6 +89,35 @@ async fn what_a_rate_limit_keeps_holds_no_other_acknowledgement_up() {
     assert_eq!(sent(&mut desk), all);
     assert_eq!((desk.in_progress, statistics.snapshot().replaced), (1, 1));
     assert!(desk.held.get() > 0, "what is kept counts");
+}
+
+#[tokio::test]
+async fn what_rate_limits_keep_leaves_half_of_the_memory_to_calls() {
+    let statistics = MessageStatistics::default();
+    let mut desk = desk(&statistics);
+    let payload = "x".repeat(1000);
+    for scale in 0..2000_u16 {
+        for _ in 0..2 {
+            receive(&mut desk, scale + 1, &format!("scales/{scale}"), &payload, Properties::default());
+            sent(&mut desk);
+        }
+    }
+    assert!(desk.held.get() <= desk.limits.memory / 2 + 1000, "{}", desk.held.get());
+    assert!(desk.room() > 0 && statistics.snapshot().replaced > 0);
+}
+
+#[tokio::test]
+async fn a_response_topic_outside_the_list_is_not_answered() {
+    let statistics = MessageStatistics::default();
+    let mut desk = desk(&statistics);
+    desk.response_topics = vec!["tills/#".parse().unwrap()];
+    let to = |topic: &str| Properties { response_topic: Some(topic.into()), ..Properties::default() };
+    receive(&mut desk, 1, "ledge/v1/box/infer/m", "{}", to("doors/1/open"));
+    assert_eq!((desk.in_progress, statistics.snapshot().unanswered), (0, [1, 0, 0]));
+    for (packet_id, properties) in [(2, to("tills/1")), (3, to("ledge/v1/box/result/m")), (4, Properties::default())] {
+        receive(&mut desk, packet_id, "ledge/v1/box/infer/m", "{}", properties);
+    }
+    assert_eq!(desk.in_progress, 3);
 }
 
 #[tokio::test]
