@@ -193,11 +193,21 @@ pub fn problems(bindings: &[BindingConfig]) -> Vec<(String, String)> {
                 format!("{publish} may be a topic that the binding {taker:?} takes: answers would go round in a loop"),
             );
         }
-        // A message comes once for the box and once for the group, and the two cannot be told apart.
-        let mixed = |other: &&BindingConfig| other.shared != binding.shared && other.topic.overlaps(&binding.topic);
-        if let Some(other) = bindings.iter().take(index).find(mixed) {
-            let other = other.name();
-            wrong("shared", format!("differs from the binding {other:?}, which takes some of the same topics"));
+        let overlaps = |other: &&BindingConfig| other.topic.overlaps(&binding.topic);
+        if let Some(other) = bindings.iter().take(index).find(overlaps) {
+            // A broker may deliver a message once for each subscription that it matches (section 3.3.4), as mosquitto does,
+            // and the deliveries cannot be told apart. Nor can that for the box and that for its group.
+            if other.topic != binding.topic {
+                let (topic, other) = (&other.topic, other.name());
+                let how = "the same filter, or one without common topics";
+                wrong(
+                    "topic",
+                    format!("takes some of the topics that {topic} of the binding {other:?} takes: give both {how}"),
+                );
+            } else if other.shared != binding.shared {
+                let other = other.name();
+                wrong("shared", format!("differs from the binding {other:?}, which takes the same topics"));
+            }
         }
     }
     problems

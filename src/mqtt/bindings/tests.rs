@@ -137,8 +137,8 @@ fn bindings_that_cannot_work_are_problems() {
     assert_eq!(found(&[first, first]), ["bindings[1].topic"]);
     assert_eq!(found(&[first, &format!("{first}\nname = 'other'")]), none);
     assert_eq!(found(&[first, &format!("{second}\nname = 'a/+'")]), ["bindings[0].publish", "bindings[1].name"]);
-    let shared = "topic = 'a/x'\npublish = 'c'\nshared = true";
-    assert_eq!(found(&[first, shared]), ["bindings[1].shared"]);
+    assert_eq!(found(&[first, &format!("{first}\nname = 'other'\nshared = true")]), ["bindings[1].shared"]);
+    assert_eq!(found(&[first, "topic = 'a/x'\npublish = 'c'"]), ["bindings[1].topic"]);
     assert_eq!(found(&[first; 257]), ["bindings"]);
 }
 
