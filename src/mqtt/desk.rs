@@ -32,7 +32,7 @@ const MOST_IN_PROGRESS: usize = 4096;
 pub struct Limits {
     /// The largest payload, in bytes.
     pub payload: usize,
-    /// The most bytes of requests being answered and answers on their way.
+    /// The most bytes of requests being answered, what rate limits keep and answers on their way.
     pub memory: usize,
 }
 
