@@ -126,6 +126,7 @@ pub fn replace(message: &mut Message, failure: &Failure) -> bool {
     let content_type = Some("application/json".to_owned());
     message.properties = Properties { correlation_data, content_type, user, ..Properties::default() };
     message.payload = body.into();
+    message.retain = false;
     true
 }
 

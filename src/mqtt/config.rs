@@ -41,7 +41,7 @@ pub struct MqttConfig {
     pub password_file: Option<SecretFile>,
     /// Whether a broker elsewhere may be spoken to without TLS.
     pub allow_plaintext: bool,
-    /// After how much silence this box and the broker think each other gone, in seconds.
+    /// After how long without anything to send this box asks for a sign of life, in seconds.
     #[serde(deserialize_with = "in_range::<5, 3_600, _, _>")]
     pub keep_alive_s: u16,
     /// How long the broker keeps messages for this box while it is away, in seconds.
@@ -50,10 +50,11 @@ pub struct MqttConfig {
     /// The largest payload of a message, in bytes.
     #[serde(deserialize_with = "in_range::<1024, MAX_PAYLOAD, _, _>")]
     pub max_payload_bytes: usize,
-    /// How many QoS 1 messages may be taken and not yet answered.
+    /// How many QoS 1 messages may be taken and not yet acknowledged.
     #[serde(deserialize_with = "in_range::<1, 65_535, _, _>")]
     pub max_in_flight: u16,
-    /// The most bytes of requests being answered and answers on their way; above it nothing is read from the broker.
+    /// The most bytes of requests being answered, what rate limits keep and answers on their way; what finds no room is
+    /// refused.
     #[serde(deserialize_with = "in_range::<1_048_576, 4_294_967_296, _, _>")]
     pub max_memory_bytes: usize,
     /// Where answers may go beside the topics for results; anywhere when there is none.
@@ -175,7 +176,7 @@ impl MqttConfig {
             (None, Some(_)) => wrong("tls.key_file", "needs its certificate: set mqtt.tls.certificate_file".into()),
             _ => {}
         }
-        // With a packet half read there must be room to read on.
+        // The largest message has room when nothing else is under way.
         if self.max_memory_bytes < self.max_payload_bytes.saturating_add(BESIDE_PAYLOAD) {
             let largest = self.max_payload_bytes;
             wrong(

@@ -33,7 +33,7 @@ const MOST_IN_PROGRESS: usize = 4096;
 struct Limits {
     /// The largest payload, in bytes.
     payload: usize,
-    /// The most bytes of requests being answered and answers on their way.
+    /// The most bytes of requests being answered, what rate limits keep and answers on their way.
     memory: usize,
 }
 
@@ -333,12 +333,23 @@ impl Desk {
                 }
                 return self.settle(delivery, Reason::SUCCESS);
             }
+            if !self.takes_errors(&message.topic) {
+                self.statistics.ignored(messages::Unanswered::Overload);
+                return self.settle(delivery, Reason::IMPLEMENTATION_SPECIFIC);
+            }
             answer::replace(&mut message, &overload());
         }
         if let Some(status) = answer::status(&message) {
             self.statistics.answered(status);
         }
         self.session.publish(Outbound { message, content: Content::Answer, settles: delivery });
+    }
+
+    /// Whether an error may be published in the place of an answer: what devices listen to may be for results alone.
+    fn takes_errors(&self, topic: &TopicName) -> bool {
+        let configs = self.bindings.iter().map(|bound| bound.binding.config());
+        let mut silent = configs.filter(|config| !config.publish_errors);
+        !silent.any(|config| config.publish.as_filter(&config.topic).matches(topic))
     }
 
     /// The next packet to send.
@@ -349,7 +360,7 @@ impl Desk {
                 Step::TooLarge(Outbound { mut message, content, settles }) => {
                     let bytes = message.payload.len();
                     let text = format!("the answer has {bytes} bytes, and the broker takes no packet of that size");
-                    if answer::replace(&mut message, &Failure::new(413, text)) {
+                    if self.takes_errors(&message.topic) && answer::replace(&mut message, &Failure::new(413, text)) {
                         self.session.publish(Outbound { message, content, settles });
                         continue;
                     }

@@ -2,9 +2,10 @@
 //! the codec.
 //!
 //! In reading order:
-//! * [`gateway`] is the one task: it connects, reads, writes and reports, and never waits for an inference. [`backoff`] has
-//!   its pauses.
-//! * [`desk`] turns messages into calls and calls into answers, and settles each delivery. [`complaints`] keeps its log short.
+//! * [`gateway`] is the one task: it connects, reads, writes and reports, and never waits for an inference. [`dial`] has how
+//!   a box connects and takes its leave, [`backoff`] the pauses between attempts, [`pulse`] whether the broker is still there.
+//! * [`desk`] turns messages into calls and calls into answers, and settles each delivery. [`subscriptions`] is what it asks
+//!   the broker for, [`held`] counts the bytes under way, [`complaints`] keeps its log short.
 //! * [`topics`] says what a topic asks; [`request`] reads a call out of a message, [`answer`] writes the answer as one.
 //! * [`bindings`] are the messages of devices that know nothing of Ledge, [`bound`] is one such message on its way,
 //!   [`fields`] finds values in its JSON, [`rate`] keeps the newest of too many.

@@ -34,7 +34,7 @@ pub enum Unanswered {
     Loop,
     /// It does not say where an answer may go, or it is no request.
     Invalid,
-    /// It came with QoS 0 while too much was under way.
+    /// Its answer, of QoS 0, was dropped: not even an error had room.
     Overload,
 }
 

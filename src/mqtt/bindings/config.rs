@@ -31,7 +31,8 @@ pub struct BindingConfig {
     pub version: Option<ModelVersion>,
     /// Where the answers go.
     pub publish: TopicTemplate,
-    /// How often a message is answered: 0 is at most once; 1 is at least once, if it was published with QoS 1 itself.
+    /// How often a message is answered: 0 is at most once; 1 is at least once, if it was published with QoS 1 itself and there
+    /// is no limit of the rate.
     #[serde(default = "at_least_once", deserialize_with = "read_qos", serialize_with = "write_qos")]
     pub qos: Qos,
     /// Whether the broker keeps the last answer for those who subscribe later.
