@@ -137,7 +137,6 @@ fn a_box_knows_its_topics() {
     assert_eq!(topics.infer().as_str(), "ledge/v1/till-7/infer/#");
     assert_eq!(topics.group_infer(), "$share/shop/ledge/v1/shop/infer/#".parse().ok());
     assert_eq!(topics.online().as_str(), "ledge/v1/till-7/online");
-    assert_eq!(topics.desired().as_str(), "ledge/v1/till-7/desired");
     assert_eq!(topics.reported().as_str(), "ledge/v1/till-7/reported");
     assert_eq!(DeviceTopics::result(&device(), &model()).as_str(), "ledge/v1/till-7/result/person_detect");
 }
