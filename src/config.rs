@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::egress::{Egress, EgressConfig};
+use crate::egress::{Egress, EgressConfig, HostPort};
 use crate::http::config::HttpConfig;
 use crate::identity::device::DeviceConfig;
 use crate::inference::config::RuntimesConfig;
@@ -166,7 +166,8 @@ impl Config {
         let mqtt = self.mqtt.problems().into_iter().map(|(key, problem)| (format!("mqtt.{key}"), problem));
         let egress = self.egress.problems().into_iter().map(|(key, problem)| (format!("egress.{key}"), problem));
         let unreachable = self.mqtt.broker.as_ref().and_then(|broker| {
-            Egress::check(&self.egress, &broker.host, broker.port).err().map(|how| ("mqtt.broker".to_owned(), how))
+            let HostPort { host, port } = &broker.at;
+            Egress::check(&self.egress, &host.to_string(), *port).err().map(|how| ("mqtt.broker".to_owned(), how))
         });
         http.chain(mqtt).chain(egress).chain(unreachable).chain(self.group_problems()).collect()
     }

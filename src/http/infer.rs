@@ -12,11 +12,8 @@ use super::reply::{Failure, json_bytes};
 use super::terms::HeaderTerms;
 use super::{App, body};
 use crate::principal::Principal;
-use crate::protocol::call::{self, Call, Form};
+use crate::protocol::call::{self, Call, Form, HEADER_LENGTH};
 use crate::protocol::decode;
-
-/// Says how much of a body is JSON; what follows is binary tensor data.
-const HEADER_LENGTH: &str = "inference-header-content-length";
 
 /// Says what the response cache did.
 const CACHE: &str = "x-ledge-cache";

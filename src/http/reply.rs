@@ -1,13 +1,11 @@
 //! Answers: JSON, errors, and their headers.
 
-use std::time::Duration;
-
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use crate::protocol::call::CallError;
+use crate::protocol::call::{CallError, ErrorBody};
 use crate::protocol::{ProtocolError, status};
 use crate::repository::{LoadModelError, PinError};
 use crate::serving::ServingError;
@@ -16,7 +14,7 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// An error answer: a status and the protocol's `{"error": message}`.
 pub fn error(status: StatusCode, message: &str) -> Response {
-    let mut response = Response::new(Body::from(status::error_body(message)));
+    let mut response = Response::new(Body::from(ErrorBody::new(message).to_json()));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, JSON);
     response
@@ -42,23 +40,22 @@ pub fn json_bytes(body: impl Into<Body>) -> Response {
 pub struct Failure {
     status: StatusCode,
     message: String,
-    retry_after: Option<Duration>,
+    /// In whole seconds.
+    retry_after_s: Option<u64>,
 }
 
 impl Failure {
     /// A failure of the transport's own.
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), retry_after: None }
+        Self { status, message: message.into(), retry_after_s: None }
     }
 }
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let mut response = error(self.status, &self.message);
-        if let Some(wait) = self.retry_after {
-            // Whole seconds, and not before the time: a caller that comes early is refused again.
-            let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+        if let Some(seconds) = self.retry_after_s {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }
@@ -70,15 +67,13 @@ fn status_code(code: u16) -> StatusCode {
 
 impl From<ServingError> for Failure {
     fn from(error: ServingError) -> Self {
-        let retry_after = error.retry_after();
-        Self { retry_after, ..Self::new(status_code(status::of_serving(&error)), error.to_string()) }
+        CallError::from(error).into()
     }
 }
 
 impl From<CallError> for Failure {
     fn from(error: CallError) -> Self {
-        let retry_after = error.retry_after();
-        Self { retry_after, ..Self::new(status_code(error.status()), error.to_string()) }
+        Self { retry_after_s: error.retry_after_s(), ..Self::new(status_code(error.status()), error.to_string()) }
     }
 }
 

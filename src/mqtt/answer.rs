@@ -4,16 +4,12 @@ use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
-use serde::Serialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::client::packet::{Message, Properties, Qos};
 use super::topics::TopicName;
 use crate::names::DeviceName;
-use crate::protocol::call::{Answered, CallError};
-
-/// User property: how much of a payload is JSON; what follows is binary tensor data. The header's name in HTTP.
-pub const HEADER_LENGTH: &str = "inference-header-content-length";
+use crate::protocol::call::{Answered, CallError, ErrorBody, HEADER_LENGTH};
 
 /// User property of every answer: the status as in HTTP. A message that has it asks for nothing.
 pub const STATUS: &str = "status";
@@ -51,19 +47,14 @@ impl Failure {
 
 impl From<CallError> for Failure {
     fn from(error: CallError) -> Self {
-        // Not before the time: who comes early is refused again.
-        let whole = |wait: std::time::Duration| (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1);
-        Self { retry_after_s: error.retry_after().map(whole), ..Self::new(error.status(), error.to_string()) }
+        Self { retry_after_s: error.retry_after_s(), ..Self::new(error.status(), error.to_string()) }
     }
 }
 
 /// The body of an answer without a result. The status and id are for clients of 3.1.1, which have no properties.
-#[derive(Serialize)]
-struct ErrorBody<'a> {
-    error: &'a str,
-    status: u16,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<&'a str>,
+fn error_body(failure: &Failure, request: &[u8]) -> Bytes {
+    let id = id_of(request);
+    ErrorBody { error: &failure.message, status: Some(failure.status), id: id.as_deref() }.to_json().into()
 }
 
 impl ReturnPath {
@@ -84,10 +75,7 @@ impl ReturnPath {
 
     /// The message that says why there is none. `request` is the one that failed: its id is in the answer.
     pub fn failure(&self, device: &DeviceName, failure: &Failure, request: &[u8]) -> Message {
-        let id = id_of(request);
-        let body = ErrorBody { error: &failure.message, status: failure.status, id: id.as_deref() };
-        let body = serde_json::to_vec(&body).unwrap_or_default();
-        let mut message = self.message(device, failure.status, body.into());
+        let mut message = self.message(device, failure.status, error_body(failure, request));
         if let Some(seconds) = failure.retry_after_s {
             message.properties.user.push(("retry-after".to_owned(), seconds.to_string()));
         }
@@ -114,9 +102,7 @@ pub fn replace(message: &mut Message, failure: &Failure) -> bool {
     if status(message).is_none_or(|status| status >= 400) {
         return false;
     }
-    let id = id_of(&message.payload);
-    let body = ErrorBody { error: &failure.message, status: failure.status, id: id.as_deref() };
-    let body = serde_json::to_vec(&body).unwrap_or_default();
+    let body = error_body(failure, &message.payload);
     let Properties { correlation_data, mut user, .. } = std::mem::take(&mut message.properties);
     user.retain(|(name, _)| name == "device" || name == "duplicate");
     user.insert(0, (STATUS.to_owned(), failure.status.to_string()));
@@ -125,7 +111,7 @@ pub fn replace(message: &mut Message, failure: &Failure) -> bool {
     }
     let content_type = Some("application/json".to_owned());
     message.properties = Properties { correlation_data, content_type, user, ..Properties::default() };
-    message.payload = body.into();
+    message.payload = body;
     message.retain = false;
     true
 }

@@ -14,6 +14,7 @@ pub use self::extract::{BindingError, Extracted, request_of_rows};
 use super::client::packet::Qos;
 use super::topics::{TopicFilter, TopicName};
 use crate::names::DeviceName;
+use crate::protocol::call::Form;
 
 /// A valid binding. What it says is in its configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,7 +92,7 @@ impl Binding {
         match (&self.config.photograph, self.config.inputs.is_empty()) {
             (Some(path), _) => extract::photograph(path, payload),
             (None, false) => extract::rows(&self.config.inputs, payload),
-            (None, true) => Ok(extract::whole(payload, content_type)),
+            (None, true) => Ok(Extracted::Body(payload.clone(), Form::sniffed(payload, content_type, None))),
         }
     }
 

@@ -10,7 +10,7 @@ use super::bindings::{Binding, Extracted, request_of_rows};
 use super::client::packet::{Message, Qos};
 use super::client::session::Delivery;
 use super::held::Hold;
-use super::request::{form, principal};
+use super::request::principal;
 use super::topics::TopicName;
 use crate::names::DeviceName;
 use crate::protocol::call::{self, Answered, Call, Form, LARGE_JSON};
@@ -88,11 +88,7 @@ impl BoundMessage {
         let taken = parse(json, move || binding.request(&payload, content_type.as_deref())).await;
         let taken = taken.map_err(|error| bad(&error))?;
         let (body, form) = match taken {
-            Extracted::Photograph(photograph) => (photograph, Form::Photograph),
-            Extracted::Whole(body) => {
-                let form = form(&body, self.content_type.as_deref(), None);
-                (body, form)
-            }
+            Extracted::Body(body, form) => (body, form),
             Extracted::Rows(rows) => {
                 let model = serving.repository().pin(&config.model, config.version);
                 let model = model.map_err(|error| Failure::new(status::of_pin(&error), error.to_string()))?;

@@ -1,7 +1,6 @@
 //! The section `[mqtt]` of the configuration.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::bindings::{self, BindingConfig};
 use super::topics::TopicFilter;
+use crate::egress::HostPort;
 use crate::secret::SecretFile;
 use crate::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
 
@@ -147,8 +147,9 @@ impl MqttConfig {
         let mut problems = Vec::new();
         let mut wrong = |key: &str, problem: String| problems.push((key.to_owned(), problem));
         if let Some(broker) = &self.broker {
-            if !broker.tls && !broker.is_loopback() && !self.allow_plaintext {
-                let tls = BrokerAddress { tls: true, port: MQTTS_PORT, host: broker.host.clone() };
+            if !broker.tls && !broker.at.host.is_loopback() && !self.allow_plaintext {
+                let at = HostPort { port: MQTTS_PORT, ..broker.at.clone() };
+                let tls = BrokerAddress { at, tls: true };
                 wrong(
                     "broker",
                     format!(
@@ -207,84 +208,64 @@ const MQTT_PORT: u16 = 1883;
 const MQTTS_PORT: u16 = 8883;
 
 /// Where a broker is. As text: `mqtt://HOST[:1883]`, or with TLS `mqtts://HOST[:8883]`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerAddress {
-    /// A host name or an IP address, IPv6 without brackets.
-    pub host: String,
-    /// The port.
-    pub port: u16,
+    /// The host and the port.
+    pub at: HostPort,
     /// Whether it is spoken to over TLS.
     pub tls: bool,
 }
 
 /// Why a text is no address of a broker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("expected mqtt://HOST[:PORT] or mqtts://HOST[:PORT], got {text:?}{hint}")]
-pub struct InvalidBroker {
-    text: String,
-    hint: &'static str,
-}
-
-impl BrokerAddress {
-    /// Whether what is sent there stays on this machine.
-    pub fn is_loopback(&self) -> bool {
-        let address = self.host.parse::<IpAddr>().map(|ip| ip.to_canonical().is_loopback());
-        address.unwrap_or_else(|_| self.host.eq_ignore_ascii_case("localhost"))
-    }
+pub enum InvalidBroker {
+    /// Not of the form.
+    #[error(
+        "expected mqtt://HOST[:PORT] or mqtts://HOST[:PORT] with a name, an IPv4 address or an IPv6 address in brackets, \
+         got {text:?}"
+    )]
+    Form {
+        /// The text, or its beginning.
+        text: String,
+    },
+    /// The text may hold a password, which no message repeats.
+    #[error(
+        "expected mqtt://HOST[:PORT] or mqtts://HOST[:PORT] without an '@': user and password have keys of their own, \
+         mqtt.user and mqtt.password_file"
+    )]
+    Login,
 }
 
 impl FromStr for BrokerAddress {
     type Err = InvalidBroker;
 
     fn from_str(text: &str) -> Result<Self, InvalidBroker> {
-        let wrong = |hint| InvalidBroker { text: text.chars().take(128).collect(), hint };
+        // Before anything else is found wrong, since what is wrong is repeated.
+        if text.contains('@') {
+            return Err(InvalidBroker::Login);
+        }
         let (tls, authority) = match (text.strip_prefix("mqtt://"), text.strip_prefix("mqtts://")) {
-            (Some(rest), _) => (false, rest),
-            (None, Some(rest)) => (true, rest),
-            (None, None) => return Err(wrong("")),
+            (Some(rest), _) => (false, Some(rest)),
+            (None, rest) => (true, rest),
         };
-        if authority.contains('@') {
-            // The text may hold a password, which no message repeats.
-            let hint = ", and user and password have keys of their own: mqtt.user, mqtt.password_file";
-            return Err(InvalidBroker { text: "USER@HOST".into(), hint });
-        }
-        let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            Some((ip, rest)) if ip.parse::<std::net::Ipv6Addr>().is_ok() => {
-                let port = if rest.is_empty() { None } else { Some(rest.strip_prefix(':').ok_or_else(|| wrong(""))?) };
-                (ip, port)
-            }
-            Some(_) => return Err(wrong("")),
-            None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
-        };
-        let number = |port: &str| port.parse().ok().filter(|number| *number > 0 && !port.starts_with('+'));
-        let port = match port {
-            None => Some(if tls { MQTTS_PORT } else { MQTT_PORT }),
-            Some(port) => number(port),
-        };
-        let port = port.ok_or_else(|| wrong(", whose port is none from 1 to 65535"))?;
-        if !host.contains(':') && !is_host(host) {
-            return Err(wrong(""));
-        }
-        Ok(Self { host: host.to_owned(), port, tls })
+        let at = authority.and_then(|authority| {
+            // A colon within brackets is the address's own.
+            let has_port = authority.rsplit(']').next().is_some_and(|end| end.contains(':'));
+            let read = if has_port {
+                authority.parse()
+            } else {
+                HostPort::new(authority, if tls { MQTTS_PORT } else { MQTT_PORT })
+            };
+            read.ok()
+        });
+        let at = at.ok_or_else(|| InvalidBroker::Form { text: text.chars().take(128).collect() })?;
+        Ok(Self { at, tls })
     }
-}
-
-/// Whether a text is a host name: labels of letters, digits, `-` and `_`, with dots between. An IPv4 address is one too.
-fn is_host(text: &str) -> bool {
-    let label = |label: &str| {
-        (1..=63).contains(&label.len()) && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
-    };
-    text.len() <= 253 && text.strip_suffix('.').unwrap_or(text).split('.').all(label)
 }
 
 impl fmt::Display for BrokerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.tls { "mqtts://" } else { "mqtt://" })?;
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
+        write!(f, "{}://{}", if self.tls { "mqtts" } else { "mqtt" }, self.at)
     }
 }
 

@@ -34,7 +34,7 @@ impl Failed {
 /// Where the broker is.
 pub fn destination(config: &MqttConfig) -> Destination {
     let (host, port, tls) = match &config.broker {
-        Some(broker) => (broker.host.clone(), broker.port, broker.tls),
+        Some(broker) => (broker.at.host.to_string(), broker.at.port, broker.tls),
         None => (String::new(), 0, false),
     };
     let files = &config.tls;

@@ -88,13 +88,6 @@ impl<T> Newest<T> {
         self.kept.first().map(|(next, _)| *next)
     }
 
-    /// Takes out everything that is kept, as at the end.
-    pub fn take_kept(&mut self) -> Vec<T> {
-        self.kept.clear();
-        self.idle.clear();
-        self.topics.drain().filter_map(|(_, slot)| slot.kept).collect()
-    }
-
     /// Forgets the topics that may send at once again.
     fn forget(&mut self, now: Instant) {
         while self.idle.first().is_some_and(|(next, _)| *next <= now)
@@ -130,7 +123,7 @@ mod tests {
         assert_eq!(limit.due(start + SECOND / 2), [0; 0]);
         assert_eq!(limit.due(start + SECOND), [4]);
         assert_eq!(limit.offer(&door, 5, start + SECOND), Offer::Kept { replaced: None });
-        assert_eq!(limit.take_kept(), [5]);
+        assert_eq!(limit.due(start + SECOND * 2), [5]);
     }
 
     #[test]

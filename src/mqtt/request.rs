@@ -5,15 +5,14 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::answer::{Failure, HEADER_LENGTH, ReturnPath, STATUS};
+use super::answer::{Failure, ReturnPath, STATUS};
 use super::bindings::Binding;
 use super::client::packet::{Message, Properties, Received};
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, ROOT, TopicFilter, TopicName};
 use crate::inference::terms::Priority;
 use crate::names::DeviceName;
-use crate::pipeline::image::ImageFormat;
 use crate::principal::Principal;
-use crate::protocol::call::{self, Call, Form};
+use crate::protocol::call::{self, Call, Form, HEADER_LENGTH};
 use crate::protocol::{Target, parse_header_length};
 use crate::serving::Serving;
 
@@ -180,15 +179,9 @@ fn call(target: Target, body: Bytes, properties: &Properties, arrived: Instant) 
     let length = length.map_err(|error| Failure::new(400, error.to_string()))?;
     let priority = properties.user("priority").map(str::parse::<Priority>).transpose();
     let priority = priority.map_err(|error| bad(&error, "priority"))?;
-    let form = form(&body, properties.content_type.as_deref(), length);
+    let form = Form::sniffed(&body, properties.content_type.as_deref(), length);
     let deadline = properties.message_expiry_s.and_then(|left| arrived.checked_add(Duration::from_secs(left.into())));
     Ok(Call { target, body, form, priority, deadline, arrived })
-}
-
-/// What a payload is. Without a content type, as with every client of 3.1.1, a photograph is known by its first bytes.
-pub fn form(body: &[u8], content_type: Option<&str>, header_length: Option<usize>) -> Form {
-    let untyped = header_length.is_none() && content_type.is_none();
-    if untyped && ImageFormat::sniff(body).is_some() { Form::Photograph } else { Form::of(content_type, header_length) }
 }
 
 #[cfg(test)]

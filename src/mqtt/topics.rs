@@ -59,9 +59,18 @@ impl TopicName {
     }
 }
 
+/// For people and logs: a control character, of which a caller may put any into a topic, is escaped, so that none begins a
+/// line or moves the cursor. The wire has [`TopicName::as_str`].
 impl fmt::Display for TopicName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        for part in self.0.split_inclusive(char::is_control) {
+            let mut plain = part.chars();
+            match plain.next_back().filter(|last| last.is_control()) {
+                Some(control) => write!(f, "{}{}", plain.as_str(), control.escape_default())?,
+                None => f.write_str(part)?,
+            }
+        }
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use serde::Serialize;
 
 use super::decode::{DecodedRequest, Target, decode_request};
 use super::encode::encode_response;
@@ -18,6 +19,9 @@ use crate::serving::{Serving, ServingError};
 
 /// JSON above this, in bytes, is not decoded on an async thread, which would keep other callers waiting.
 pub const LARGE_JSON: usize = 256 << 10;
+
+/// How much of a body is JSON; what follows is binary tensor data. A header in HTTP, a user property in MQTT.
+pub const HEADER_LENGTH: &str = "inference-header-content-length";
 
 /// A call as it came in.
 #[derive(Debug, Clone)]
@@ -56,6 +60,17 @@ impl Form {
             Self::Photograph
         } else {
             Self::Tensors { header_length }
+        }
+    }
+
+    /// As [`Self::of`], but without a content type, as with every client of MQTT 3.1.1 and many a device, a photograph is
+    /// known by its first bytes.
+    pub fn sniffed(body: &[u8], content_type: Option<&str>, header_length: Option<usize>) -> Self {
+        let untyped = header_length.is_none() && content_type.is_none();
+        if untyped && ImageFormat::sniff(body).is_some() {
+            Self::Photograph
+        } else {
+            Self::of(content_type, header_length)
         }
     }
 }
@@ -100,12 +115,42 @@ impl CallError {
         }
     }
 
-    /// For a call that may be answered later: after what time it is worth another try.
-    pub fn retry_after(&self) -> Option<Duration> {
+    /// For a call that may be answered later: after how many seconds it is worth another try.
+    pub fn retry_after_s(&self) -> Option<u64> {
         match self {
-            Self::Serving(error) => error.retry_after(),
+            Self::Serving(error) => error.retry_after().map(whole_seconds),
             Self::Protocol(_) | Self::UnmarkedPhotograph { .. } => None,
         }
+    }
+}
+
+/// Not before the time: a caller that comes early is refused again.
+fn whole_seconds(wait: Duration) -> u64 {
+    (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
+}
+
+/// The body of every answer that is not a success: `{"error": "..."}`.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct ErrorBody<'a> {
+    /// Why there is no result.
+    pub error: &'a str,
+    /// The status, where the transport may have no other place for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// The id of the request, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<&'a str>,
+}
+
+impl<'a> ErrorBody<'a> {
+    /// With a message alone.
+    pub fn new(error: &'a str) -> Self {
+        Self { error, status: None, id: None }
+    }
+
+    /// As JSON.
+    pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_else(|_| br#"{"error":"internal error"}"#.to_vec())
     }
 }
 
@@ -165,6 +210,20 @@ async fn decode(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_body_is_json_whatever_the_message() {
+        let body = ErrorBody::new("input 'a\"b\u{0}\n' é").to_json();
+        let value: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(value, serde_json::json!({"error": "input 'a\"b\u{0}\n' é"}));
+    }
+
+    #[test]
+    fn nobody_is_told_to_come_back_too_early() {
+        for (millis, seconds) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (59_999, 60)] {
+            assert_eq!(whole_seconds(Duration::from_millis(millis)), seconds, "{millis} ms");
+        }
+    }
 
     #[test]
     fn an_image_type_means_a_photograph_unless_a_header_length_says_tensors() {

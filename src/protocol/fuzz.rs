@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
+use super::call::ErrorBody;
 use super::decode::{DecodedRequest, ReplyFormat, Target, decode_request};
 use super::encode::encode_response;
 use super::error::ProtocolError;
-use super::status::error_body;
 use crate::inference::backend::Runtime;
 use crate::names::ModelVersion;
 use crate::serving::request::{InferResponse, Inputs, Timings};
@@ -42,7 +42,7 @@ fn check(body: Bytes, header_length: Option<usize>) {
         Ok(decoded) => decoded,
         Err(error) => {
             assert_eq!(error.status(), 400, "{error:?}");
-            let message = error_body(&error.to_string());
+            let message = ErrorBody::new(&error.to_string()).to_json();
             assert!(message.len() < LONGEST_MESSAGE, "{error:?}");
             return;
         }

@@ -22,4 +22,3 @@ mod wire;
 pub use decode::{DecodedRequest, ReplyFormat, Target, decode_request, parse_header_length};
 pub use encode::{Encoded, encode_response};
 pub use error::ProtocolError;
-pub use status::error_body;

@@ -2,8 +2,6 @@
 //!
 //! One exhaustive match without `_`: a new error does not compile until someone decides.
 
-use serde::Serialize;
-
 use super::error::ProtocolError;
 use crate::repository::{LoadModelError, PinError};
 use crate::serving::ServingError;
@@ -43,15 +41,6 @@ impl ProtocolError {
     }
 }
 
-/// The body of every answer that is not a success: `{"error": "..."}`.
-pub fn error_body(message: &str) -> Vec<u8> {
-    #[derive(Serialize)]
-    struct Body<'a> {
-        error: &'a str,
-    }
-    serde_json::to_vec(&Body { error: message }).unwrap_or_else(|_| br#"{"error":"internal error"}"#.to_vec())
-}
-
 /// The HTTP status of a call that was not answered.
 pub fn of_serving(error: &ServingError) -> u16 {
     match error {
@@ -82,13 +71,6 @@ pub fn of_load(error: &LoadModelError) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_error_body_is_json_whatever_the_message() {
-        let body = error_body("input 'a\"b\u{0}\n' é");
-        let value: serde_json::Value = serde_json::from_slice(&body).unwrap();
-        assert_eq!(value, serde_json::json!({"error": "input 'a\"b\u{0}\n' é"}));
-    }
 
     #[test]
     fn the_client_is_told_its_own_faults_with_400_and_ours_with_500() {

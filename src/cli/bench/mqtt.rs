@@ -19,7 +19,7 @@ use super::request::Body;
 use crate::audit_event::AuditSink;
 use crate::config::Config;
 use crate::egress::{Content, Destination, Egress};
-use crate::mqtt::answer::{self, HEADER_LENGTH};
+use crate::mqtt::answer;
 use crate::mqtt::client::codec::MAX_PACKET;
 use crate::mqtt::client::connection::{Connection, Reader, Writer};
 use crate::mqtt::client::packet::{Connect, Message, Outgoing, Properties, Qos, Reason, Version};
@@ -27,6 +27,7 @@ use crate::mqtt::config::{BrokerAddress, MqttConfig};
 use crate::mqtt::dial;
 use crate::mqtt::topics::{DeviceTopics, ROOT, TopicName};
 use crate::names::DeviceName;
+use crate::protocol::call::HEADER_LENGTH;
 use crate::protocol::decode;
 
 /// A message without an answer for this long is lost: at most once is not always once.

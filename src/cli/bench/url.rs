@@ -45,10 +45,11 @@ pub fn places(urls: &[Url]) -> Result<(Option<&str>, Option<&BrokerAddress>), &'
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::egress::HostPort;
 
     #[test]
     fn the_scheme_says_what_is_spoken() {
-        let broker = |port, tls| Ok(Url::Mqtt(BrokerAddress { host: "b".into(), port, tls }));
+        let broker = |port, tls| Ok(Url::Mqtt(BrokerAddress { at: HostPort::new("b", port).unwrap(), tls }));
         assert_eq!("mqtt://b".parse::<Url>(), broker(1883, false));
         assert_eq!("mqtts://b:99".parse::<Url>(), broker(99, true));
         for text in ["http://127.0.0.1:8000", "unix:/run/ledge.sock"] {
@@ -64,7 +65,7 @@ mod tests {
     fn one_server_and_one_broker_can_be_named_together() {
         let urls = ["mqtt://b", "http://a:1", "mqtt://c"].map(|text| text.parse::<Url>().unwrap());
         let (server, broker) = places(&urls[..2]).unwrap();
-        assert_eq!((server, broker.unwrap().host.as_str()), (Some("http://a:1"), "b"));
+        assert_eq!((server, broker.unwrap().to_string().as_str()), (Some("http://a:1"), "mqtt://b:1883"));
         assert!(places(&urls).is_err());
         assert_eq!(places(&[]), Ok((None, None)));
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::inference::backend::{Port, Signature};
 use crate::mqtt::fields::FieldPath;
-use crate::pipeline::image::ImageFormat;
+use crate::protocol::call::Form;
 
 /// Base64 as devices write it: some leave out the padding.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -21,10 +21,8 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 /// What a model is asked about.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Extracted {
-    /// An inference request in whatever form the message has.
-    Whole(Bytes),
-    /// A photograph.
-    Photograph(Bytes),
+    /// A photograph, or an inference request as the protocol has it.
+    Body(Bytes, Form),
     /// The elements of each input, of which [`request_of_rows`] makes a request.
     Rows(Vec<(String, Vec<Value>)>),
 }
@@ -76,15 +74,6 @@ pub enum BindingError {
     },
 }
 
-/// The whole message. Many devices do not say that a photograph is one.
-pub(super) fn whole(payload: &Bytes, content_type: Option<&str>) -> Extracted {
-    let is_photograph = match content_type {
-        Some(kind) => kind.trim_start().get(..6).is_some_and(|kind| kind.eq_ignore_ascii_case("image/")),
-        None => ImageFormat::sniff(payload).is_some(),
-    };
-    if is_photograph { Extracted::Photograph(payload.clone()) } else { Extracted::Whole(payload.clone()) }
-}
-
 /// The photograph whose base64 stands at `path`, as such or as a `data:` URL (RFC 2397).
 pub(super) fn photograph(path: &FieldPath, payload: &Bytes) -> Result<Extracted, BindingError> {
     let document = parse("message", payload)?;
@@ -107,7 +96,7 @@ pub(super) fn photograph(path: &FieldPath, payload: &Bytes) -> Result<Extracted,
         BASE64.decode(digits)
     };
     match decoded {
-        Ok(photograph) => Ok(Extracted::Photograph(photograph.into())),
+        Ok(photograph) => Ok(Extracted::Body(photograph.into(), Form::Photograph)),
         Err(error) => Err(BindingError::NotBase64 { path: path.to_string(), reason: error.to_string() }),
     }
 }

@@ -170,17 +170,18 @@ fn a_filter_is_subscribed_to_once_with_the_highest_qos() {
 #[test]
 fn a_whole_message_is_a_photograph_when_it_says_so_or_begins_like_one() {
     let (jpeg, json) = (Bytes::from_static(b"\xff\xd8\xff\xe0"), Bytes::from_static(b"{}"));
+    let tensors = Form::Tensors { header_length: None };
     let whole = |payload: &Bytes, kind| binding("").request(payload, kind).unwrap();
-    assert_eq!(whole(&jpeg, None), Extracted::Photograph(jpeg.clone()));
-    assert_eq!(whole(&json, Some("Image/PNG")), Extracted::Photograph(json.clone()));
-    assert_eq!(whole(&json, None), Extracted::Whole(json.clone()));
-    assert_eq!(whole(&jpeg, Some("application/octet-stream")), Extracted::Whole(jpeg));
+    assert_eq!(whole(&jpeg, None), Extracted::Body(jpeg.clone(), Form::Photograph));
+    assert_eq!(whole(&json, Some("Image/PNG")), Extracted::Body(json.clone(), Form::Photograph));
+    assert_eq!(whole(&json, None), Extracted::Body(json.clone(), tensors));
+    assert_eq!(whole(&jpeg, Some("application/octet-stream")), Extracted::Body(jpeg, tensors));
 }
 
 #[test]
 fn a_photograph_is_read_from_base64() {
     let found = |text: &str| request("photograph = '$.image'", json!({ "image": text }).to_string());
-    let photograph = |bytes: &'static [u8]| Ok(Extracted::Photograph(Bytes::from_static(bytes)));
+    let photograph = |bytes: &'static [u8]| Ok(Extracted::Body(Bytes::from_static(bytes), Form::Photograph));
     assert_eq!(found("/9j/4A=="), photograph(b"\xff\xd8\xff\xe0"));
     assert_eq!(found("/9j/4A"), photograph(b"\xff\xd8\xff\xe0"));
     assert_eq!(found("/9j/\r\n4A==\n"), photograph(b"\xff\xd8\xff\xe0"));
@@ -278,6 +279,6 @@ proptest! {
         use base64::Engine;
         let text = base64::engine::general_purpose::STANDARD.encode(&photograph);
         let message = json!({ "image": format!("data:image/png;base64,{text}") }).to_string();
-        prop_assert_eq!(request("photograph = '$.image'", message), Ok(Extracted::Photograph(photograph.into())));
+        prop_assert_eq!(request("photograph = '$.image'", message), Ok(Extracted::Body(photograph.into(), Form::Photograph)));
     }
 }

@@ -53,8 +53,6 @@ impl Reason {
     pub const UNSPECIFIED_ERROR: Self = Self(0x80);
     /// The receiver does not take it, for a reason of its own.
     pub const IMPLEMENTATION_SPECIFIC: Self = Self(0x83);
-    /// A packet that does not follow the standard.
-    pub const MALFORMED_PACKET: Self = Self(0x81);
     /// The broker does not speak this version.
     pub const UNSUPPORTED_VERSION: Self = Self(0x84);
     /// Wrong user name or password.
@@ -232,8 +230,6 @@ pub struct ConnAck {
     pub shared_subscriptions: bool,
     /// The keep-alive time that the broker wants instead of ours, in seconds.
     pub server_keep_alive_s: Option<u16>,
-    /// How long the broker keeps the session, where it differs from what was asked, in seconds.
-    pub session_expiry_s: Option<u32>,
 }
 
 #[cfg(test)]
@@ -250,7 +246,6 @@ impl ConnAck {
             retain_available: true,
             shared_subscriptions: true,
             server_keep_alive_s: None,
-            session_expiry_s: None,
         }
     }
 }

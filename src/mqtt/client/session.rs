@@ -134,12 +134,6 @@ impl Session {
         self.in_flight.len() + self.waiting.len() + self.waiting_unacknowledged.len()
     }
 
-    /// How many deliveries the broker waits for.
-    #[cfg(test)]
-    fn owed(&self) -> usize {
-        self.owed.len() + self.owed_earlier.len()
-    }
-
     /// Whether everything that was published has been sent, and acknowledged where that is wanted.
     pub fn is_idle(&self) -> bool {
         self.unsent() == 0 && self.control.is_empty()

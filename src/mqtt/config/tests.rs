@@ -6,10 +6,12 @@ fn address(text: &str) -> BrokerAddress {
 
 #[test]
 fn a_broker_has_the_registered_port_unless_it_names_another() {
-    let plain = BrokerAddress { host: "broker.lan".into(), port: 1883, tls: false };
+    let broker = |host, port, tls| BrokerAddress { at: HostPort::new(host, port).unwrap(), tls };
+    let plain = broker("broker.lan", 1883, false);
     assert_eq!([address("mqtt://broker.lan"), address("mqtt://broker.lan:1883")], [plain.clone(), plain]);
-    assert_eq!(address("mqtts://10.0.0.1"), BrokerAddress { host: "10.0.0.1".into(), port: 8883, tls: true });
-    assert_eq!(address("mqtts://[fd00::1]:1"), BrokerAddress { host: "fd00::1".into(), port: 1, tls: true });
+    assert_eq!(address("mqtts://10.0.0.1"), broker("10.0.0.1", 8883, true));
+    assert_eq!(address("mqtts://[fd00::1]"), broker("fd00::1", 8883, true));
+    assert_eq!(address("mqtts://[fd00::1]:1"), broker("fd00::1", 1, true));
     for text in ["mqtt://broker.lan:1883", "mqtts://[fd00::1]:8883", "mqtt://a_b-c:65535", "mqtts://localhost:1"] {
         assert_eq!(address(text).to_string(), text);
     }
@@ -36,6 +38,10 @@ fn what_is_no_broker_is_refused() {
         "mqtt://[fd00::1",
         "mqtt://[fd00::1]1",
         "mqtt://[a]",
+        "mqtt://fd00::1]",
+        // What the allow-list cannot name.
+        "mqtt://broker.",
+        "mqtt://127.1",
         "mqtt://a,b",
     ] {
         assert!(bad.parse::<BrokerAddress>().is_err(), "{bad}");
@@ -44,8 +50,10 @@ fn what_is_no_broker_is_refused() {
 
 #[test]
 fn a_password_in_the_address_is_refused_and_not_repeated() {
-    let error = "mqtt://till:hunter2@broker".parse::<BrokerAddress>().unwrap_err().to_string();
-    assert!(!error.contains("hunter2") && error.contains("mqtt.password_file"), "{error}");
+    for scheme in ["mqtt://", "mqtts://", "tcp://", ""] {
+        let error = format!("{scheme}till:hunter2@broker").parse::<BrokerAddress>().unwrap_err().to_string();
+        assert!(!error.contains("hunter2") && error.contains("mqtt.password_file"), "{error}");
+    }
 }
 
 #[test]

@@ -53,11 +53,6 @@ impl DeviceTopics {
         self.own("online")
     }
 
-    /// The hint that there is something new in the repository.
-    pub fn desired(&self) -> TopicName {
-        self.own("desired")
-    }
-
     /// What this box runs, and how it is.
     pub fn reported(&self) -> TopicName {
         self.own("reported")

@@ -38,6 +38,19 @@ fn a_wildcard_is_a_whole_level_and_names_have_none() {
 }
 
 #[test]
+fn a_topic_in_a_log_line_neither_ends_the_line_nor_moves_the_cursor() {
+    for (text, shown) in [
+        ("a/b ä {1}\\n\"", "a/b ä {1}\\n\""),
+        ("a\nERROR: b", "a\\nERROR: b"),
+        ("\r\u{1b}[2Ka\t", "\\r\\u{1b}[2Ka\\t"),
+        ("a\u{85}\u{9b}\u{7f}", "a\\u{85}\\u{9b}\\u{7f}"),
+    ] {
+        assert_eq!(topic(text).to_string(), shown);
+        assert_eq!(topic(text).as_str(), text);
+    }
+}
+
+#[test]
 fn captures_are_what_the_wildcards_stand_for() {
     let captures = |of: &str, name: &str| {
         let name = topic(name);
@@ -124,7 +137,6 @@ fn a_box_knows_its_topics() {
     assert_eq!(topics.infer().as_str(), "ledge/v1/till-7/infer/#");
     assert_eq!(topics.group_infer(), "$share/shop/ledge/v1/shop/infer/#".parse().ok());
     assert_eq!(topics.online().as_str(), "ledge/v1/till-7/online");
-    assert_eq!(topics.desired().as_str(), "ledge/v1/till-7/desired");
     assert_eq!(topics.reported().as_str(), "ledge/v1/till-7/reported");
     assert_eq!(DeviceTopics::result(&device(), &model()).as_str(), "ledge/v1/till-7/result/person_detect");
 }

@@ -117,7 +117,6 @@ mod tests {
             retain_available: true,
             shared_subscriptions: true,
             server_keep_alive_s: None,
-            session_expiry_s: None,
         }
     }
 

@@ -41,9 +41,8 @@ pub fn incoming(version: Version, payload: usize) -> impl Strategy<Value = Incom
 }
 
 fn connack(version: Version) -> impl Strategy<Value = ConnAck> {
-    let v5 =
-        (0..3_u8, of(text()), 1..=u16::MAX, of(1..=u32::MAX), any::<[bool; 3]>(), of(any::<u16>()), of(any::<u32>()));
-    let v5 = v5.prop_map(|(reason, text, receive_maximum, maximum_packet_size, flags, server_keep_alive_s, expiry)| {
+    let v5 = (0..3_u8, of(text()), 1..=u16::MAX, of(1..=u32::MAX), any::<[bool; 3]>(), of(any::<u16>()));
+    let v5 = v5.prop_map(|(reason, text, receive_maximum, maximum_packet_size, flags, server_keep_alive_s)| {
         let reason = [Reason::SUCCESS, Reason::UNSUPPORTED_VERSION, Reason(0x9F)][usize::from(reason)];
         ConnAck {
             session_present: flags[0] && !reason.is_failure(),
@@ -55,7 +54,6 @@ fn connack(version: Version) -> impl Strategy<Value = ConnAck> {
             retain_available: flags[2],
             shared_subscriptions: flags[1],
             server_keep_alive_s,
-            session_expiry_s: expiry,
         }
     });
     let reasons = prop::sample::select(&[0x00, 0x84, 0x85, 0x86, 0x87, 0x88][..]).prop_map(Reason);
@@ -69,7 +67,6 @@ fn connack(version: Version) -> impl Strategy<Value = ConnAck> {
         retain_available: true,
         shared_subscriptions: true,
         server_keep_alive_s: None,
-        session_expiry_s: None,
     });
     match version {
         Version::V5 => v5.boxed(),
@@ -144,7 +141,7 @@ fn write_v5(packet: &Incoming) -> v5::Packet {
                 _ => v5::ConnectReturnCode::ConnectionRateExceeded,
             },
             properties: Some(v5::ConnAckProperties {
-                session_expiry_interval: connack.session_expiry_s,
+                session_expiry_interval: Some(3600),
                 receive_max: Some(connack.receive_maximum),
                 max_qos: Some(u8::from(connack.maximum_qos == Qos::AtLeastOnce)),
                 retain_available: Some(u8::from(connack.retain_available)),

@@ -189,7 +189,6 @@ fn connack(version: Version, body: &mut Bytes) -> Result<ConnAck, CodecError> {
         retain_available: properties.and_then(|all| all.retain_available) != Some(0),
         shared_subscriptions: properties.and_then(|all| all.shared_subscription_available) != Some(0),
         server_keep_alive_s: properties.and_then(|all| all.server_keep_alive),
-        session_expiry_s: properties.and_then(|all| all.session_expiry_interval),
     })
 }
 

@@ -52,6 +52,11 @@ fn sent(session: &mut Session) -> Vec<String> {
     steps.map(show).collect()
 }
 
+/// How many deliveries the broker waits for.
+fn owed(session: &Session) -> usize {
+    session.owed.len() + session.owed_earlier.len()
+}
+
 fn session() -> Session {
     let mut session = Session::default();
     session.connected(&limits());
@@ -101,7 +106,7 @@ fn deliveries_are_acknowledged_in_the_order_they_came_each_after_the_broker_took
     assert_eq!(sent(&mut session), ["ack 7 00"]);
     session.receive(acknowledge(1, Reason::NO_MATCHING_SUBSCRIBERS));
     assert_eq!(sent(&mut session), ["ack 8 00", "ack 9 00"]);
-    assert_eq!(session.owed(), 0);
+    assert_eq!(owed(&session), 0);
 }
 
 #[test]
@@ -158,7 +163,7 @@ fn what_the_broker_let_expire_holds_up_no_later_acknowledgement() {
     // The number may be given to another message.
     let other = delivery(session.receive(received(7, false)));
     session.settle(other, Reason::SUCCESS);
-    assert_eq!((sent(&mut session), session.owed()), (vec!["ack 7 00".to_owned()], 0));
+    assert_eq!((sent(&mut session), owed(&session)), (vec!["ack 7 00".to_owned()], 0));
 }
 
 #[test]
@@ -169,7 +174,7 @@ fn a_message_larger_than_the_broker_takes_comes_back_with_its_delivery_open() {
     for qos in [Qos::AtLeastOnce, Qos::AtMostOnce] {
         session.publish(outbound("big", qos, Some(request)));
         assert_eq!(sent(&mut session), ["too large: big"]);
-        assert_eq!((session.held(), session.owed()), (0, 1));
+        assert_eq!((session.held(), owed(&session)), (0, 1));
     }
 }
 
