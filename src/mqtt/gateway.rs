@@ -40,6 +40,9 @@ const GOOD: Duration = Duration::from_secs(10);
 /// After what time a refused subscription is asked for again: somebody may have changed the broker's access list.
 const RESUBSCRIBE: Duration = Duration::from_mins(1);
 
+/// After nothing more can be sent, what the broker said before that is waited for so long. It is here already, as a rule.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
 /// What MQTT is built from.
 #[derive(Debug)]
 pub struct Gateway {
@@ -177,7 +180,9 @@ impl Gateway {
                 biased;
                 () = shutdown.requested(), if phase == Phase::Open => {}
                 sent = writer.flush(), if writer.queued() > 0 => {
-                    sent?;
+                    if let Err(broke) = sent {
+                        return Err(self.last_words(broke, &mut reader, desk).await);
+                    }
                     // What was sent acknowledges what came as well.
                     unacknowledged = None;
                 }
@@ -210,6 +215,21 @@ impl Gateway {
             }
         }
         desk.receive(packet, now).map_err(ended)
+    }
+
+    /// Takes what came before the connection broke: the broker may have said why.
+    async fn last_words(&self, broke: ConnectionError, reader: &mut Reader, desk: &mut Desk) -> ConnectionError {
+        let end = async {
+            loop {
+                if let Err(end) = async { self.take(reader.next().await?, reader, desk) }.await {
+                    return end;
+                }
+            }
+        };
+        match tokio::time::timeout(LAST_WORDS, end).await {
+            Ok(said @ ConnectionError::Disconnected { .. }) => said,
+            Ok(_) | Err(_) => broke,
+        }
     }
 
     /// How large a packet may be now, in bytes, that is not let go by.
