@@ -181,7 +181,7 @@ impl Gateway {
                 () = shutdown.requested(), if phase == Phase::Open => {}
                 sent = writer.flush(), if writer.queued() > 0 => {
                     if let Err(broke) = sent {
-                        return Err(self.last_words(broke, &mut reader, desk).await);
+                        return Err(last_words(&mut reader).await.unwrap_or(broke));
                     }
                     // What was sent acknowledges what came as well.
                     unacknowledged = None;
@@ -215,21 +215,6 @@ impl Gateway {
             }
         }
         desk.receive(packet, now).map_err(ended)
-    }
-
-    /// Takes what came before the connection broke: the broker may have said why.
-    async fn last_words(&self, broke: ConnectionError, reader: &mut Reader, desk: &mut Desk) -> ConnectionError {
-        let end = async {
-            loop {
-                if let Err(end) = async { self.take(reader.next().await?, reader, desk) }.await {
-                    return end;
-                }
-            }
-        };
-        match tokio::time::timeout(LAST_WORDS, end).await {
-            Ok(said @ ConnectionError::Disconnected { .. }) => said,
-            Ok(_) | Err(_) => broke,
-        }
     }
 
     /// How large a packet may be now, in bytes, that is not let go by.
@@ -273,6 +258,22 @@ fn send(writer: &mut Writer, desk: &mut Desk) -> Result<(), ConnectionError> {
         }
     }
     Ok(())
+}
+
+/// Why the broker ended a connection that broke, if it said so. Whatever else came is left: what is of QoS 1 comes again.
+async fn last_words(reader: &mut Reader) -> Option<ConnectionError> {
+    let said = async {
+        loop {
+            match reader.next().await {
+                Ok(Incoming::Disconnect { reason, text }) => {
+                    return Some(ConnectionError::Disconnected { reason, text });
+                }
+                Ok(_) => {}
+                Err(_) => return None,
+            }
+        }
+    };
+    tokio::time::timeout(LAST_WORDS, said).await.ok().flatten()
 }
 
 /// Waits for something, and takes what is dealt with meanwhile.
