@@ -85,6 +85,10 @@ pub async fn open(egress: &Egress, config: &MqttConfig, mut connect: Connect) ->
             let opened = Connection::open(egress, &destination, *version, connect.clone(), max_packet).await;
             let refused = match opened {
                 Err(ConnectionError::Refused { reason, text }) => (reason, text),
+                // A broker of 3.1.1 should answer that it does not know MQTT 5, but some just close.
+                Err(ConnectionError::Ended) if config.protocol == Protocol::Auto && *version == Version::V5 => {
+                    return Err(ConnectionError::EndedBeforeAccepted);
+                }
                 other => return other,
             };
             let again = match (refused.0, &mut connect.will) {

@@ -40,6 +40,9 @@ const GOOD: Duration = Duration::from_secs(10);
 /// After what time a refused subscription is asked for again: somebody may have changed the broker's access list.
 const RESUBSCRIBE: Duration = Duration::from_mins(1);
 
+/// After nothing more can be sent, what the broker said before that is waited for so long. It is here already, as a rule.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
 /// What MQTT is built from.
 #[derive(Debug)]
 pub struct Gateway {
@@ -176,7 +179,9 @@ impl Gateway {
                 biased;
                 () = shutdown.requested(), if phase == Phase::Open => {}
                 sent = writer.flush(), if writer.queued() > 0 => {
-                    sent?;
+                    if let Err(broke) = sent {
+                        return Err(last_words(&mut reader).await.unwrap_or(broke));
+                    }
                     // What was sent acknowledges what came as well.
                     unacknowledged = None;
                 }
@@ -252,6 +257,22 @@ fn send(writer: &mut Writer, desk: &mut Desk) -> Result<(), ConnectionError> {
         }
     }
     Ok(())
+}
+
+/// Why the broker ended a connection that broke, if it said so. Whatever else came is left: what is of QoS 1 comes again.
+async fn last_words(reader: &mut Reader) -> Option<ConnectionError> {
+    let said = async {
+        loop {
+            match reader.next().await {
+                Ok(Incoming::Disconnect { reason, text }) => {
+                    return Some(ConnectionError::Disconnected { reason, text });
+                }
+                Ok(_) => {}
+                Err(_) => return None,
+            }
+        }
+    };
+    tokio::time::timeout(LAST_WORDS, said).await.ok().flatten()
 }
 
 /// Waits for something, and takes what is dealt with meanwhile.

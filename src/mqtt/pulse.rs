@@ -57,13 +57,12 @@ impl Pulse {
             // A long way out for what was asked, too.
             Some(since) if moved.sent != before.sent => *since = now,
             Some(since) if now >= *since + PATIENCE => return Beat::Dead,
-            Some(_) => {}
             None if now >= self.last_sent + self.keep_alive => {
                 self.asked = Some(now);
                 self.last_sent = now;
                 return Beat::Ask;
             }
-            None => {}
+            Some(_) | None => {}
         }
         Beat::Rest
     }

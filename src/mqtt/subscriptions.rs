@@ -5,7 +5,7 @@ use super::client::packet::{Kept, Qos, Reason, Subscription};
 use super::client::session::Session;
 use super::topics::{DeviceTopics, TopicFilter};
 
-/// How many filters go into one packet: some brokers, AWS IoT among them, take no more.
+/// How many filters go into one packet: some brokers, that of AWS among them, take no more.
 pub const IN_A_PACKET: usize = 8;
 
 /// The subscriptions of this box.

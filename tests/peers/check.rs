@@ -1,6 +1,7 @@
 //! `ledge mqtt check`: what a broker grants is told in words, and a running box does not notice.
 
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -14,7 +15,12 @@ use crate::tools::run;
 /// The findings of a check of which each is as expected, or which fails for one that is not.
 #[track_caller]
 fn check(root: &TestRoot, ok: bool) -> Vec<Value> {
-    let output = root.command(&["mqtt", "check", "--json"]).output().unwrap();
+    findings(&mut root.command(&["mqtt", "check", "--json"]), ok)
+}
+
+#[track_caller]
+fn findings(command: &mut Command, ok: bool) -> Vec<Value> {
+    let output = command.output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
     assert_eq!((output.status.success(), report["ok"].as_bool()), (ok, Some(ok)), "{report:#}");
     report["findings"].as_array().unwrap().clone()
@@ -93,6 +99,24 @@ fn what_a_broker_refuses_is_told_step_by_step() {
     let findings = check(&root(&broker), false);
     let [(false, subscription)] = found(&findings, "subscription")[..] else { panic!("{findings:?}") };
     assert!(subscription.starts_with("ledge/v1/box/infer/#: refused, "), "{subscription}");
+}
+
+#[test]
+fn a_password_is_read_from_the_credentials_of_the_service() {
+    let broker = Setup::new().users(&[("box", "right")]).start();
+    let root = root(&broker).set("mqtt.user=\"box\"").set("mqtt.password_file=\"credential:broker\"");
+    let credentials = tempfile::tempdir().unwrap();
+    let check = |ok| {
+        let mut command = root.command(&["mqtt", "check", "--json"]);
+        findings(command.env("CREDENTIALS_DIRECTORY", credentials.path()), ok)
+    };
+    let findings = check(false);
+    let [(false, told)] = found(&findings, "connection")[..] else { panic!("{findings:?}") };
+    assert!(told.contains("password") && told.contains("broker"), "{told}");
+    write(&credentials.path().join("broker"), b"right\n");
+    check(true);
+    write(&credentials.path().join("broker"), b"wrong\n");
+    check(false);
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! Who looks at the broker sees which boxes are there, and what they have.
 
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+
 use serde_json::Value;
 
-use crate::boxes::{logged, named_root, start, start_box};
+use crate::boxes::{logged, named_root, root_at, start, start_box};
 use crate::broker::{Broker, Setup};
 use crate::mqtt::Peer;
 use crate::tools::{mosquitto, run};
@@ -92,4 +95,41 @@ fn boxes_are_told_apart() {
     drop(first);
     wait_for(&peer, "ledge/v1/first/online", "offline");
     assert_eq!(kept(&broker, "ledge/v1/second/online"), "online");
+}
+
+/// A broker that says `words` to a connection when it has read so many bytes of it, and closes.
+fn curt(words: &'static [u8], read: usize) -> String {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let url = format!("mqtt://{}", listener.local_addr().unwrap());
+    // It ends with the process of this test, of which there is one each.
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            // What comes is shorter than a large buffer, and whole.
+            let _ = stream.read(&mut vec![0; read]);
+            let _ = stream.write_all(words);
+        }
+    });
+    url
+}
+
+#[test]
+fn a_box_whose_session_was_taken_gives_way_although_nothing_can_be_sent_any_more() {
+    // CONNACK and DISCONNECT with the reason 0x8E, and a reset, since something was left unread.
+    let url = curt(b"\x20\x03\x00\x00\x00\xe0\x02\x8e\x00", 1);
+    let daemon = root_at(&url, "box").set("mqtt.reconnect_max_s=60").start();
+    let line = logged(&daemon, "the broker is not connected", 1);
+    assert!(line["reason"].as_str().unwrap().contains("another client has connected"), "{line}");
+    assert!(line["retry_in_ms"].as_u64().unwrap() >= 30_000, "{line}");
+}
+
+#[test]
+fn a_broker_that_closes_without_an_answer_may_want_the_old_version() {
+    let daemon = root_at(&curt(b"", 1 << 16), "box").start();
+    let line = logged(&daemon, "the broker is not connected", 1);
+    assert!(line["reason"].as_str().unwrap().contains("set mqtt.protocol = \"3.1.1\""), "{line}");
+    drop(daemon);
+    let daemon = root_at(&curt(b"", 1 << 16), "box").set("mqtt.protocol=\"5\"").start();
+    let line = logged(&daemon, "the broker is not connected", 1);
+    assert!(!line["reason"].as_str().unwrap().contains("mqtt.protocol"), "{line}");
 }

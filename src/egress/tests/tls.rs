@@ -258,7 +258,7 @@ async fn a_server_without_tls_is_told_in_words() {
 async fn a_server_that_says_nothing_is_given_up() {
     let (listener, port) = listener().await;
     let (audit, _) = AuditSink::channel();
-    let egress = Egress::with_limit(&EgressConfig::default(), audit, Duration::from_millis(200));
+    let egress = Egress::with_limit(&EgressConfig::default(), audit, Duration::from_secs(2));
     let authority = Authority::new();
     let to = Destination { host: "127.0.0.1".into(), port, tls: Some(authority.trusting()) };
     let (link, _open) = tokio::join!(egress.connect(&to, Purpose::Mqtt), listener.accept());

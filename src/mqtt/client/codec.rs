@@ -21,7 +21,7 @@ use bytes::{Buf, BufMut, BytesMut};
 use self::header::Header;
 use super::packet::{Incoming, Outgoing, Reason, Received, Version};
 
-pub(super) use self::read::{MAX_HEAD, head_length, message_id};
+pub(super) use self::read::{Acknowledged, MAX_HEAD, acknowledged, head_length};
 
 /// The largest packet that can be written, in bytes: the lengths of MQTT have 28 bits.
 pub const MAX_PACKET: usize = 1 + 4 + header::MAX_VALUE;

@@ -36,6 +36,9 @@ pub enum ConnectionError {
     /// The connection ended without a word.
     #[error("the connection to the broker ended")]
     Ended,
+    /// The connection ended without a word when it was asked for in MQTT 5, and the version is not fixed.
+    #[error("the connection to the broker ended: if it speaks MQTT 3.1.1 only, set mqtt.protocol = \"3.1.1\"")]
+    EndedBeforeAccepted,
     /// This destination may not get such a message.
     #[error("{0}")]
     NotPermitted(String),

@@ -10,8 +10,8 @@ mod tests;
 use bytes::{Buf, BytesMut};
 
 use super::codec::header::Header;
-use super::codec::{self, CodecError, MAX_HEAD};
-use super::packet::{Incoming, PacketId, Version};
+use super::codec::{self, Acknowledged, CodecError, MAX_HEAD};
+use super::packet::{Incoming, Version};
 
 /// What is read at once, and the largest packet that is copied, in bytes.
 const CHUNK: usize = 64 * 1024;
@@ -99,9 +99,10 @@ impl Framing {
             if !header.is_publish() || total <= self.max_packet {
                 if self.buffer.len() >= total {
                     let frame = self.take(total);
-                    let packet_id = codec::message_id(header.first, frame.get(header.length..).unwrap_or_default());
-                    return codec::decode(self.version, frame).map(Some).or_else(|error| match packet_id {
-                        Some(packet_id) => Ok(Some(unusable(packet_id, &error))),
+                    let acknowledged =
+                        codec::acknowledged(header.first, frame.get(header.length..).unwrap_or_default());
+                    return codec::decode(self.version, frame).map(Some).or_else(|error| match acknowledged {
+                        Some(acknowledged) => Ok(Some(unusable(acknowledged, &error))),
                         None => Err(error),
                     });
                 }
@@ -117,12 +118,12 @@ impl Framing {
     fn head_of_passing(&mut self, header: Header) -> Result<Option<(Incoming, usize)>, CodecError> {
         let body = self.buffer.get(header.length..).unwrap_or_default();
         // Behind the topic, so it is there before a head is known to be unusable.
-        let packet_id = codec::message_id(header.first, body);
+        let acknowledged = codec::acknowledged(header.first, body);
         let head = match self.head(header) {
             Ok(Some(head)) => head,
             Ok(None) => return Ok(None),
             Err(error) => {
-                let packet = unusable(packet_id.ok_or_else(|| error.clone())?, &error);
+                let packet = unusable(acknowledged.ok_or_else(|| error.clone())?, &error);
                 self.buffer.advance(header.length);
                 return Ok(Some((packet, 0)));
             }
@@ -130,7 +131,7 @@ impl Framing {
         self.buffer.advance(header.length);
         let packet = match codec::publish_head(self.version, header, self.take(head)) {
             Ok(received) => Incoming::Publish(received),
-            Err(error) => unusable(packet_id.ok_or_else(|| error.clone())?, &error),
+            Err(error) => unusable(acknowledged.ok_or_else(|| error.clone())?, &error),
         };
         Ok(Some((packet, head)))
     }
@@ -163,6 +164,6 @@ impl Framing {
     }
 }
 
-fn unusable(packet_id: Option<PacketId>, error: &CodecError) -> Incoming {
+fn unusable(Acknowledged(packet_id): Acknowledged, error: &CodecError) -> Incoming {
     Incoming::Unusable { packet_id, reason: error.to_string() }
 }

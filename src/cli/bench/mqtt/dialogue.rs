@@ -107,17 +107,7 @@ mod tests {
     use crate::mqtt::client::packet::{PacketId, Properties, Received};
 
     fn accepted() -> ConnAck {
-        ConnAck {
-            session_present: false,
-            reason: Reason::SUCCESS,
-            text: None,
-            receive_maximum: 20,
-            maximum_packet_size: Some(1000),
-            maximum_qos: Qos::AtLeastOnce,
-            retain_available: true,
-            shared_subscriptions: true,
-            server_keep_alive_s: None,
-        }
+        ConnAck { receive_maximum: 20, maximum_packet_size: Some(1000), ..ConnAck::accepting() }
     }
 
     fn dialogue() -> Dialogue {

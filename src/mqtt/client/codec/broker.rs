@@ -60,13 +60,7 @@ fn connack(version: Version) -> impl Strategy<Value = ConnAck> {
     let v311 = (reasons, any::<bool>()).prop_map(|(reason, session_present)| ConnAck {
         session_present: session_present && !reason.is_failure(),
         reason,
-        text: None,
-        receive_maximum: u16::MAX,
-        maximum_packet_size: None,
-        maximum_qos: Qos::AtLeastOnce,
-        retain_available: true,
-        shared_subscriptions: true,
-        server_keep_alive_s: None,
+        ..ConnAck::accepting()
     });
     match version {
         Version::V5 => v5.boxed(),

@@ -43,15 +43,19 @@ pub(super) fn packet(version: Version, first: u8, mut body: Bytes) -> Result<Inc
     }
 }
 
-/// What to acknowledge of a PUBLISH whatever is wrong with the rest of it, `Some(None)` for QoS 0; `None` where that cannot
-/// be told. `body` is what is there after the fixed header.
-pub(in crate::mqtt::client) fn message_id(first: u8, body: &[u8]) -> Option<Option<PacketId>> {
+/// What to acknowledge of a PUBLISH: nothing with QoS 0.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::mqtt::client) struct Acknowledged(pub Option<PacketId>);
+
+/// What to acknowledge of a PUBLISH whatever is wrong with the rest of it; `None` where that cannot be told. `body` is what
+/// is there after the fixed header.
+pub(in crate::mqtt::client) fn acknowledged(first: u8, body: &[u8]) -> Option<Acknowledged> {
     match (first >> 1) & 0b11 {
-        0 => Some(None),
+        0 => Some(Acknowledged(None)),
         1 => {
             let topic = usize::from(u16::from_be_bytes(*body.first_chunk::<2>()?));
             let id = body.get(2 + topic..)?.first_chunk::<2>()?;
-            PacketId::new(u16::from_be_bytes(*id)).map(Some)
+            PacketId::new(u16::from_be_bytes(*id)).map(|id| Acknowledged(Some(id)))
         }
         _ => None,
     }
