@@ -145,7 +145,7 @@ pub fn too_large(received: &Received, max_payload: usize) -> Option<Failure> {
 
 /// The refusal of a message for which there is no room now.
 pub fn overload() -> Failure {
-    let message = "too many messages are under way, or too large ones";
+    let message = "too many messages are under way, or too large ones (mqtt.max_memory_bytes)";
     Failure { retry_after_s: Some(1), ..Failure::new(429, message) }
 }
 
