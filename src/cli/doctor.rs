@@ -5,13 +5,12 @@ mod models;
 mod mqtt;
 mod runtimes;
 
-use std::fmt::Write as _;
 use std::io::Write;
 use std::path::Path;
 
 use clap::Args;
-use serde::Serialize;
 
+use super::checks::{Check, Status, text};
 use super::{BadConfiguration, Exit, Globals, Output};
 use crate::config::Config;
 
@@ -28,49 +27,6 @@ const EXAMPLES: &str = "\
 Examples:
   ledge doctor
   ledge doctor --root .ledge --json";
-
-/// What one look at something found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Check {
-    /// What was looked at.
-    pub name: String,
-    /// How it is.
-    pub status: Status,
-    /// What was found.
-    pub detail: String,
-    /// What to do about it; `None` when nothing needs doing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub advice: Option<String>,
-}
-
-/// How something is. The worst comes last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Status {
-    /// As it should be.
-    Ok,
-    /// It works, though not as well as it could.
-    Warn,
-    /// Something must be done.
-    Fail,
-}
-
-impl Check {
-    /// All is well.
-    pub fn ok(name: &str, detail: impl Into<String>) -> Self {
-        Self { name: name.into(), status: Status::Ok, detail: detail.into(), advice: None }
-    }
-
-    /// It works, though not as well as it could.
-    pub fn warn(name: &str, detail: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { name: name.into(), status: Status::Warn, detail: detail.into(), advice: Some(advice.into()) }
-    }
-
-    /// Something must be done.
-    pub fn fail(name: &str, detail: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { status: Status::Fail, ..Self::warn(name, detail, advice) }
-    }
-}
 
 /// Runs the verb.
 pub fn run(globals: &Globals, args: &DoctorArgs, out: &mut Output) -> anyhow::Result<Exit> {
@@ -115,32 +71,6 @@ fn defaults(globals: &Globals) -> Config {
     root.map_or_else(Config::packaged, |root| Config::with_root(&root))
 }
 
-/// The checks in columns, for people.
-pub(super) fn text(checks: &[Check]) -> String {
-    let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
-    let mut text = String::new();
-    for check in checks {
-        let status = match check.status {
-            Status::Ok => "ok",
-            Status::Warn => "warn",
-            Status::Fail => "FAIL",
-        };
-        // A detail of several lines stays in its column.
-        let indent = format!("\n{:1$}", "", width + 8);
-        let _ = writeln!(text, "{status:<4}  {:width$}  {}", check.name, check.detail.replace('\n', &indent));
-        if let Some(advice) = &check.advice {
-            let _ = writeln!(text, "{:1$}-> {advice}", "", width + 8);
-        }
-    }
-    let count = |status| checks.iter().filter(|check| check.status == status).count();
-    let _ = match (count(Status::Fail), count(Status::Warn)) {
-        (0, 0) => writeln!(text, "\nAll is well."),
-        (0, warnings) => writeln!(text, "\nLedge works; could be better: {warnings}."),
-        (failures, _) => writeln!(text, "\nMust be done: {failures}."),
-    };
-    text
-}
-
 /// A number of bytes for people.
 fn size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
@@ -162,21 +92,6 @@ fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_text_names_each_check_its_advice_and_what_is_left_to_do() {
-        let checks = [Check::ok("cpu", "x"), Check::fail("configuration", "2 mistakes:\n  a\n  b", "correct it")];
-        let expected = "\
-ok    cpu            x
-FAIL  configuration  2 mistakes:
-                       a
-                       b
-                     -> correct it
-
-Must be done: 1.
-";
-        assert_eq!(text(&checks), expected);
-    }
 
     #[test]
     fn a_size_has_two_or_more_digits_and_a_unit() {

@@ -3,6 +3,7 @@
 #![expect(clippy::doc_markdown, reason = "a help text has no backticks and no angle brackets")]
 
 pub mod bench;
+pub mod checks;
 pub mod config;
 pub mod doctor;
 pub mod infer;

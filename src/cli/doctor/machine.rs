@@ -5,7 +5,8 @@ use std::path::Path;
 
 use rustix::fs::{Access, access};
 
-use super::{Check, size};
+use super::size;
+use crate::cli::checks::Check;
 use crate::config::Config;
 use crate::telemetry::system::{CgroupLimits, Cpu, Disk, Memory};
 
@@ -139,7 +140,7 @@ fn list(names: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::doctor::Status;
+    use crate::cli::checks::Status;
     use crate::telemetry::system::Feature;
 
     fn cpu(usable_cores: usize, features: &[&'static str]) -> Cpu {

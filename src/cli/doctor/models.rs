@@ -1,7 +1,7 @@
 //! The checks of the models: which loads in which runtime.
 
-use super::Check;
 use crate::cli::block_on;
+use crate::cli::checks::Check;
 use crate::cli::models::repository;
 use crate::config::Config;
 use crate::names::ModelName;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Check;
+use crate::cli::checks::Check;
 use crate::cli::mqtt::check::findings;
 use crate::config::Config;
 use crate::mqtt::check::{Finding, StepName};

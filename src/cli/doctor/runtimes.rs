@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Check, Status};
+use crate::cli::checks::{Check, Status};
 use crate::inference::backend::Runtime;
 use crate::inference::config::RuntimesConfig;
 

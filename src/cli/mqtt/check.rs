@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::audit_event::AuditSink;
-use crate::cli::doctor::{self, Check, Status};
+use crate::cli::checks::{Check, Status, text};
 use crate::cli::{Exit, Output, block_on};
 use crate::config::Config;
 use crate::egress::Egress;
@@ -44,7 +44,7 @@ pub fn run(config: &Config, args: &CheckArgs, out: &mut Output) -> anyhow::Resul
     } else {
         super::note_unnamed(config, &super::topics(config)?, out)?;
         let checks: Vec<_> = findings.iter().map(line).collect();
-        write!(out, "{}", doctor::text(&checks))?;
+        write!(out, "{}", text(&checks))?;
     }
     Ok(if ok { Exit::Success } else { Exit::Failure })
 }
