@@ -25,7 +25,9 @@ use crate::serving::Serving;
 use crate::shutdown::Shutdown;
 use crate::telemetry::messages::{self, MessageKind, MessageStatistics};
 
-/// More messages than this are not dealt with at a time: the next ones get status 429.
+/// While so many messages are being dealt with no more are read. They end by themselves, so that never lasts.
+///
+/// A broker keeps to the receive maximum, which is less; but mosquitto, restarted, delivers all that it kept at once.
 const MOST_IN_PROGRESS: usize = 4096;
 
 /// What is taken and held at most.
@@ -138,11 +140,13 @@ impl Desk {
         self.session.disconnected();
     }
 
+    /// Whether another packet may be read.
+    pub fn may_read(&self) -> bool {
+        self.in_progress < MOST_IN_PROGRESS
+    }
+
     /// How large a packet may be, in bytes, that is not let go by.
     pub fn room(&self) -> usize {
-        if self.in_progress >= MOST_IN_PROGRESS {
-            return 0;
-        }
         self.limits.memory.saturating_sub(self.held.get() + self.session.held())
     }
 
@@ -256,6 +260,18 @@ impl Desk {
         let device = self.topics.device.clone();
         if refused {
             let answer = request.refused(&device);
+            if answer::status(&answer) == Some(429)
+                && let Some(suppressed) = self.complaints.take(("overload", 0), now)
+            {
+                let (in_progress, held, outbox) = (self.in_progress, self.held.get(), self.session.held());
+                tracing::warn!(
+                    in_progress,
+                    held,
+                    outbox,
+                    suppressed,
+                    "too much is under way; answered with status 429"
+                );
+            }
             return self.answer(answer, delivery, now);
         }
         let mut end = self.begin(delivery, Some((request.path().clone(), device.clone())));

@@ -157,6 +157,9 @@ impl Gateway {
                 desk.subscribe_again();
                 continue;
             }
+            if !desk.may_read() {
+                pulse.deaf(now);
+            }
             match pulse.beat(Moved { received: reader.received(), sent: writer.sent() }, now) {
                 Beat::Rest => {}
                 Beat::Dead => return Err(ConnectionError::Silent),
@@ -190,7 +193,7 @@ impl Gateway {
                     reporting = changed.is_ok();
                     self.report(desk);
                 }
-                packet = reader.next() => {
+                packet = reader.next(), if desk.may_read() => {
                     unacknowledged.get_or_insert_with(Instant::now);
                     self.take(packet?, &mut reader, desk)?;
                     // What was begun has its turn before more is read.

@@ -67,6 +67,13 @@ impl Pulse {
         Beat::Rest
     }
 
+    /// This side does not listen now, so that silence says nothing.
+    pub fn deaf(&mut self, now: Instant) {
+        if let Some(since) = &mut self.asked {
+            *since = now;
+        }
+    }
+
     /// When [`Self::beat`] is to be asked again at the latest.
     pub fn next(&self) -> Instant {
         self.asked.map_or(self.last_sent + self.keep_alive, |since| since + PATIENCE)
@@ -99,6 +106,15 @@ mod tests {
         assert_eq!(pulse.beat(moved(2, 2), after(61)), Beat::Ask);
         assert_eq!(pulse.beat(moved(2, 2), after(70)), Beat::Rest);
         assert_eq!(pulse.beat(moved(2, 2), after(71)), Beat::Dead);
+    }
+
+    #[test]
+    fn who_does_not_listen_gives_nobody_up() {
+        let (mut pulse, after) = pulse();
+        assert_eq!(pulse.beat(moved(0, 0), after(30)), Beat::Ask);
+        pulse.deaf(after(45));
+        assert_eq!(pulse.beat(moved(0, 0), after(54)), Beat::Rest);
+        assert_eq!(pulse.beat(moved(0, 0), after(55)), Beat::Dead);
     }
 
     #[test]
