@@ -22,11 +22,10 @@ use crate::inference::terms::Priority;
 use crate::names::{ModelName, ModelVersion};
 use crate::pipeline::image::ImageFormat;
 use crate::principal::Principal;
+use crate::protocol::call::{self, Call, Form};
 use crate::protocol::decode::{self, ReplyFormat, Target};
 use crate::protocol::encode;
-use crate::protocol::photograph::PhotographAnswer;
 use crate::serving::Serving;
-use crate::serving::request::PhotographRequest;
 
 /// The arguments of `ledge infer`.
 #[derive(Debug, Args)]
@@ -181,11 +180,10 @@ type Answer = anyhow::Result<Value>;
 async fn ask(serving: &Serving, target: &Target, file: &Path) -> Answer {
     let content = Bytes::from(std::fs::read(file)?);
     if ImageFormat::sniff(&content).is_some() {
-        let Target { model, version } = target.clone();
-        let request = PhotographRequest { model, version, photograph: content, deadline: None, priority: None };
-        let answer = serving.classify(request, &Principal::Local).await?;
+        let (target, form, arrived) = (target.clone(), Form::Photograph, Instant::now());
+        let call = Call { target, body: content, form, priority: None, deadline: None, arrived };
         // Through its text, as over HTTP: a score stays the shortest number that is the same f32.
-        return Ok(serde_json::from_slice(&serde_json::to_vec(&PhotographAnswer::new(&answer))?)?);
+        return Ok(serde_json::from_slice(&call::answer(serving, call, &Principal::Local).await?.body)?);
     }
     let decoded = decode::decode_request(target.clone(), content, None, Instant::now())?;
     let answer = serving.infer(decoded.request, &Principal::Local).await?;

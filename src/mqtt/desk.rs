@@ -249,9 +249,9 @@ impl Desk {
         let topic = received.message.topic.clone();
         let refusal = self.refusal(&received);
         let refused = refusal.is_some();
+        let bindings = self.bindings.iter().map(|bound| &bound.binding);
         let request = Request::read(route, received, now, refusal)
-            .and_then(|request| request.unless_elsewhere(&self.response_topics))
-            .and_then(|request| request.unless_loop(self.bindings.iter().map(|bound| &bound.binding)));
+            .and_then(|request| request.unless_misdirected(&self.response_topics, bindings));
         let request = match request {
             Ok(request) => request,
             Err(why) => return self.ignore(&topic, why, delivery, now),

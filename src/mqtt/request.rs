@@ -103,19 +103,19 @@ impl Request {
         &self.path
     }
 
-    /// Refuses it when its answer would go neither to a topic for results nor to one of these; without any, all are good.
-    pub fn unless_elsewhere(self, response_topics: &[TopicFilter]) -> Result<Self, Unanswered> {
+    /// Refuses it when its answer would go where none may: neither to a topic for results nor to one of `response_topics`
+    /// (without any, all are good), or to where one of these bindings would take it for a device's message.
+    pub fn unless_misdirected<'b>(
+        self,
+        response_topics: &[TopicFilter],
+        mut bindings: impl Iterator<Item = &'b Arc<Binding>>,
+    ) -> Result<Self, Unanswered> {
         let topic = &self.path.topic;
         let known = response_topics.is_empty()
             || topic.as_str().starts_with(ROOT)
             || response_topics.iter().any(|filter| filter.matches(topic));
-        if known { Ok(self) } else { Err(Unanswered::ForbiddenResponseTopic) }
-    }
-
-    /// Refuses it when its answer would be taken for a device's message, by one of these bindings.
-    pub fn unless_loop<'b>(self, mut bindings: impl Iterator<Item = &'b Arc<Binding>>) -> Result<Self, Unanswered> {
-        let loops = bindings.any(|binding| binding.config().topic.matches(&self.path.topic));
-        if loops { Err(Unanswered::ForbiddenResponseTopic) } else { Ok(self) }
+        let loops = bindings.any(|binding| binding.config().topic.matches(topic));
+        if known && !loops { Ok(self) } else { Err(Unanswered::ForbiddenResponseTopic) }
     }
 
     /// Its answer, and the status of that.

@@ -92,8 +92,7 @@ impl Trial<'_> {
         let not_loaded = self.load(model.as_ref()).await;
         let refusal = too_large(&received, self.max_payload);
         let request = Request::read(route, received, Instant::now(), refusal)
-            .and_then(|request| request.unless_elsewhere(self.response_topics))
-            .and_then(|request| request.unless_loop(self.bindings.iter()));
+            .and_then(|request| request.unless_misdirected(self.response_topics, self.bindings.iter()));
         let (message, problem) = match request {
             Ok(request) => {
                 let (answer, status) = request.run(self.serving, &self.topics.device).await;

@@ -179,6 +179,13 @@ impl TestDaemon {
         Client::unix(&self.root.folder.path().join("ledge.sock"))
     }
 
+    /// How many requests to a model were answered, and how many were not.
+    pub fn counted(&self, model: &str) -> (Option<u64>, Option<u64>) {
+        let statistics = self.client().get(&format!("/v2/models/{model}/stats")).json();
+        let statistics = &statistics["model_stats"][0]["inference_stats"];
+        (statistics["success"]["count"].as_u64(), statistics["fail"]["count"].as_u64())
+    }
+
     /// The process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
