@@ -10,6 +10,28 @@ pub fn unix_millis() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
+/// Wall-clock time in microseconds since the Unix epoch, as event times are; 0 when the clock is before it.
+#[expect(clippy::disallowed_methods, reason = "this is the one place")]
+pub fn unix_micros() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}
+
+/// A moment in RFC 3339, in microseconds since the Unix epoch. Without an offset it is in UTC, as Feast writes it.
+pub fn parse_micros(text: &str) -> Option<i64> {
+    let with_offset = text.parse::<jiff::Timestamp>().ok();
+    let moment = with_offset.or_else(|| {
+        let local: jiff::civil::DateTime = text.parse().ok()?;
+        Some(local.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
+    });
+    moment.map(jiff::Timestamp::as_microsecond)
+}
+
+/// Microseconds since the Unix epoch in RFC 3339 in UTC, as in `2026-01-01T00:00:00.5Z`: the fraction only where there is one.
+pub fn rfc3339_micros(unix_micros: i64) -> String {
+    let last = if unix_micros < 0 { jiff::Timestamp::MIN } else { jiff::Timestamp::MAX };
+    jiff::Timestamp::from_microsecond(unix_micros).unwrap_or(last).to_string()
+}
+
 /// Milliseconds since the Unix epoch in words: RFC 3339 in UTC, to the second, as in `2026-01-01T00:00:00Z`.
 pub fn rfc3339(unix_millis: u64) -> String {
     let seconds = i64::try_from(unix_millis / 1000).unwrap_or(i64::MAX);
@@ -35,5 +57,18 @@ mod tests {
         assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
         assert_eq!(rfc3339(951_827_696_789), "2000-02-29T12:34:56Z");
         assert!(rfc3339(u64::MAX).starts_with("9999-12-3"));
+    }
+
+    #[test]
+    fn a_moment_is_read_with_and_without_an_offset() {
+        for text in ["2026-11-21T01:00:00", "2026-11-21T01:00:00Z", "2026-11-21 02:00:00+01:00"] {
+            assert_eq!(parse_micros(text), Some(1_795_222_800_000_000), "{text}");
+        }
+        assert_eq!(parse_micros("2026-11-21T01:00:00.000001"), Some(1_795_222_800_000_001));
+        assert_eq!(rfc3339_micros(1_795_222_800_500_000), "2026-11-21T01:00:00.5Z");
+        assert_eq!(rfc3339_micros(0), "1970-01-01T00:00:00Z");
+        for text in ["", "yesterday", "2026-13-01T00:00:00Z", "1795222800"] {
+            assert_eq!(parse_micros(text), None, "{text}");
+        }
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::egress::{Egress, EgressConfig, HostPort};
+use crate::features::config::FeaturesConfig;
 use crate::http::config::HttpConfig;
 use crate::identity::device::DeviceConfig;
 use crate::inference::config::RuntimesConfig;
@@ -43,6 +44,8 @@ pub struct Config {
     pub response_cache: ResponseCacheConfig,
     /// What each caller may ask for.
     pub quota: QuotaConfig,
+    /// The feature store.
+    pub features: FeaturesConfig,
     /// Where data may go.
     pub egress: EgressConfig,
     /// The log.
@@ -121,6 +124,7 @@ impl Config {
         let mut config = Self::default();
         config.http.resolve_sockets(Path::new("/run/ledge"));
         config.runtimes.dir = "/usr/lib/ledge/runtimes".into();
+        config.features.views = "/etc/ledge/feature_views.d".into();
         config.resolve(Path::new(PACKAGED_ROOT));
         config
     }
@@ -136,8 +140,14 @@ impl Config {
     fn resolve(&mut self, root: &Path) {
         self.http.resolve_sockets(root);
         self.mqtt.resolve(root);
-        for path in [&mut self.repository.path, &mut self.runtimes.dir, &mut self.runtimes.cache, &mut self.state.path]
-        {
+        for path in [
+            &mut self.repository.path,
+            &mut self.runtimes.dir,
+            &mut self.runtimes.cache,
+            &mut self.state.path,
+            &mut self.features.views,
+            &mut self.features.path,
+        ] {
             // Through its components, so that "." does not stay in the middle.
             *path = root.join(&path).components().collect();
         }

@@ -12,6 +12,8 @@ use crate::audit_event::{self, AuditEvent, AuditSink};
 use crate::clock;
 use crate::config::Config;
 use crate::egress::Egress;
+use crate::features::FeatureStore;
+use crate::features::registry::Registry;
 use crate::fleet::reported;
 use crate::http::{self, Listeners};
 use crate::identity::device::{self, DeviceIdentity};
@@ -108,7 +110,12 @@ impl App {
         let cache = &config.runtimes.cache;
         std::fs::create_dir_all(cache)
             .with_context(|| format!("the cache folder {} cannot be made", cache.display()))?;
-        let serving = serving(&config, runtimes, audit.clone());
+        let registry = Registry::load(&config.features.views).map_err(|mistakes| {
+            let mistakes: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+            anyhow::anyhow!(mistakes.join("; "))
+        })?;
+        let features = FeatureStore::new(registry, &config.features.views);
+        let serving = serving(&config, runtimes, features, audit.clone());
         let egress = Egress::new(&config.egress, audit.clone());
         Ok(Self { config, audit, events, serving, readiness: Arc::default(), egress, device, listeners })
     }
@@ -206,8 +213,14 @@ async fn keep_reporting(device: DeviceIdentity, serving: &Serving, interval: Dur
     }
 }
 
-/// The serving core over the configured repository; the command line builds the same one.
-pub fn serving(config: &Config, runtimes: Runtimes, audit: AuditSink) -> Serving {
+/// The serving core of a command line, without a feature store: that belongs to the daemon.
+pub fn serving_alone(config: &Config, audit: AuditSink) -> Serving {
+    let runtimes = Runtimes::new(config.runtimes.dir.clone());
+    serving(config, runtimes, FeatureStore::none(&config.features.views), audit)
+}
+
+/// The serving core over the configured repository.
+fn serving(config: &Config, runtimes: Runtimes, features: FeatureStore, audit: AuditSink) -> Serving {
     // Made by the daemon alone: a command line that only looks leaves nothing behind.
     let cache_dir = config.runtimes.cache.is_dir().then(|| config.runtimes.cache.clone());
     let budget = Topology::read().budget(config.runtimes.threads);
@@ -235,7 +248,7 @@ pub fn serving(config: &Config, runtimes: Runtimes, audit: AuditSink) -> Serving
         quota: config.quota.limits(),
         batch_windows: config.serving.batch_windows.clone(),
     };
-    Serving::new(repository, audit, &limits)
+    Serving::new(repository, features, audit, &limits)
 }
 
 /// Loads every model, then again what has changed at each SIGHUP.

@@ -23,6 +23,8 @@ pub mod serving;
 pub mod repository;
 /// Between what people send and tensors. Pure.
 pub mod pipeline;
+/// The online feature store. What it acknowledged survives a power cut.
+pub mod features;
 /// Running all models on one budget of cores, a worker a core. It opens no socket and writes no file.
 pub mod inference;
 /// The only code that opens outbound connections: to what the allow-list has, and of a closed list of contents.

@@ -31,7 +31,6 @@ use super::{Exit, Globals, Output};
 use crate::audit_event::AuditSink;
 use crate::config::Config;
 use crate::daemon;
-use crate::inference::Runtimes;
 use crate::mqtt::client::packet::Qos;
 use crate::names::DeviceName;
 use crate::principal::Principal;
@@ -188,7 +187,7 @@ fn load(runtime: &Runtime, config: &Config, repository: PathBuf, subject: &Subje
     config.repository.path = repository;
     // Nobody reads the events of a command line.
     let (audit, _) = AuditSink::channel();
-    let serving = daemon::serving(&config, Runtimes::new(config.runtimes.dir.clone()), audit);
+    let serving = daemon::serving_alone(&config, audit);
     runtime.block_on(serving.repository().load(&subject.model, &Principal::Local))?;
     Ok(serving)
 }

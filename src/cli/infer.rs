@@ -17,7 +17,6 @@ use crate::audit_event::AuditSink;
 use crate::config::Config;
 use crate::daemon;
 use crate::egress::DaemonConnection;
-use crate::inference::Runtimes;
 use crate::inference::terms::Priority;
 use crate::names::{ModelName, ModelVersion};
 use crate::pipeline::image::ImageFormat;
@@ -169,7 +168,7 @@ fn progress(files: usize) -> ProgressBar {
 async fn standalone(config: &Config, args: &InferArgs) -> anyhow::Result<Serving> {
     // Nobody reads the events of a command line.
     let (audit, _) = AuditSink::channel();
-    let serving = daemon::serving(config, Runtimes::new(config.runtimes.dir.clone()), audit);
+    let serving = daemon::serving_alone(config, audit);
     serving.repository().load(&args.model, &Principal::Local).await?;
     Ok(serving)
 }

@@ -11,7 +11,6 @@ use super::{Exit, Globals, Output, block_on};
 use crate::audit_event::AuditSink;
 use crate::config::Config;
 use crate::daemon;
-use crate::inference::Runtimes;
 use crate::inference::backend::Port;
 use crate::names::ModelName;
 use crate::principal::Principal;
@@ -84,7 +83,7 @@ pub fn run(globals: &Globals, args: &ModelsArgs, out: &mut Output) -> anyhow::Re
 pub fn repository(config: &Config) -> Repository {
     // Nobody reads the events of a command line.
     let (audit, _) = AuditSink::channel();
-    let serving = daemon::serving(config, Runtimes::new(config.runtimes.dir.clone()), audit);
+    let serving = daemon::serving_alone(config, audit);
     serving.repository().clone()
 }
 

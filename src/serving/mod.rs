@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use crate::audit_event::{AuditEvent, AuditSink};
 use crate::clock;
+use crate::features::FeatureStore;
 use crate::inference::terms::{Priority, Terms};
 use crate::names::{ModelName, ModelVersion};
 use crate::pipeline::classification::{self, Label};
@@ -148,6 +149,7 @@ pub struct ServingLimits {
 #[derive(Debug, Clone)]
 pub struct Serving {
     repository: Repository,
+    features: FeatureStore,
     audit: AuditSink,
     limits: DecodeLimits,
     cache_budget: Arc<Budget>,
@@ -163,10 +165,11 @@ struct Attached {
 }
 
 impl Serving {
-    /// A serving core over a repository.
-    pub fn new(repository: Repository, audit: AuditSink, limits: &ServingLimits) -> Self {
+    /// A serving core over a repository and a feature store.
+    pub fn new(repository: Repository, features: FeatureStore, audit: AuditSink, limits: &ServingLimits) -> Self {
         Self {
             repository,
+            features,
             audit,
             limits: DecodeLimits { max_pixels: limits.max_pixels },
             cache_budget: Arc::new(Budget::new(limits.cache_bytes)),
@@ -178,6 +181,11 @@ impl Serving {
     /// The model repository.
     pub fn repository(&self) -> &Repository {
         &self.repository
+    }
+
+    /// The feature store.
+    pub fn features(&self) -> &FeatureStore {
+        &self.features
     }
 
     /// Where audit events go.

@@ -12,7 +12,6 @@ use crate::audit_event::AuditSink;
 use crate::cli::{Exit, Output, block_on};
 use crate::config::Config;
 use crate::daemon;
-use crate::inference::Runtimes;
 use crate::mqtt::bindings::Bindings;
 use crate::mqtt::client::packet::{Message, Properties, Qos};
 use crate::mqtt::topics::{DeviceTopics, TopicName};
@@ -67,7 +66,7 @@ pub fn run(config: &Config, args: &TrialArgs, out: &mut Output) -> anyhow::Resul
     let handled = block_on(async {
         // Nobody reads the events of a command line.
         let (audit, _) = AuditSink::channel();
-        let serving = &daemon::serving(config, Runtimes::new(config.runtimes.dir.clone()), audit);
+        let serving = &daemon::serving_alone(config, audit);
         let max_payload = config.mqtt.max_payload_bytes;
         let trial = Trial {
             topics: &topics,

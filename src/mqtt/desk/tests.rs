@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::audit_event::AuditSink;
+use crate::features::FeatureStore;
 use crate::inference::Runtimes;
 use crate::inference::engine::Engine;
 use crate::mqtt::bindings::BindingConfig;
@@ -29,7 +30,7 @@ fn serving() -> Serving {
         quota: crate::repository::model_config::Limits::default(),
         batch_windows: vec![],
     };
-    Serving::new(repository, audit, &limits)
+    Serving::new(repository, FeatureStore::none(std::path::Path::new("none")), audit, &limits)
 }
 
 /// A connected desk with a binding of each kind.

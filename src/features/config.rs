@@ -1,0 +1,46 @@
+//! The section `[features]` of the configuration.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::toml_check::in_range;
+
+/// Where feature views are declared, and where and how their values are kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FeaturesConfig {
+    /// The folder with the `*.toml` files that declare entities, feature views and feature services.
+    pub views: PathBuf,
+    /// The folder of the store.
+    pub path: PathBuf,
+    /// The memory that the index may use for what was read lately, in MiB.
+    #[serde(deserialize_with = "in_range::<16, 1024, _, _>")]
+    pub cache_mb: u64,
+    /// Writes are refused when less than this is free where the store is, in MiB: the index needs room to work in.
+    #[serde(deserialize_with = "in_range::<16, 1_048_576, _, _>")]
+    pub min_free_mb: u64,
+    /// A snapshot is taken when the journal has grown by so many MiB since the last one.
+    #[serde(deserialize_with = "in_range::<1, 1_048_576, _, _>")]
+    pub snapshot_mb: u64,
+    /// How long a row whose ttl has passed is kept, to say OUTSIDE_MAX_AGE of it and not NOT_FOUND, in hours.
+    #[serde(deserialize_with = "in_range::<0, 87_600, _, _>")]
+    pub keep_expired_h: u64,
+    /// How far ahead of this box's clock an event time may be, in seconds. One from the far future would stay the newest.
+    #[serde(deserialize_with = "in_range::<1, 31_536_000, _, _>")]
+    pub max_ahead_s: u64,
+}
+
+impl Default for FeaturesConfig {
+    fn default() -> Self {
+        Self {
+            views: "feature_views.d".into(),
+            path: "features".into(),
+            cache_mb: 32,
+            min_free_mb: 64,
+            snapshot_mb: 256,
+            keep_expired_h: 24,
+            max_ahead_s: 600,
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Index keys: the view, and a keyed hash of the entity key, so that the store's files do not name entities by their keys.
+
+use super::record::Row;
+use super::value::Value;
+use super::view::ViewId;
+use super::wire::put_value;
+
+/// The key of an entity's record: the view's number, big-endian, and 16 bytes of keyed BLAKE3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct IndexKey([u8; Self::LENGTH]);
+
+impl IndexKey {
+    /// Its length in bytes.
+    pub const LENGTH: usize = 20;
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8; Self::LENGTH] {
+        &self.0
+    }
+
+    /// The view.
+    pub fn view(&self) -> ViewId {
+        let [a, b, c, d, ..] = self.0;
+        ViewId(u32::from_be_bytes([a, b, c, d]))
+    }
+}
+
+impl TryFrom<&[u8]> for IndexKey {
+    type Error = std::array::TryFromSliceError;
+
+    fn try_from(bytes: &[u8]) -> Result<Self, Self::Error> {
+        bytes.try_into().map(Self)
+    }
+}
+
+/// The secret behind the index keys of one store.
+#[derive(Clone)]
+pub struct HashKey([u8; 32]);
+
+impl std::fmt::Debug for HashKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HashKey")
+    }
+}
+
+impl HashKey {
+    /// From its bytes.
+    pub fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// What tells it from another one and gives nothing away.
+    pub fn id(&self) -> [u8; 8] {
+        let hash = blake3::keyed_hash(&self.0, b"ledge hash key id");
+        let mut id = [0; 8];
+        id.copy_from_slice(&hash.as_bytes()[..8]);
+        id
+    }
+
+    /// The index key of an entity.
+    pub fn index_key(&self, view: ViewId, entity: &[Value]) -> IndexKey {
+        let mut text = Vec::with_capacity(32);
+        text.extend_from_slice(&view.0.to_be_bytes());
+        entity.iter().for_each(|value| put_value(&mut text, value));
+        let hash = blake3::keyed_hash(&self.0, &text);
+        let mut key = [0; IndexKey::LENGTH];
+        key[..4].copy_from_slice(&view.0.to_be_bytes());
+        key[4..].copy_from_slice(&hash.as_bytes()[..16]);
+        IndexKey(key)
+    }
+
+    /// The index key of a row.
+    pub fn of_row(&self, view: ViewId, row: &Row) -> IndexKey {
+        self.index_key(view, &row.entity)
+    }
+}

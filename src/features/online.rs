@@ -1,0 +1,225 @@
+//! What is asked of the store and what it answers, whatever the protocol. Values from outside are JSON values until the
+//! view says what they are.
+
+use std::sync::Arc;
+
+use super::value::Value;
+use super::view::Feature;
+
+/// Columns of untyped values, all of one length: what a data frame is in JSON.
+pub type Columns = Vec<(String, Vec<serde_json::Value>)>;
+
+/// Which features are wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selection {
+    /// `VIEW:FEATURE`, or a whole `VIEW`.
+    Features(Vec<String>),
+    /// Those of a feature service.
+    Service(String),
+}
+
+/// A read: Feast's `get_online_features`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OnlineRequest {
+    /// Which features.
+    pub selection: Selection,
+    /// Of which entities: a column for each join key.
+    pub entities: Columns,
+}
+
+/// The answer: a column for each feature, in the order asked for.
+#[derive(Debug, Clone)]
+pub struct OnlineFeatures {
+    /// The join keys as they were given, those that any of the features needs.
+    pub join_keys: Columns,
+    /// The features.
+    pub columns: Vec<FeatureColumn>,
+}
+
+/// One feature of every entity asked for.
+#[derive(Debug, Clone)]
+pub struct FeatureColumn {
+    /// The feature.
+    pub feature: Feature,
+    /// Its cells, one for each entity, in the order asked for.
+    pub cells: Vec<Cell>,
+}
+
+/// One feature of one entity.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cell {
+    /// The value; there is one exactly when the status is PRESENT.
+    pub value: Option<Value>,
+    /// What is known of it.
+    pub status: FieldStatus,
+    /// When the row happened that it comes from, in microseconds since the Unix epoch; 0 without a row.
+    pub event_us: i64,
+}
+
+/// Feast's field statuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FieldStatus {
+    /// There is a value.
+    Present,
+    /// There is a row, and the value is null.
+    NullValue,
+    /// There is no row.
+    NotFound,
+    /// There is a row, older than the view's ttl.
+    OutsideMaxAge,
+}
+
+impl FieldStatus {
+    /// Every status.
+    pub const ALL: [Self; 4] = [Self::Present, Self::NullValue, Self::NotFound, Self::OutsideMaxAge];
+
+    /// Feast's name of it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Present => "PRESENT",
+            Self::NullValue => "NULL_VALUE",
+            Self::NotFound => "NOT_FOUND",
+            Self::OutsideMaxAge => "OUTSIDE_MAX_AGE",
+        }
+    }
+}
+
+/// Where a push goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PushTarget {
+    /// Every view of a push source.
+    Source(String),
+    /// One view.
+    View(String),
+}
+
+/// A write: Feast's `push` and `write_to_online_store`. All of its rows are written, or none.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Push {
+    /// Where to.
+    pub target: PushTarget,
+    /// The rows: join keys, features, and the event time.
+    pub columns: Columns,
+}
+
+/// What came of a push that is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pushed {
+    /// Rows that are now the newest of their entity, or entered its aggregates.
+    pub accepted: usize,
+    /// Rows older than what their entity had, without aggregates to enter.
+    pub outdated: usize,
+    /// Rows that had entered the aggregates before.
+    pub duplicate: usize,
+    /// Rows too late for the aggregates.
+    pub too_late: usize,
+}
+
+/// Why the store did not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FeatureError {
+    /// No feature view is declared.
+    #[error("there is no feature store here: declare feature views in {folder}")]
+    Disabled {
+        /// The folder.
+        folder: Arc<str>,
+    },
+    /// No such view.
+    #[error("Feature view {view} does not exist")]
+    UnknownView {
+        /// The view.
+        view: String,
+    },
+    /// No such feature.
+    #[error("feature view '{view}' has no feature '{feature}'")]
+    UnknownFeature {
+        /// The view.
+        view: String,
+        /// The feature.
+        feature: String,
+    },
+    /// No such feature service.
+    #[error("Feature service {service} does not exist")]
+    UnknownService {
+        /// The feature service.
+        service: String,
+    },
+    /// No such push source.
+    #[error("Unable to find push source '{source_name}'.")]
+    UnknownSource {
+        /// The push source.
+        source_name: String,
+    },
+    /// A text that names no feature.
+    #[error("'{text}' is no feature reference: expected VIEW:FEATURE")]
+    Reference {
+        /// The text.
+        text: String,
+    },
+    /// A column that has to be there.
+    #[error("column '{column}' is missing, which feature view '{view}' needs")]
+    MissingColumn {
+        /// The column.
+        column: String,
+        /// The view.
+        view: String,
+    },
+    /// Columns of different lengths, or without a row.
+    #[error("{reason}")]
+    Columns {
+        /// What is wrong.
+        reason: String,
+    },
+    /// A value that is not what its column takes.
+    #[error("column '{column}', row {row}: {reason}")]
+    Value {
+        /// The column.
+        column: String,
+        /// The row, from 0.
+        row: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// More than a record may have.
+    #[error("row {row} makes a record of {bytes} bytes in feature view '{view}', and {most} is the most")]
+    TooLarge {
+        /// The view.
+        view: String,
+        /// The row, from 0.
+        row: usize,
+        /// What it would take.
+        bytes: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// The store is being opened or rebuilt.
+    #[error("the feature store is not ready: {reason}")]
+    Unavailable {
+        /// What it does.
+        reason: String,
+    },
+    /// More pushes wait than there is room for.
+    #[error("{waiting} pushes wait to be written; try again")]
+    Overloaded {
+        /// How many.
+        waiting: usize,
+    },
+    /// The disk is full; what was acknowledged is there, and reads go on.
+    #[error(
+        "the disk is full: {free_mb} MB are free in {folder}, and the feature store keeps {kept_mb} MB (features.min_free_mb)"
+    )]
+    DiskFull {
+        /// Where.
+        folder: String,
+        /// What is left.
+        free_mb: u64,
+        /// What must be left.
+        kept_mb: u64,
+    },
+    /// The journal could not be written; nothing of the push is there.
+    #[error("the push could not be written: {reason}")]
+    NotWritten {
+        /// Why.
+        reason: String,
+    },
+}

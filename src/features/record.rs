@@ -1,0 +1,186 @@
+//! Rows and records as bytes. The row is what the journal keeps of a push; the record is what the index and the snapshots
+//! keep of an entity: the newest row, and the aggregates.
+//!
+//! All integers are little-endian. Every row and record names a key and a cipher, so that encryption, and with it the
+//! erasure of one entity, needs no new format; today the cipher is always none.
+
+use super::key::IndexKey;
+use super::value::Value;
+use super::view::FieldId;
+use super::wire::{Reader, put_value, put_varint};
+
+/// How a body is enciphered, and with which key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Seal {
+    /// Which key; 0 is none.
+    pub key_id: u32,
+    /// Which cipher; 0 is none.
+    pub cipher: u8,
+}
+
+/// One pushed row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// The values of the join keys, in the view's order.
+    pub entity: Vec<Value>,
+    /// When it happened, in microseconds since the Unix epoch.
+    pub event_us: i64,
+    /// Its values that are not null, by the number of the field, ascending.
+    pub values: Vec<(FieldId, Value)>,
+}
+
+/// What is kept of an entity.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Record {
+    /// The sequence number of the last journal entry that is in it.
+    pub seq: u64,
+    /// When it may be removed, in microseconds since the Unix epoch; `i64::MAX` is never.
+    pub purge_us: i64,
+    /// The newest row.
+    pub row: Row,
+    /// The aggregates, as [`super::window::WindowState`] wrote them; empty without any.
+    pub windows: Vec<u8>,
+}
+
+/// The largest record, in bytes. sled never gives back the room of values above twice that
+/// (measured with 0.34.7: 5 MB of live values took 305 MB).
+pub const MAX_RECORD: usize = 64 << 10;
+
+/// The version of the record's form.
+const FORMAT: u8 = 1;
+
+/// Bytes before the body of a record, and after it.
+const HEADER: usize = 32;
+const CHECKSUM: usize = 4;
+
+/// Why bytes are no row or record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Damaged {
+    /// They end too early, or have a length, type or text that cannot be.
+    #[error("it is malformed")]
+    Malformed,
+    /// The checksum says something else.
+    #[error("its checksum does not match")]
+    Checksum,
+    /// A later version of Ledge wrote them, or they are enciphered.
+    #[error("it has a form that this version cannot read")]
+    Unknown,
+}
+
+impl Row {
+    /// As the journal keeps it.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(16 + self.values.len() * 8);
+        self.encode_into(&mut bytes);
+        bytes
+    }
+
+    fn encode_into(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&self.event_us.to_le_bytes());
+        put_varint(bytes, self.entity.len() as u64);
+        for value in &self.entity {
+            put_value(bytes, value);
+        }
+        put_varint(bytes, self.values.len() as u64);
+        for (field, value) in &self.values {
+            put_varint(bytes, u64::from(field.0));
+            put_value(bytes, value);
+        }
+    }
+
+    /// Reads what [`Self::encode`] wrote.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
+        let mut reader = Reader::new(bytes);
+        let row = Self::read(&mut reader)?;
+        if reader.is_empty() { Ok(row) } else { Err(Damaged::Malformed) }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, Damaged> {
+        let event_us = i64::from_le_bytes(reader.array()?);
+        // Each value takes two bytes at least, so a count cannot ask for more memory than there are bytes.
+        let count = reader.count(2)?;
+        let entity = (0..count).map(|_| reader.value()).collect::<Result<_, _>>()?;
+        let count = reader.count(3)?;
+        let mut values: Vec<(FieldId, Value)> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let field = FieldId(u16::try_from(reader.varint()?).map_err(|_| Damaged::Malformed)?);
+            if values.last().is_some_and(|(last, _)| *last >= field) {
+                return Err(Damaged::Malformed);
+            }
+            values.push((field, reader.value()?));
+        }
+        Ok(Self { entity, event_us, values })
+    }
+
+    /// The value of a field; `None` is null.
+    pub fn value(&self, field: FieldId) -> Option<&Value> {
+        let at = self.values.binary_search_by_key(&field, |(field, _)| *field).ok()?;
+        self.values.get(at).map(|(_, value)| value)
+    }
+}
+
+impl Record {
+    /// As index and snapshots keep it under `key`, which the checksum covers too: a record found under another key is
+    /// damage.
+    pub fn encode(&self, key: &IndexKey) -> Vec<u8> {
+        let seal = Seal::default();
+        let mut bytes = Vec::with_capacity(HEADER + 64 + self.row.values.len() * 8 + self.windows.len());
+        bytes.extend_from_slice(&[FORMAT, seal.cipher, 0, 0]);
+        bytes.extend_from_slice(&seal.key_id.to_le_bytes());
+        bytes.extend_from_slice(&self.seq.to_le_bytes());
+        bytes.extend_from_slice(&self.row.event_us.to_le_bytes());
+        bytes.extend_from_slice(&self.purge_us.to_le_bytes());
+        self.row.encode_into(&mut bytes);
+        bytes.extend_from_slice(&self.windows);
+        let sum = checksum(key, &bytes);
+        bytes.extend_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads what [`Self::encode`] wrote under the same key.
+    pub fn decode(key: &IndexKey, bytes: &[u8]) -> Result<Self, Damaged> {
+        let header = verify(key, bytes)?;
+        let body = bytes.get(HEADER..bytes.len() - CHECKSUM).ok_or(Damaged::Malformed)?;
+        let mut reader = Reader::new(body);
+        let row = Row::read(&mut reader)?;
+        Ok(Self { seq: header.seq, purge_us: header.purge_us, row, windows: reader.rest().to_vec() })
+    }
+}
+
+/// What stands before the body of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// [`Record::seq`].
+    pub seq: u64,
+    /// [`Row::event_us`].
+    pub event_us: i64,
+    /// [`Record::purge_us`].
+    pub purge_us: i64,
+}
+
+/// Checks a record without reading its body.
+pub fn verify(key: &IndexKey, bytes: &[u8]) -> Result<Header, Damaged> {
+    let at = bytes.len().checked_sub(CHECKSUM).filter(|&at| at >= HEADER).ok_or(Damaged::Malformed)?;
+    let (content, sum) = bytes.split_at(at);
+    if checksum(key, content).to_le_bytes() != sum {
+        return Err(Damaged::Checksum);
+    }
+    let mut reader = Reader::new(content);
+    let [format, cipher, _, _] = reader.array()?;
+    let key_id = u32::from_le_bytes(reader.array()?);
+    if format != FORMAT || cipher != 0 || key_id != 0 {
+        return Err(Damaged::Unknown);
+    }
+    Ok(Header {
+        seq: u64::from_le_bytes(reader.array()?),
+        event_us: i64::from_le_bytes(reader.array()?),
+        purge_us: i64::from_le_bytes(reader.array()?),
+    })
+}
+
+fn checksum(key: &IndexKey, content: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(key.as_bytes());
+    hasher.update(content);
+    hasher.finalize()
+}

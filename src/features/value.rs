@@ -1,0 +1,124 @@
+//! Values of features and join keys: Feast's value types, lists included.
+
+use std::fmt;
+
+/// The type of one value that is no list. The names are those of Feast's Python types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ScalarType {
+    /// Any bytes; base64 in JSON.
+    Bytes,
+    /// UTF-8 text.
+    String,
+    /// 32 bits with sign.
+    Int32,
+    /// 64 bits with sign.
+    Int64,
+    /// Single precision.
+    Float32,
+    /// Double precision.
+    Float64,
+    /// True or false.
+    Bool,
+    /// Seconds since the Unix epoch.
+    UnixTimestamp,
+}
+
+/// The type of a feature.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ValueType {
+    /// One value.
+    Scalar(ScalarType),
+    /// A list of values, of any length: `Array(Float32)`.
+    Array(ScalarType),
+}
+
+/// A value. Absence is `None` of an `Option<Value>`, which Feast calls `NULL_VALUE`.
+#[derive(Debug, Clone, PartialEq)]
+#[expect(missing_docs, reason = "each holds what its ScalarType says, or a list of it")]
+pub enum Value {
+    Bytes(Box<[u8]>),
+    String(Box<str>),
+    Int32(i32),
+    Int64(i64),
+    Float32(f32),
+    Float64(f64),
+    Bool(bool),
+    UnixTimestamp(i64),
+    BytesList(Vec<Box<[u8]>>),
+    StringList(Vec<Box<str>>),
+    Int32List(Vec<i32>),
+    Int64List(Vec<i64>),
+    Float32List(Vec<f32>),
+    Float64List(Vec<f64>),
+    BoolList(Vec<bool>),
+    UnixTimestampList(Vec<i64>),
+}
+
+impl ScalarType {
+    /// Every type.
+    pub const ALL: [Self; 8] = [
+        Self::Bytes,
+        Self::String,
+        Self::Int32,
+        Self::Int64,
+        Self::Float32,
+        Self::Float64,
+        Self::Bool,
+        Self::UnixTimestamp,
+    ];
+
+    /// Feast's name of it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Bytes => "Bytes",
+            Self::String => "String",
+            Self::Int32 => "Int32",
+            Self::Int64 => "Int64",
+            Self::Float32 => "Float32",
+            Self::Float64 => "Float64",
+            Self::Bool => "Bool",
+            Self::UnixTimestamp => "UnixTimestamp",
+        }
+    }
+}
+
+impl fmt::Display for ScalarType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for ValueType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Scalar(scalar) => scalar.fmt(f),
+            Self::Array(scalar) => write!(f, "Array({scalar})"),
+        }
+    }
+}
+
+impl Value {
+    /// Its type.
+    pub fn value_type(&self) -> ValueType {
+        use ScalarType as S;
+        use ValueType::{Array, Scalar};
+        match self {
+            Self::Bytes(_) => Scalar(S::Bytes),
+            Self::String(_) => Scalar(S::String),
+            Self::Int32(_) => Scalar(S::Int32),
+            Self::Int64(_) => Scalar(S::Int64),
+            Self::Float32(_) => Scalar(S::Float32),
+            Self::Float64(_) => Scalar(S::Float64),
+            Self::Bool(_) => Scalar(S::Bool),
+            Self::UnixTimestamp(_) => Scalar(S::UnixTimestamp),
+            Self::BytesList(_) => Array(S::Bytes),
+            Self::StringList(_) => Array(S::String),
+            Self::Int32List(_) => Array(S::Int32),
+            Self::Int64List(_) => Array(S::Int64),
+            Self::Float32List(_) => Array(S::Float32),
+            Self::Float64List(_) => Array(S::Float64),
+            Self::BoolList(_) => Array(S::Bool),
+            Self::UnixTimestampList(_) => Array(S::UnixTimestamp),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What is declared: entities, feature views, feature services, in Feast's words. Valid by construction: only
+//! [`super::registry`] makes them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::value::{ScalarType, ValueType};
+use super::window::{Function, Kind};
+
+/// The number of a feature view in the store, which its name keeps for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ViewId(pub u32);
+
+/// The number of a field in its view, which its name keeps for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FieldId(pub u16);
+
+/// A feature view: rows of features for each entity, of which the newest by event time counts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FeatureView {
+    /// Its number in the store.
+    pub id: ViewId,
+    /// Its name.
+    pub name: Arc<str>,
+    /// For people.
+    pub description: String,
+    /// The entities' names.
+    pub entities: Vec<Arc<str>>,
+    /// What a row is for, by name: together they are the entity key.
+    pub join_keys: Vec<JoinKey>,
+    /// The columns that are pushed, each a feature.
+    pub fields: Vec<Field>,
+    /// Aggregates over the events that are pushed, each a feature.
+    pub aggregations: Vec<Aggregation>,
+    /// How long a row counts after its event; `None` is for ever.
+    pub ttl: Option<Duration>,
+    /// How late an event may come, measured from the newest event of its entity, and still enter the aggregates.
+    pub lateness: Duration,
+    /// Where rows come from.
+    pub source: Source,
+}
+
+/// A part of an entity key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinKey {
+    /// The name of the column.
+    pub name: Arc<str>,
+    /// Its type.
+    pub value_type: ScalarType,
+}
+
+/// A column of a feature view.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    /// Its number in the view.
+    pub id: FieldId,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its type.
+    pub value_type: ValueType,
+    /// Whether a push may leave the column out, which is then null.
+    pub optional: bool,
+    /// For people.
+    pub description: String,
+}
+
+/// An aggregate over a window of time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Aggregation {
+    /// The name of the feature; Feast's is `FUNCTION_COLUMN_SECONDSs`.
+    pub name: Arc<str>,
+    /// The index of the column in [`FeatureView::fields`].
+    pub column: usize,
+    /// What is computed.
+    pub function: Function,
+    /// How long the window is.
+    pub time_window: Duration,
+    /// The steps in which it moves.
+    pub slide_interval: Duration,
+    /// Whether it ends now or with the last whole window.
+    pub kind: Kind,
+    /// The type of the result.
+    pub value_type: ValueType,
+}
+
+/// Where the rows of a view come from: Feast's push source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// The name that pushes use.
+    pub name: Arc<str>,
+    /// The column with the event time; a push without it counts as of now.
+    pub timestamp_field: Arc<str>,
+}
+
+/// A feature service: a named choice of features, usually what one model needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FeatureService {
+    /// Its name.
+    pub name: Arc<str>,
+    /// For people.
+    pub description: String,
+    /// `VIEW:FEATURE`, in order, whole views spelled out.
+    pub features: Vec<(Arc<str>, Arc<str>)>,
+}
+
+/// Where in a view a feature is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FeatureIndex {
+    /// An index into [`FeatureView::fields`].
+    Field(usize),
+    /// An index into [`FeatureView::aggregations`].
+    Aggregation(usize),
+}
+
+/// One feature of one view.
+#[derive(Debug, Clone)]
+pub struct Feature {
+    /// The view.
+    pub view: Arc<FeatureView>,
+    /// Its place in there.
+    pub index: FeatureIndex,
+}
+
+impl FeatureView {
+    /// The place of a feature by its name.
+    pub fn feature(&self, name: &str) -> Option<FeatureIndex> {
+        let field = self.fields.iter().position(|field| &*field.name == name).map(FeatureIndex::Field);
+        field.or_else(|| {
+            let at = self.aggregations.iter().position(|aggregation| &*aggregation.name == name);
+            at.map(FeatureIndex::Aggregation)
+        })
+    }
+
+    /// The names of all features, columns first.
+    pub fn feature_names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.fields.iter().map(|field| &field.name).chain(self.aggregations.iter().map(|aggregate| &aggregate.name))
+    }
+
+    /// How long a row counts after its event, in microseconds.
+    pub fn ttl_us(&self) -> Option<i64> {
+        self.ttl.map(|ttl| i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX))
+    }
+}
+
+impl Feature {
+    /// Its name within the view.
+    pub fn name(&self) -> &Arc<str> {
+        match self.index {
+            FeatureIndex::Field(at) => &self.view.fields[at].name,
+            FeatureIndex::Aggregation(at) => &self.view.aggregations[at].name,
+        }
+    }
+
+    /// Its type.
+    pub fn value_type(&self) -> ValueType {
+        match self.index {
+            FeatureIndex::Field(at) => self.view.fields[at].value_type,
+            FeatureIndex::Aggregation(at) => self.view.aggregations[at].value_type,
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The small parts of rows: variable-length integers and values.
+
+use super::record::Damaged;
+use super::value::Value;
+
+/// Appends a number, seven bits a byte, lowest first.
+pub fn put_varint(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push((number & 0x7f) as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+fn put_bytes(bytes: &mut Vec<u8>, content: &[u8]) {
+    put_varint(bytes, content.len() as u64);
+    bytes.extend_from_slice(content);
+}
+
+/// Appends a value behind the number of its type. The numbers are those of Feast's `ValueType`.
+pub fn put_value(bytes: &mut Vec<u8>, value: &Value) {
+    macro_rules! list {
+        ($tag:literal, $values:expr) => {{
+            bytes.push($tag);
+            put_varint(bytes, $values.len() as u64);
+            $values.iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes()));
+        }};
+    }
+    macro_rules! one {
+        ($tag:literal, $value:expr) => {{
+            bytes.push($tag);
+            bytes.extend_from_slice(&$value.to_le_bytes());
+        }};
+    }
+    match value {
+        Value::Bytes(value) => {
+            bytes.push(1);
+            put_bytes(bytes, value);
+        }
+        Value::String(value) => {
+            bytes.push(2);
+            put_bytes(bytes, value.as_bytes());
+        }
+        Value::Int32(value) => one!(3, value),
+        Value::Int64(value) => one!(4, value),
+        Value::Float64(value) => one!(5, value),
+        Value::Float32(value) => one!(6, value),
+        Value::Bool(value) => bytes.extend_from_slice(&[7, u8::from(*value)]),
+        Value::UnixTimestamp(value) => one!(8, value),
+        Value::BytesList(values) => {
+            bytes.push(11);
+            put_varint(bytes, values.len() as u64);
+            values.iter().for_each(|value| put_bytes(bytes, value));
+        }
+        Value::StringList(values) => {
+            bytes.push(12);
+            put_varint(bytes, values.len() as u64);
+            values.iter().for_each(|value| put_bytes(bytes, value.as_bytes()));
+        }
+        Value::Int32List(values) => list!(13, values),
+        Value::Int64List(values) => list!(14, values),
+        Value::Float64List(values) => list!(15, values),
+        Value::Float32List(values) => list!(16, values),
+        Value::BoolList(values) => {
+            bytes.push(17);
+            put_varint(bytes, values.len() as u64);
+            bytes.extend(values.iter().map(|value| u8::from(*value)));
+        }
+        Value::UnixTimestampList(values) => list!(18, values),
+    }
+}
+
+/// Reads from the front of bytes, and never past their end.
+#[derive(Debug)]
+pub struct Reader<'b>(&'b [u8]);
+
+impl<'b> Reader<'b> {
+    /// At the beginning of `bytes`.
+    pub fn new(bytes: &'b [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// Whether everything is read.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What has not been read.
+    pub fn rest(&self) -> &'b [u8] {
+        self.0
+    }
+
+    /// The next `count` bytes.
+    pub fn take(&mut self, count: usize) -> Result<&'b [u8], Damaged> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(Damaged::Malformed)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    /// The next `N` bytes.
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Damaged> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(Damaged::Malformed)?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    /// A number that [`put_varint`] wrote.
+    pub fn varint(&mut self) -> Result<u64, Damaged> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let [byte] = self.array()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                return Err(Damaged::Malformed);
+            }
+            number |= bits << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(Damaged::Malformed)
+    }
+
+    /// How many things of at least `size` bytes follow; more than there is room for is damage.
+    pub fn count(&mut self, size: usize) -> Result<usize, Damaged> {
+        let count = usize::try_from(self.varint()?).map_err(|_| Damaged::Malformed)?;
+        if count.checked_mul(size).is_some_and(|bytes| bytes <= self.0.len()) {
+            Ok(count)
+        } else {
+            Err(Damaged::Malformed)
+        }
+    }
+
+    fn bytes(&mut self) -> Result<&'b [u8], Damaged> {
+        let length = self.count(1)?;
+        self.take(length)
+    }
+
+    fn text(&mut self) -> Result<Box<str>, Damaged> {
+        std::str::from_utf8(self.bytes()?).map(Into::into).map_err(|_| Damaged::Malformed)
+    }
+
+    fn flag(&mut self) -> Result<bool, Damaged> {
+        match self.array()? {
+            [0] => Ok(false),
+            [1] => Ok(true),
+            _ => Err(Damaged::Malformed),
+        }
+    }
+
+    fn many<T>(
+        &mut self,
+        size: usize,
+        mut one: impl FnMut(&mut Self) -> Result<T, Damaged>,
+    ) -> Result<Vec<T>, Damaged> {
+        let count = self.count(size)?;
+        (0..count).map(|_| one(self)).collect()
+    }
+
+    /// A value that [`put_value`] wrote.
+    pub fn value(&mut self) -> Result<Value, Damaged> {
+        let [tag] = self.array()?;
+        Ok(match tag {
+            1 => Value::Bytes(self.bytes()?.into()),
+            2 => Value::String(self.text()?),
+            3 => Value::Int32(i32::from_le_bytes(self.array()?)),
+            4 => Value::Int64(i64::from_le_bytes(self.array()?)),
+            5 => Value::Float64(f64::from_le_bytes(self.array()?)),
+            6 => Value::Float32(f32::from_le_bytes(self.array()?)),
+            7 => Value::Bool(self.flag()?),
+            8 => Value::UnixTimestamp(i64::from_le_bytes(self.array()?)),
+            11 => Value::BytesList(self.many(1, |reader| reader.bytes().map(Into::into))?),
+            12 => Value::StringList(self.many(1, Self::text)?),
+            13 => Value::Int32List(self.many(4, |reader| reader.array().map(i32::from_le_bytes))?),
+            14 => Value::Int64List(self.many(8, |reader| reader.array().map(i64::from_le_bytes))?),
+            15 => Value::Float64List(self.many(8, |reader| reader.array().map(f64::from_le_bytes))?),
+            16 => Value::Float32List(self.many(4, |reader| reader.array().map(f32::from_le_bytes))?),
+            17 => Value::BoolList(self.many(1, Self::flag)?),
+            18 => Value::UnixTimestampList(self.many(8, |reader| reader.array().map(i64::from_le_bytes))?),
+            _ => return Err(Damaged::Malformed),
+        })
+    }
+}
