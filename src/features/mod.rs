@@ -4,11 +4,13 @@
 //! at any time.
 
 pub mod config;
+pub mod journal;
 mod key;
 mod merge;
 pub mod online;
 mod record;
 pub mod registry;
+pub mod snapshot;
 mod typed;
 pub mod value;
 pub mod view;
