@@ -154,4 +154,4 @@ impl Value {
 }
 
 #[cfg(test)]
-pub mod tests;
+pub(super) mod tests;

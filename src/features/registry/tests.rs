@@ -179,7 +179,7 @@ fn views_of_one_source_have_one_event_time() {
     mistakes(
         &view(&format!("schema = [{{ name = 'a', dtype = 'Int64' }}]\n{one}")),
         &[
-            "views/a.toml:11: feature_view[1].source: push source 'v' has its event time in 'at' here and in 'event_timestamp' in views/a.toml:3: make it one, or two sources",
+            "views/a.toml:11: feature_view[1].source.timestamp_field: push source 'v' has its event time in 'at' here and in 'event_timestamp' in views/a.toml:3: make it one, or two sources",
         ],
     );
 }

@@ -125,7 +125,8 @@ impl<'s> Declared<'s> {
             self.report(&place.at("timestamp_field"), problem);
         }
         let source = Source { name: named.or_else(|| view_name.cloned())?, timestamp_field };
-        self.timestamp(&source.name, &source.timestamp_field, &place);
+        let key = if view.source.timestamp_field.is_some() { "timestamp_field" } else { "name" };
+        self.timestamp(&source.name, &source.timestamp_field, &place.at(key));
         Some(source)
     }
 
