@@ -122,6 +122,8 @@ pub struct WindowState {
 struct Track {
     column: FieldId,
     interval_us: i64,
+    /// What buckets may have: what was declared at the last event.
+    parts: u8,
     /// Ascending by number; none is empty.
     buckets: Vec<Bucket>,
 }
@@ -174,12 +176,12 @@ impl WindowState {
             let value = values.iter().find(|(field, _)| *field == declared.column).map(|(_, value)| value);
             let Some(sample) = value.and_then(Sample::new) else { continue };
             let at = at.unwrap_or_else(|| {
-                let (column, interval_us) = (declared.column, declared.interval_us);
-                self.tracks.push(Track { column, interval_us, buckets: Vec::new() });
+                let &Declared { column, interval_us, parts, .. } = declared;
+                self.tracks.push(Track { column, interval_us, parts, buckets: Vec::new() });
                 self.tracks.len() - 1
             });
             if let Some(track) = self.tracks.get_mut(at) {
-                track.add(declared.parts, event_us, &sample);
+                track.add(event_us, &sample);
             }
         }
         self.tracks.retain(|track| !track.buckets.is_empty());
@@ -221,10 +223,13 @@ impl Track {
         let first = horizon_us.div_euclid(self.interval_us).saturating_sub(declared.back);
         let over = self.buckets.partition_point(|bucket| bucket.number < first);
         self.buckets.drain(..over);
-        self.buckets.retain_mut(|bucket| bucket.keep(declared.parts));
+        if self.parts & !declared.parts != 0 {
+            self.buckets.retain_mut(|bucket| bucket.keep(declared.parts));
+        }
+        self.parts = declared.parts;
     }
 
-    fn add(&mut self, parts: u8, event_us: i64, sample: &Sample<'_>) {
+    fn add(&mut self, event_us: i64, sample: &Sample<'_>) {
         let number = event_us.div_euclid(self.interval_us);
         let offset_us = event_us.rem_euclid(self.interval_us).unsigned_abs();
         let at = match self.buckets.binary_search_by_key(&number, |bucket| bucket.number) {
@@ -235,7 +240,7 @@ impl Track {
             }
         };
         if let Some(bucket) = self.buckets.get_mut(at) {
-            bucket.add(parts, offset_us, sample);
+            bucket.add(self.parts, offset_us, sample);
         }
     }
 

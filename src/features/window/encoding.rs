@@ -33,6 +33,7 @@ pub fn encode(state: &WindowState, bytes: &mut Vec<u8>) {
     for track in &state.tracks {
         put_varint(bytes, u64::from(track.column.0));
         put_varint(bytes, track.interval_us.unsigned_abs());
+        bytes.push(track.parts);
         put_varint(bytes, track.buckets.len() as u64);
         let mut before = None;
         for bucket in &track.buckets {
@@ -100,8 +101,8 @@ pub fn decode(bytes: &[u8]) -> Result<WindowState, Damaged> {
     }
     let watermark_us = signed(&mut reader)?;
     let floor_us = signed(&mut reader)?.wrapping_add(watermark_us);
-    // A track has six bytes at least, a bucket three, and an identity nine: no count asks for more than the bytes justify.
-    let count = reader.count(6)?;
+    // A track has seven bytes at least, a bucket three, and an identity nine: no count asks for more than the bytes justify.
+    let count = reader.count(7)?;
     let tracks = (0..count).map(|_| track(&mut reader)).collect::<Result<_, _>>()?;
     let count = reader.count(9)?;
     let mut identities = Vec::with_capacity(count);
@@ -120,6 +121,7 @@ pub fn decode(bytes: &[u8]) -> Result<WindowState, Damaged> {
 fn track(reader: &mut Reader<'_>) -> Result<Track, Damaged> {
     let column = FieldId(u16::try_from(reader.varint()?).map_err(|_| Damaged)?);
     let interval_us = i64::try_from(reader.varint()?).ok().filter(|interval| *interval > 0).ok_or(Damaged)?;
+    let [parts] = reader.array()?;
     let count = Some(reader.count(3)?).filter(|count| *count > 0).ok_or(Damaged)?;
     let mut buckets: Vec<Bucket> = Vec::with_capacity(count);
     for _ in 0..count {
@@ -130,9 +132,13 @@ fn track(reader: &mut Reader<'_>) -> Result<Track, Damaged> {
                 before.number.checked_add_unsigned(step).ok_or(Damaged)?
             }
         };
-        buckets.push(read_bucket(reader, number)?);
+        let bucket = read_bucket(reader, number)?;
+        if bucket.parts() & !parts != 0 {
+            return Err(Damaged);
+        }
+        buckets.push(bucket);
     }
-    Ok(Track { column, interval_us, buckets })
+    Ok(Track { column, interval_us, parts, buckets })
 }
 
 fn read_bucket(reader: &mut Reader<'_>, number: i64) -> Result<Bucket, Damaged> {

@@ -137,8 +137,8 @@ impl Track {
     fn bytes(&self, lateness_us: i64) -> u64 {
         let late = lateness_us / self.interval_us + i64::from(lateness_us % self.interval_us != 0);
         let buckets = self.back.saturating_add(1).saturating_add(late).unsigned_abs();
-        // Column, interval, how many buckets, and the number of the first one.
-        let head = 3 + 10 + 10 + 10;
+        // Column, interval, parts, how many buckets, and the number of the first one.
+        let head = 3 + 10 + 1 + 10 + 10;
         buckets.saturating_mul(self.bucket_bytes()).saturating_add(head)
     }
 
