@@ -55,6 +55,8 @@ mod limits;
 mod tests;
 
 pub use fuzz::fuzz_window;
+#[cfg(test)]
+pub use fuzz::{every_function, view};
 pub use limits::{state_limit_problem, value_problem};
 
 use super::value::Value;

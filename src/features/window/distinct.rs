@@ -134,7 +134,7 @@ impl Registers {
     }
 
     /// Otmar Ertl's improved estimator ("New cardinality estimation algorithms for HyperLogLog sketches", 2017,
-    /// algorithm 6), which has no bias to correct for few values or many.
+    /// algorithm 6), which needs no correction for few values or for many.
     fn estimate(&self) -> u64 {
         let mut histogram = [0.0; HIGHEST as usize + 1];
         for register in &self.0 {
