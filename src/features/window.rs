@@ -54,9 +54,9 @@ mod limits;
 #[cfg(test)]
 mod tests;
 
-pub use fuzz::fuzz_window;
 #[cfg(test)]
 pub use fuzz::{every_function, view};
+pub use fuzz::{fuzz_window, window_seeds};
 pub use limits::{state_limit_problem, value_problem};
 
 use super::value::Value;

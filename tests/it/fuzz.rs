@@ -1,5 +1,6 @@
 //! Bounded, repeatable fuzzing on the stable compiler. `fuzz/` has the same targets for cargo-fuzz, which runs for longer.
 
+use ledge::features::window::{fuzz_window, window_seeds};
 use ledge::mqtt::client::fuzz::mqtt_packets;
 use ledge::mqtt::fuzz::{fuzz_message, fuzz_topics};
 use ledge::pipeline::image::fuzz_image;
@@ -172,6 +173,15 @@ fn foreign_binary_requests_never_break_the_protocol() {
     for seed in 0..20_000 {
         fuzz_binary(&mutate(seed, &corpus));
     }
+}
+
+#[test]
+fn damaged_aggregates_never_break_the_feature_store() {
+    let seeds = window_seeds();
+    let seeds: Vec<&[u8]> = seeds.iter().map(Vec::as_slice).collect();
+    assert!(seeds.iter().all(|seed| fuzz_window(seed)));
+    let read = (0..3_000).filter(|seed| fuzz_window(&mutate(*seed, &seeds))).count();
+    assert!(read > 100, "some are states all the same: {read}");
 }
 
 #[test]

@@ -207,7 +207,8 @@ impl Sum {
     fn add_float(&mut self, number: f64) {
         let sum = self.float + number;
         if sum.is_finite() {
-            let (large, small) = if self.float.abs() >= number.abs() { (self.float, number) } else { (number, self.float) };
+            let (large, small) =
+                if self.float.abs() >= number.abs() { (self.float, number) } else { (number, self.float) };
             self.lost += (large - sum) + small;
         }
         self.float = sum;
@@ -260,9 +261,7 @@ pub fn result(function: Function, buckets: &[Bucket]) -> Option<Value> {
     let float = |number: Option<f64>| number.filter(|number| !number.is_nan()).map(Value::Float64);
     let sum = || buckets.iter().filter_map(|bucket| bucket.sum.as_ref()).fold(Sum::default(), Sum::merge);
     match function {
-        Function::Count => {
-            integer(buckets.iter().filter_map(|bucket| bucket.count).fold(0, u64::saturating_add))
-        }
+        Function::Count => integer(buckets.iter().filter_map(|bucket| bucket.count).fold(0, u64::saturating_add)),
         Function::Sum => {
             let sum = sum();
             float((sum.count > 0).then(|| sum.value()))

@@ -55,6 +55,34 @@ pub fn every_function(column: usize, time_window: Duration, slide_interval: Dura
     FUNCTIONS.into_iter().map(aggregation).collect()
 }
 
+fn every_column() -> FeatureView {
+    let mut view = view(&[ScalarType::Float64, ScalarType::Int64, ScalarType::String], Duration::from_mins(1));
+    for column in 0..3 {
+        let [minute, second] = [Duration::from_mins(1), Duration::from_secs(1)];
+        view.aggregations.extend(every_function(column, minute, second, Kind::Sliding));
+        view.aggregations.extend(every_function(column, minute, minute, Kind::Tumbling));
+    }
+    view
+}
+
+/// States to begin with: of few events and of many, before the epoch and after.
+pub fn window_seeds() -> Vec<Vec<u8>> {
+    let view = every_column();
+    let seed = |(events, from_us): (i64, i64)| {
+        let mut state = WindowState::default();
+        for event in 0..events {
+            let text = format!("text {event}");
+            let values = [Value::Float64(event as f64 / 3.0), Value::Int64(event), Value::String(text.as_str().into())];
+            let values: Vec<_> = (0..).map(FieldId).zip(values).collect();
+            state.add(&view, from_us + event * 20_000, &values);
+        }
+        let mut bytes = Vec::new();
+        state.encode(&mut bytes);
+        bytes
+    };
+    [(1, 0), (3, -30_000), (100, 1_700_000_000_000_000)].map(seed).into()
+}
+
 /// Reads any bytes as a state, and adds to it and asks of it what it can. True when they were one.
 ///
 /// # Panics
@@ -62,12 +90,7 @@ pub fn every_function(column: usize, time_window: Duration, slide_interval: Dura
 /// When what was read does not read the same from what it is written as.
 pub fn fuzz_window(bytes: &[u8]) -> bool {
     let Ok(mut state) = WindowState::decode(bytes) else { return false };
-    let mut view = view(&[ScalarType::Float64, ScalarType::Int64, ScalarType::String], Duration::from_mins(1));
-    for column in 0..3 {
-        let [minute, second] = [Duration::from_mins(1), Duration::from_secs(1)];
-        view.aggregations.extend(every_function(column, minute, second, Kind::Sliding));
-        view.aggregations.extend(every_function(column, minute, minute, Kind::Tumbling));
-    }
+    let view = every_column();
     let watermark_us = state.watermark_us.unwrap_or(0);
     for event_us in [watermark_us, watermark_us.saturating_add(90_000_000), 0, i64::MIN, i64::MAX] {
         let mut bytes = Vec::new();

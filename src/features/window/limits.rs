@@ -121,8 +121,7 @@ pub fn value_problem(view: &FeatureView, values: &[(FieldId, Value)]) -> Option<
 /// The most bytes that a state of the view can take.
 pub fn most_bytes(view: &FeatureView) -> u64 {
     let (tracks, lateness_us) = (tracks(view), micros(view.lateness));
-    buckets_bytes(&tracks, lateness_us)
-        .saturating_add(identities_bytes(identities(&tracks, lateness_us), lateness_us))
+    buckets_bytes(&tracks, lateness_us).saturating_add(identities_bytes(identities(&tracks, lateness_us), lateness_us))
 }
 
 /// Everything but the identities.
@@ -151,7 +150,10 @@ impl Track {
             + part(bucket::MOMENTS, 5 + 16)
             + part(bucket::MIN, 8)
             + part(bucket::MAX, 8)
-            + part(bucket::LAST, varint_bytes(self.interval_us) + scalar_bytes(self.value_type).unwrap_or(MAX_LAST as u64))
+            + part(
+                bucket::LAST,
+                varint_bytes(self.interval_us) + scalar_bytes(self.value_type).unwrap_or(MAX_LAST as u64),
+            )
             + part(bucket::DISTINCT, distinct::BYTES as u64)
     }
 }

@@ -1,6 +1,6 @@
 //! The aggregates beside what is computed from all events at once, by the rules that the module states.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use super::super::super::value::{ScalarType, Value};
@@ -86,35 +86,49 @@ impl Entity {
     }
 }
 
-/// The values of a column in a window, with their event times, and the most different ones in a step.
-fn in_window(events: &[Event], aggregation: &Aggregation, now_us: i64) -> (Vec<(i64, i64)>, usize) {
-    let window_us = aggregation.time_window.as_micros() as i64;
-    let step_us = aggregation.slide_interval.as_micros() as i64;
-    let end_us = match aggregation.kind {
-        Kind::Sliding => now_us - now_us.rem_euclid(step_us) + step_us,
-        Kind::Tumbling => now_us - now_us.rem_euclid(window_us),
-    };
-    let inside = |event: &&Event| (end_us - window_us..end_us).contains(&event.event_us);
-    let values: Vec<(i64, i64)> = events
-        .iter()
-        .filter(inside)
-        .filter_map(|event| Some((event.event_us, event.cells[aggregation.column]?)))
-        .collect();
-    let steps: HashSet<_> = values.iter().map(|(event_us, value)| (event_us.div_euclid(step_us), value)).collect();
-    let mut variety = std::collections::HashMap::new();
-    steps.iter().for_each(|(step, _)| *variety.entry(*step).or_insert(0) += 1);
-    (values, variety.into_values().max().unwrap_or(0))
+/// The values of a column in a window.
+struct Window {
+    values: Vec<(i64, i64)>,
+    sum: i128,
+    squares: i128,
+    distinct: i64,
+    /// The most different values in a step.
+    variety: usize,
+}
+
+impl Window {
+    fn of(events: &[Event], aggregation: &Aggregation, now_us: i64) -> Self {
+        let window_us = aggregation.time_window.as_micros() as i64;
+        let step_us = aggregation.slide_interval.as_micros() as i64;
+        let end_us = match aggregation.kind {
+            Kind::Sliding => now_us - now_us.rem_euclid(step_us) + step_us,
+            Kind::Tumbling => now_us - now_us.rem_euclid(window_us),
+        };
+        let inside = events.iter().filter(|event| end_us - window_us <= event.event_us && event.event_us < end_us);
+        let values: Vec<(i64, i64)> =
+            inside.filter_map(|event| Some((event.event_us, event.cells[aggregation.column]?))).collect();
+        let mut steps: HashMap<i64, HashSet<i64>> = HashMap::new();
+        values
+            .iter()
+            .for_each(|(event_us, value)| drop(steps.entry(event_us.div_euclid(step_us)).or_default().insert(*value)));
+        Self {
+            sum: values.iter().map(|(_, value)| i128::from(*value)).sum(),
+            squares: values.iter().map(|(_, value)| i128::from(*value) * i128::from(*value)).sum(),
+            distinct: values.iter().map(|(_, value)| value).collect::<HashSet<_>>().len() as i64,
+            variety: steps.values().map(HashSet::len).max().unwrap_or(0),
+            values,
+        }
+    }
 }
 
 /// The relative errors of estimates.
 #[derive(Default)]
 struct Estimates(Vec<f64>);
 
-fn check(values: &[(i64, i64)], variety: usize, aggregation: &Aggregation, got: Option<Value>, estimates: &mut Estimates) {
+fn check(window: &Window, aggregation: &Aggregation, got: Option<Value>, estimates: &mut Estimates) {
     let unit = if aggregation.column == 0 { UNIT } else { 1.0 };
+    let &Window { ref values, sum, squares, distinct, variety } = window;
     let count = values.len() as i128;
-    let sum: i128 = values.iter().map(|(_, value)| i128::from(*value)).sum();
-    let squares: i128 = values.iter().map(|(_, value)| i128::from(*value).pow(2)).sum();
     let numbers = || values.iter().map(|(_, value)| *value as f64 / unit);
     let near = |expected: Option<f64>| match (&got, expected) {
         (None, None) => true,
@@ -140,17 +154,14 @@ fn check(values: &[(i64, i64)], variety: usize, aggregation: &Aggregation, got: 
                 _ => Value::String(format!("text {value}").as_str().into()),
             })
         }
-        Function::CountDistinct => {
-            let expected = values.iter().map(|(_, value)| value).collect::<HashSet<_>>().len() as i64;
-            match got {
-                Some(Value::Int64(got)) if variety > 24 => {
-                    let error = (got - expected) as f64 / expected as f64;
-                    estimates.0.push(error);
-                    error.abs() < 4.0 * 0.065
-                }
-                _ => got == Some(Value::Int64(expected)),
+        Function::CountDistinct => match got {
+            Some(Value::Int64(got)) if variety > 24 => {
+                let error = (got - distinct) as f64 / distinct as f64;
+                estimates.0.push(error);
+                error.abs() < 4.0 * 0.065
             }
-        }
+            _ => got == Some(Value::Int64(distinct)),
+        },
     };
     assert!(right, "{aggregation:?}: {got:?} of {values:?}");
 }
@@ -163,6 +174,7 @@ fn every_window(lateness: Duration) -> FeatureView {
     for (column, window, step) in [
         (0, minutes(1), Duration::from_secs(10)),
         (0, days(1), minutes(60)),
+        (0, days(3), minutes(60)),
         (0, minutes(5), minutes(5)),
         (1, minutes(360), minutes(15)),
         (1, days(30), days(1)),
@@ -172,7 +184,6 @@ fn every_window(lateness: Duration) -> FeatureView {
     ] {
         let kind = if window == step { Kind::Tumbling } else { Kind::Sliding };
         view.aggregations.extend(every_function(column, window, step, kind));
-        view.aggregations.extend(every_function(column, window * 2, step, Kind::Sliding));
     }
     let counts = |function| matches!(function, Function::Count | Function::Last | Function::CountDistinct);
     view.aggregations.retain(|aggregation| aggregation.column < 2 || counts(aggregation.function));
@@ -185,7 +196,9 @@ fn aggregates_are_those_of_all_events_at_once() {
     let mut estimates = Estimates::default();
     let (mut checked, mut outcomes) = (0, [0; 3]);
     // The second one goes over the epoch.
-    for (lateness_us, start_us) in [(0, 1_700_000_000 * SECOND), (2 * 60 * SECOND, -20 * HOUR), (HOUR, 1_800_000_000 * SECOND)] {
+    for (lateness_us, start_us) in
+        [(0, 1_700_000_000 * SECOND), (2 * 60 * SECOND, -20 * HOUR), (HOUR, 1_800_000_000 * SECOND)]
+    {
         let view = every_window(Duration::from_micros(lateness_us as u64));
         let entity = |variety| Entity {
             state: WindowState::default(),
@@ -210,7 +223,7 @@ fn aggregates_are_those_of_all_events_at_once() {
                 assert_eq!(WindowState::decode(&bytes).as_ref(), Ok(&entity.state));
                 entity.state = WindowState::decode(&bytes).unwrap();
             }
-            if random.below(150) > 0 {
+            if random.below(200) > 0 {
                 continue;
             }
             let horizon_us = entity.newest_us.unwrap() - lateness_us;
@@ -221,18 +234,21 @@ fn aggregates_are_those_of_all_events_at_once() {
                 let got = entity.state.evaluate(&view, at, now_us);
                 let same = (aggregation.column, aggregation.time_window, aggregation.slide_interval, aggregation.kind);
                 if window.as_ref().is_none_or(|(key, _)| *key != same) {
-                    window = Some((same, in_window(&entity.events, aggregation, now_us)));
+                    window = Some((same, Window::of(&entity.events, aggregation, now_us)));
                 }
-                let (_, (values, variety)) = window.as_ref().unwrap();
-                check(values, *variety, aggregation, got, &mut estimates);
+                let (_, window) = window.as_ref().unwrap();
+                check(window, aggregation, got, &mut estimates);
                 checked += 1;
             }
         }
     }
     let squares: f64 = estimates.0.iter().map(|error| error * error).sum();
     let error = (squares / estimates.0.len() as f64).sqrt();
-    println!("{checked} aggregates, outcomes {outcomes:?}, {} estimates with a standard error of {error:.4}", estimates.0.len());
+    println!(
+        "{checked} aggregates, outcomes {outcomes:?}, {} estimates with a standard error of {error:.4}",
+        estimates.0.len()
+    );
     assert!(error < 0.07, "{error}");
     assert!(outcomes.iter().all(|count| *count > 1000), "every outcome was met: {outcomes:?}");
-    assert!(checked > 50_000 && estimates.0.len() > 1000);
+    assert!(checked > 25_000 && estimates.0.len() > 1000);
 }

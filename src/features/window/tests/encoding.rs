@@ -15,8 +15,18 @@ use super::{Random, SECOND};
 fn every_column(lateness_s: u64) -> FeatureView {
     let mut view = view(&[ScalarType::Float64, ScalarType::Int64, ScalarType::String], Duration::from_secs(lateness_s));
     for column in 0..3 {
-        view.aggregations.extend(every_function(column, Duration::from_mins(1), Duration::from_secs(10), Kind::Sliding));
-        view.aggregations.extend(every_function(column, Duration::from_mins(5), Duration::from_mins(5), Kind::Tumbling));
+        view.aggregations.extend(every_function(
+            column,
+            Duration::from_mins(1),
+            Duration::from_secs(10),
+            Kind::Sliding,
+        ));
+        view.aggregations.extend(every_function(
+            column,
+            Duration::from_mins(5),
+            Duration::from_mins(5),
+            Kind::Tumbling,
+        ));
     }
     view
 }
