@@ -72,8 +72,8 @@ async fn write(app: &App, call: PushCall, principal: &Principal) -> Result<Respo
         .push(push)
         .await
         .map_err(|error| FeastError::of_store(&error, "df"))
-        .inspect_err(|error| tracing::debug!(?target, %principal, reason = error.message(), "push refused"))?;
-    tracing::debug!(?target, %principal, accepted, outdated, duplicate, too_late, "pushed");
+        .inspect_err(|error| tracing::debug!(to = ?target, %principal, reason = error.message(), "push refused"))?;
+    tracing::debug!(to = ?target, %principal, accepted, outdated, duplicate, too_late, "pushed");
     let mut response = json_bytes("null");
     let counts = format!("accepted={accepted}, outdated={outdated}, duplicate={duplicate}, too_late={too_late}");
     if let Ok(counts) = HeaderValue::from_str(&counts) {

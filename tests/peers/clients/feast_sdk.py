@@ -151,6 +151,10 @@ def timestamps():
     got = answer["results"][1]["event_timestamps"]
     check([datetime.fromisoformat(text.replace("Z", "+00:00")) for text in got],
           [NOW, datetime(1970, 1, 1, tzinfo=timezone.utc)], "event timestamps")
+    answer = requests.post(f"{URL}/get-online-features", timeout=60, json={
+        "features": ["pairs:score"], "entities": {"driver_id": [1], "line": ["a"]}}).json()
+    got = answer["results"][2]["event_timestamps"][0].replace("Z", "+00:00")
+    check(datetime.fromisoformat(got), NOW, "the event timestamp of a view whose column for it has another name")
 
 
 def errors(store):
