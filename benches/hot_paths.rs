@@ -91,6 +91,7 @@ fn wire(c: &mut Criterion) {
             outputs: vec![("y".to_owned(), Tensor::from_vec(vec![1, count], pixels(count)).unwrap())],
             timings: Timings::default(),
             cache: None,
+            features: Vec::new(),
         };
         let length = encode_response(&response, None, &format).unwrap().content_length();
         group.throughput(Throughput::Bytes(length as u64));

@@ -17,6 +17,7 @@ mod object;
 mod parameters;
 #[cfg(test)]
 mod roundtrip;
+mod used_features;
 mod wire;
 
 pub use decode::{DecodedRequest, ReplyFormat, Target, decode_request, parse_header_length};
