@@ -29,7 +29,10 @@ pub enum FeatureInputError {
     /// The caller does not say whose features.
     #[error(
         "model '{model}' needs {} to look up the features of its input(s) {}: send \"entities\": {{{}}} beside \"inputs\", \
-         or an input tensor of that name for each", quoted(keys), quoted(inputs), example(keys)
+         or an input tensor of that name for each",
+        quoted(keys),
+        quoted(inputs),
+        example(keys)
     )]
     MissingEntities {
         /// The model.

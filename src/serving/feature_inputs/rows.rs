@@ -80,9 +80,7 @@ fn settle(
             status: cell.status,
         }),
         Policy::Nan => Ok(UsedCell { value: None, source: ValueSource::Nan, ..*cell }),
-        Policy::Default(value) => {
-            Ok(UsedCell { value: Some(value.to_value()), source: ValueSource::Default, ..*cell })
-        }
+        Policy::Default(value) => Ok(UsedCell { value: Some(value.to_value()), source: ValueSource::Default, ..*cell }),
     }
 }
 
