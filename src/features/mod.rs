@@ -3,6 +3,7 @@
 //! What is acknowledged is in the journal, fsynced. The index answers reads, and can be rebuilt from snapshot and journal
 //! at any time.
 
+pub mod catalog;
 pub mod config;
 mod key;
 mod merge;
@@ -112,7 +113,7 @@ impl FeatureStore {
         let now_us = clock::unix_micros();
         let mut pushed = Pushed::default();
         for view in views {
-            for row in typed::rows(&view, &push.columns, now_us)? {
+            for row in typed::rows(&view, &push.columns, now_us, i64::MAX)? {
                 let key = self.shared.hash_key.of_row(view.id, &row);
                 let old = self.get(key)?;
                 let seq = old.as_ref().map_or(1, |old| old.seq + 1);

@@ -34,6 +34,11 @@ pub enum Kind {
     Tumbling,
 }
 
+/// Why the aggregates of one entity of `view` could take more room than a record has; `None` when they fit.
+pub fn state_limit_problem(_view: &FeatureView) -> Option<String> {
+    None
+}
+
 /// What came of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Added {

@@ -7,6 +7,7 @@ pub mod call;
 pub mod decode;
 pub mod encode;
 pub mod error;
+pub mod feast;
 pub mod fuzz;
 pub mod metadata;
 pub mod photograph;
