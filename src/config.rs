@@ -179,13 +179,14 @@ impl Config {
         if bindings.iter().all(|binding| binding.target().is_none()) {
             return Vec::new();
         }
-        let Ok(registry) = Registry::load(&self.features.views) else { return Vec::new() };
+        let FeaturesConfig { views, path, .. } = &self.features;
+        let Ok(registry) = Registry::load(views, path) else { return Vec::new() };
         let undeclared = |(index, binding): (usize, &BindingConfig)| {
             let (key, missing) = match binding.target()? {
                 PushTarget::View(name) => ("feature_view", registry.view(&name).err()),
                 PushTarget::Source(name) => ("push_source", registry.source(&name).err()),
             };
-            let problem = format!("{}: declare it in {}", missing?, self.features.views.display());
+            let problem = format!("{}: declare it in {}", missing?, views.display());
             Some((format!("mqtt.bindings[{index}].{key}"), problem))
         };
         bindings.iter().enumerate().filter_map(undeclared).collect()

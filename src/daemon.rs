@@ -217,10 +217,14 @@ async fn keep_reporting(device: DeviceIdentity, serving: &Serving, interval: Dur
     }
 }
 
-/// The serving core of a command line, without a feature store: that belongs to the daemon.
+/// The serving core of a command line, with a feature store that knows what is declared and has no values: those belong to
+/// the daemon.
 pub fn serving_alone(config: &Config, audit: AuditSink) -> Serving {
     let runtimes = Runtimes::new(config.runtimes.dir.clone());
-    serving(config, runtimes, FeatureStore::none(&config.features.views), audit)
+    let views = &config.features.views;
+    // Mistakes in the declarations are told where they matter, by the daemon and `config check`.
+    let registry = Registry::load(views, &config.features.path).unwrap_or_default();
+    serving(config, runtimes, FeatureStore::new(registry, views), audit)
 }
 
 /// The serving core over the configured repository.

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
+use serde_json::Value as Json;
 
 use super::config::BindingConfig;
 use super::extract::{BindingError, find, kind, parse};
 use crate::clock;
 use crate::features::online::{Columns, PushTarget};
 use crate::features::registry::Registry;
-use crate::features::value::ScalarType;
+use crate::features::value::Value;
 use crate::features::view::FeatureView;
 use crate::mqtt::fields::{FieldPath, InvalidPath};
 use crate::mqtt::topics::{InvalidTopic, TopicTemplate};
@@ -31,10 +31,11 @@ pub enum KeySource {
 
 /// Why a text is no source of a join key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "each holds why")]
 pub enum InvalidSource {
+    /// It should be a template.
     #[error(transparent)]
     Topic(#[from] InvalidTopic),
+    /// It should be a path.
     #[error(transparent)]
     Field(#[from] InvalidPath),
 }
@@ -121,7 +122,7 @@ pub fn entities(
 ) -> Result<Columns, BindingError> {
     let views: Vec<_> = registry.views().cloned().collect();
     if config.entities.values().all(|source| matches!(source, KeySource::Topic(_))) {
-        return entity_columns(config, &views, &[&Value::Null], origin);
+        return entity_columns(config, &views, &[&Json::Null], origin);
     }
     let document = parse("message", payload)?;
     let rows = rows(&document)?;
@@ -146,10 +147,10 @@ pub fn views_of(
 }
 
 /// An object is one row; an array of objects has a row in each.
-fn rows(document: &Value) -> Result<Vec<&Value>, BindingError> {
+fn rows(document: &Json) -> Result<Vec<&Json>, BindingError> {
     const EXPECTED: &str = "an object, or an array of objects";
     let rows = match document {
-        Value::Array(rows) => rows.iter().collect(),
+        Json::Array(rows) => rows.iter().collect(),
         row => vec![row],
     };
     let root = || "$".parse().map_err(|_| BindingError::Absent { what: "message", path: "$".into() });
@@ -165,11 +166,11 @@ fn rows(document: &Value) -> Result<Vec<&Value>, BindingError> {
 fn entity_columns(
     config: &BindingConfig,
     views: &[Arc<FeatureView>],
-    rows: &[&Value],
+    rows: &[&Json],
     origin: Origin<'_>,
 ) -> Result<Columns, BindingError> {
     let column = |(name, source): (&String, &KeySource)| {
-        let cells: Vec<Value> = match source {
+        let cells: Vec<Json> = match source {
             KeySource::Field(path) => {
                 rows.iter().map(|row| find("message", path, row).cloned()).collect::<Result<_, _>>()?
             }
@@ -177,7 +178,7 @@ fn entity_columns(
                 let text = template
                     .text(origin.captures, origin.device, config.model.as_ref().map(ModelName::as_str))
                     .map_err(|error| BindingError::Topic { reason: error.to_string() })?;
-                vec![typed(views, name, text); rows.len()]
+                vec![typed(views, name, text)?; rows.len()]
             }
         };
         Ok((name.clone(), cells))
@@ -185,55 +186,30 @@ fn entity_columns(
     config.entities.iter().map(column).collect()
 }
 
-/// A text of a topic as what the join key takes: a number if it takes numbers.
-fn typed(views: &[Arc<FeatureView>], name: &str, text: String) -> Value {
-    let keys = views.iter().flat_map(|view| &view.join_keys);
-    let numeric = keys
-        .filter(|key| &*key.name == name)
-        .any(|key| matches!(key.value_type, ScalarType::Int32 | ScalarType::Int64 | ScalarType::UnixTimestamp));
-    match text.parse::<i64>() {
-        Ok(number) if numeric => number.into(),
-        _ => text.into(),
-    }
+/// A text of a topic as what the join key takes.
+fn typed(views: &[Arc<FeatureView>], name: &str, text: String) -> Result<Json, BindingError> {
+    let mut keys = views.iter().flat_map(|view| &view.join_keys);
+    let Some(key) = keys.find(|key| &*key.name == name) else { return Ok(text.into()) };
+    let value = Value::from_text(key.value_type, &text);
+    value.map(|value| value.to_json()).map_err(|reason| BindingError::Topic { reason })
 }
 
 /// A cell for each row, null where a row has none; no column when no row has one.
 fn column<'v>(
     name: &str,
-    rows: &[&'v Value],
-    find: impl Fn(&'v Value) -> Option<&'v Value>,
-) -> Option<(String, Vec<Value>)> {
-    let cells: Vec<Option<&Value>> = rows.iter().map(|row| find(row)).collect();
+    rows: &[&'v Json],
+    find: impl Fn(&'v Json) -> Option<&'v Json>,
+) -> Option<(String, Vec<Json>)> {
+    let cells: Vec<Option<&Json>> = rows.iter().map(|row| find(row)).collect();
     let is_there = cells.iter().any(Option::is_some);
     is_there.then(|| (name.to_owned(), cells.into_iter().map(|cell| cell.cloned().unwrap_or_default()).collect()))
 }
 
 /// When a row happened: as it says, else when it came.
-fn event_time(config: &BindingConfig, field: &str, row: &Value, arrived_us: i64) -> Result<Value, BindingError> {
+fn event_time(config: &BindingConfig, field: &str, row: &Json, arrived_us: i64) -> Result<Json, BindingError> {
     let said = match &config.event_timestamp {
         Some(path) => Some(find("message", path, row)?),
         None => row.get(field).filter(|said| !said.is_null()),
     };
-    Ok(match said {
-        None => clock::rfc3339_micros(arrived_us).into(),
-        Some(Value::Number(number)) => match number.as_f64().and_then(from_epoch) {
-            Some(time_us) => clock::rfc3339_micros(time_us).into(),
-            None => Value::Number(number.clone()),
-        },
-        Some(other) => other.clone(),
-    })
-}
-
-/// Microseconds since the Unix epoch of a number as devices count: seconds, milliseconds, microseconds or nanoseconds, told
-/// by its size. Each unit's range begins in 1973 at the latest, and the next one's only after the year 5000.
-#[expect(clippy::cast_possible_truncation, reason = "each range ends far below the largest i64")]
-fn from_epoch(number: f64) -> Option<i64> {
-    let scale = match number.abs() {
-        size if size < 1e11 => 1e6,
-        size if size < 1e14 => 1e3,
-        size if size < 1e17 => 1.0,
-        size if size < 9e18 => 1e-3,
-        _ => return None,
-    };
-    Some((number * scale).round() as i64)
+    Ok(said.cloned().unwrap_or_else(|| clock::rfc3339_micros(arrived_us).into()))
 }
