@@ -10,7 +10,7 @@ in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
 nextest := $(shell command -v cargo-nextest)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-peers build run test test-peers test-quantize soak bench bench-peers clean
+.PHONY: help setup setup-test setup-peers setup-feast build run test test-peers test-quantize soak bench bench-peers clean
 .NOTPARALLEL:
 
 help: ## say what each target does
@@ -36,7 +36,10 @@ test: setup-test ## set up what the tests need, and run them all
 setup-peers: ## install the brokers and their clients that test-peers needs (as root, or by sudo)
 	@tests/peers/setup
 
-test-peers: setup-test setup-peers test-quantize ## run real clients, servers and brokers against Ledge (may need root)
+setup-feast: setup-test ## install Feast's SDK into .ledge/peers/feast (five minutes and 600 MB, once), for test-peers
+	$(PYTHON) benches/peers/fetch.py feast
+
+test-peers: setup-test setup-peers setup-feast test-quantize ## run real clients, servers and brokers against Ledge (may need root)
 	$(in_tests) $(if $(nextest),cargo nextest run --locked --test it clients,cargo test --locked --test it clients)
 	$(in_tests) $(if $(nextest),cargo nextest run --locked --test peers,cargo test --locked --test peers)
 

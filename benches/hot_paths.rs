@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use ledge::features::value::{ScalarType, Value, ValueType};
+use ledge::features::view::{Aggregation, FeatureView, Field, FieldId, Source, ViewId};
+use ledge::features::window::{Function, Kind, WindowState};
 use ledge::inference::backend::Runtime;
 use ledge::inference::batcher::{concat, split};
 use ledge::inference::queue::{Job, JobInputs, Queue, QueueLimits};
@@ -91,6 +94,7 @@ fn wire(c: &mut Criterion) {
             outputs: vec![("y".to_owned(), Tensor::from_vec(vec![1, count], pixels(count)).unwrap())],
             timings: Timings::default(),
             cache: None,
+            features: Vec::new(),
         };
         let length = encode_response(&response, None, &format).unwrap().content_length();
         group.throughput(Throughput::Bytes(length as u64));
@@ -174,5 +178,68 @@ fn batch(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, wire, hash, picture, queue, batch);
+/// Count, mean and maximum of the last hour by minutes.
+fn hourly() -> FeatureView {
+    let aggregation = |function| Aggregation {
+        name: format!("{function:?}").as_str().into(),
+        column: 0,
+        function,
+        time_window: Duration::from_hours(1),
+        slide_interval: Duration::from_mins(1),
+        kind: Kind::Sliding,
+        value_type: ValueType::Scalar(ScalarType::Float64),
+    };
+    FeatureView {
+        id: ViewId(0),
+        name: "view".into(),
+        description: String::new(),
+        entities: Vec::new(),
+        join_keys: Vec::new(),
+        fields: vec![Field {
+            id: FieldId(0),
+            name: "value".into(),
+            value_type: ValueType::Scalar(ScalarType::Float64),
+            optional: false,
+            description: String::new(),
+        }],
+        aggregations: [Function::Count, Function::Mean, Function::Max].map(aggregation).into(),
+        ttl: None,
+        lateness: Duration::from_mins(1),
+        source: Source { name: "source".into(), timestamp_field: "event_timestamp".into() },
+    }
+}
+
+/// The aggregates of an entity, from bytes and into bytes, as every push and read of it does.
+fn windows(c: &mut Criterion) {
+    let view = hourly();
+    let mut state = WindowState::default();
+    let values = |event: i64| vec![(FieldId(0), Value::Float64(event as f64 / 7.0))];
+    // An event a second for an hour and a half: 61 buckets, and 60 identities.
+    let events = 5400;
+    for event in 0..events {
+        state.add(&view, event * 1_000_000, &values(event));
+    }
+    let mut bytes = Vec::new();
+    state.encode(&mut bytes);
+    let mut group = c.benchmark_group("window of 60 steps");
+    group.throughput(Throughput::Bytes(bytes.len() as u64));
+    group.bench_function("add", |b| {
+        b.iter(|| {
+            let mut state = WindowState::decode(black_box(&bytes)).unwrap();
+            state.add(&view, events * 1_000_000, &values(events));
+            let mut into = Vec::with_capacity(bytes.len() + 16);
+            state.encode(&mut into);
+            into
+        });
+    });
+    group.bench_function("evaluate three", |b| {
+        b.iter(|| {
+            let state = WindowState::decode(black_box(&bytes)).unwrap();
+            [0, 1, 2].map(|at| state.evaluate(&view, at, events * 1_000_000))
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, wire, hash, picture, queue, batch, windows);
 criterion_main!(benches);

@@ -64,6 +64,13 @@ pub enum AuditEvent {
         /// Whether the call succeeded.
         ok: bool,
     },
+    /// Files of the feature store were found damaged. The log says which.
+    FeatureStoreDamaged,
+    /// A backup took the place of everything in the feature store.
+    FeatureStoreRestored {
+        /// How many records it has.
+        records: u64,
+    },
     /// A connection out of this box was opened.
     ConnectionOpened {
         /// `HOST:PORT`, as configured.

@@ -26,10 +26,17 @@ pub fn parse_micros(text: &str) -> Option<i64> {
     moment.map(jiff::Timestamp::as_microsecond)
 }
 
-/// Microseconds since the Unix epoch in RFC 3339 in UTC, as in `2026-01-01T00:00:00.5Z`: the fraction only where there is one.
+/// Microseconds since the Unix epoch in RFC 3339 in UTC, as in `2026-01-01T00:00:00.500Z`: no fraction, or one of three or
+/// six digits, as protobuf writes it. Python before 3.11 reads no other.
 pub fn rfc3339_micros(unix_micros: i64) -> String {
     let last = if unix_micros < 0 { jiff::Timestamp::MIN } else { jiff::Timestamp::MAX };
-    jiff::Timestamp::from_microsecond(unix_micros).unwrap_or(last).to_string()
+    let moment = jiff::Timestamp::from_microsecond(unix_micros).unwrap_or(last);
+    let digits = match moment.subsec_microsecond() {
+        0 => 0,
+        micros if micros % 1000 == 0 => 3,
+        _ => 6,
+    };
+    jiff::fmt::temporal::DateTimePrinter::new().precision(Some(digits)).timestamp_to_string(&moment)
 }
 
 /// Milliseconds since the Unix epoch in words: RFC 3339 in UTC, to the second, as in `2026-01-01T00:00:00Z`.
@@ -65,8 +72,14 @@ mod tests {
             assert_eq!(parse_micros(text), Some(1_795_222_800_000_000), "{text}");
         }
         assert_eq!(parse_micros("2026-11-21T01:00:00.000001"), Some(1_795_222_800_000_001));
-        assert_eq!(rfc3339_micros(1_795_222_800_500_000), "2026-11-21T01:00:00.5Z");
-        assert_eq!(rfc3339_micros(0), "1970-01-01T00:00:00Z");
+        for (micros, text) in [
+            (1_795_222_800_500_000, "2026-11-21T01:00:00.500Z"),
+            (1_795_222_800_000_001, "2026-11-21T01:00:00.000001Z"),
+            (-1, "1969-12-31T23:59:59.999999Z"),
+            (0, "1970-01-01T00:00:00Z"),
+        ] {
+            assert_eq!(rfc3339_micros(micros), text);
+        }
         for text in ["", "yesterday", "2026-13-01T00:00:00Z", "1795222800"] {
             assert_eq!(parse_micros(text), None, "{text}");
         }

@@ -11,9 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::egress::{Egress, EgressConfig, HostPort};
 use crate::features::config::FeaturesConfig;
+use crate::features::online::PushTarget;
+use crate::features::registry::Registry;
 use crate::http::config::HttpConfig;
 use crate::identity::device::DeviceConfig;
 use crate::inference::config::RuntimesConfig;
+use crate::mqtt::bindings::BindingConfig;
 use crate::mqtt::config::MqttConfig;
 use crate::repository::config::RepositoryConfig;
 use crate::serving::config::{QuotaConfig, ResponseCacheConfig, ServingConfig};
@@ -170,6 +173,25 @@ impl Config {
         problems
     }
 
+    /// Bindings that push to what is not declared. Declarations with mistakes are reported by themselves.
+    fn push_problems(&self) -> Vec<(String, String)> {
+        let bindings = &self.mqtt.bindings;
+        if bindings.iter().all(|binding| binding.target().is_none()) {
+            return Vec::new();
+        }
+        let FeaturesConfig { views, path, .. } = &self.features;
+        let Ok(registry) = Registry::load(views, path) else { return Vec::new() };
+        let undeclared = |(index, binding): (usize, &BindingConfig)| {
+            let (key, missing) = match binding.target()? {
+                PushTarget::View(name) => ("feature_view", registry.view(&name).err()),
+                PushTarget::Source(name) => ("push_source", registry.source(&name).err()),
+            };
+            let problem = format!("{}: declare it in {}", missing?, views.display());
+            Some((format!("mqtt.bindings[{index}].{key}"), problem))
+        };
+        bindings.iter().enumerate().filter_map(undeclared).collect()
+    }
+
     /// What is wrong although each value is well-formed: the key, and what to do about it.
     fn problems(&self) -> Vec<(String, String)> {
         let http = self.http.problems().into_iter().map(|(key, problem)| (format!("http.{key}"), problem));
@@ -179,6 +201,11 @@ impl Config {
             let HostPort { host, port } = &broker.at;
             Egress::check(&self.egress, &host.to_string(), *port).err().map(|how| ("mqtt.broker".to_owned(), how))
         });
-        http.chain(mqtt).chain(egress).chain(unreachable).chain(self.group_problems()).collect()
+        http.chain(mqtt)
+            .chain(egress)
+            .chain(unreachable)
+            .chain(self.group_problems())
+            .chain(self.push_problems())
+            .collect()
     }
 }

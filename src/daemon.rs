@@ -33,8 +33,9 @@ use crate::telemetry::machine::MachineMonitor;
 use crate::telemetry::messages::MessageStatistics;
 use crate::telemetry::process;
 
-/// Runs the daemon until it is told to stop. An error is the reason why it could not start or had to stop.
-pub fn run(config: Config) -> anyhow::Result<()> {
+/// Runs the daemon with the feature views of `registry` until it is told to stop. An error is the reason why it could not
+/// start or had to stop.
+pub fn run(config: Config, registry: Registry) -> anyhow::Result<()> {
     let mut builder = match config.control.threads {
         1 => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
@@ -46,19 +47,20 @@ pub fn run(config: Config) -> anyhow::Result<()> {
         .max_blocking_threads(process::usable_cores() + 4)
         .thread_name("control");
     let runtime = builder.build().context("the async runtime does not start")?;
-    let ended = runtime.block_on(serve(config));
+    let ended = runtime.block_on(serve(config, registry));
     // A photograph that is still being decoded, or a file system that hangs, must not hold up the end.
     runtime.shutdown_timeout(Duration::from_secs(1));
     ended
 }
 
-async fn serve(config: Config) -> anyhow::Result<()> {
+async fn serve(config: Config, registry: Registry) -> anyhow::Result<()> {
     let shutdown = Shutdown::default();
     let grace = config.shutdown.grace();
     // Signals first: one that comes while models load is a stop, not a kill.
     stop_on_signals(&shutdown)?;
-    let app = App::build(config).await?;
+    let app = App::build(config, registry).await?;
     let (audit, repository) = (app.audit.clone(), app.serving.repository().clone());
+    let features = app.serving.features().clone();
     // Apart from the other tasks: it writes what they record to their very end.
     let audit_writer = Shutdown::default();
     app.spawn(&shutdown, &audit_writer)?;
@@ -67,6 +69,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     audit.record(AuditEvent::Stopped);
     let drained = shutdown.drain(grace).await;
     let _ = tokio::time::timeout(LAST_STEPS, repository.unload_all(&Principal::Local)).await;
+    // After the calls in flight, so that what they push is written.
+    let _ = tokio::task::spawn_blocking(move || features.close()).await;
     drop((audit, repository));
     audit_writer.drain(LAST_STEPS).await;
     if !drained {
@@ -94,7 +98,7 @@ struct App {
 }
 
 impl App {
-    async fn build(config: Config) -> anyhow::Result<Self> {
+    async fn build(config: Config, registry: Registry) -> anyhow::Result<Self> {
         let device = device::load_or_create(&config.state.path, &config.device)?;
         tracing::info!(version = env!("CARGO_PKG_VERSION"), device = %device.id, "ledge starts");
         let listeners = Listeners::bind(&config.http).await?;
@@ -110,11 +114,14 @@ impl App {
         let cache = &config.runtimes.cache;
         std::fs::create_dir_all(cache)
             .with_context(|| format!("the cache folder {} cannot be made", cache.display()))?;
-        let registry = Registry::load(&config.features.views).map_err(|mistakes| {
-            let mistakes: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
-            anyhow::anyhow!(mistakes.join("; "))
-        })?;
-        let features = FeatureStore::new(registry, &config.features.views);
+        let folder = &config.features.path;
+        registry
+            .save(folder)
+            .with_context(|| format!("the feature store's catalog cannot be kept in {}", folder.display()))?;
+        if let views @ 1.. = registry.undeclared() {
+            tracing::warn!(views, "feature views are declared no more; their rows are kept until they expire");
+        }
+        let features = FeatureStore::open(&config.features, registry, audit.clone());
         let serving = serving(&config, runtimes, features, audit.clone());
         let egress = Egress::new(&config.egress, audit.clone());
         Ok(Self { config, audit, events, serving, readiness: Arc::default(), egress, device, listeners })
@@ -213,10 +220,14 @@ async fn keep_reporting(device: DeviceIdentity, serving: &Serving, interval: Dur
     }
 }
 
-/// The serving core of a command line, without a feature store: that belongs to the daemon.
+/// The serving core of a command line, with a feature store that knows what is declared and has no values: those belong to
+/// the daemon.
 pub fn serving_alone(config: &Config, audit: AuditSink) -> Serving {
     let runtimes = Runtimes::new(config.runtimes.dir.clone());
-    serving(config, runtimes, FeatureStore::none(&config.features.views), audit)
+    let views = &config.features.views;
+    // Mistakes in the declarations are told where they matter, by the daemon and `config check`.
+    let registry = Registry::load(views, &config.features.path).unwrap_or_default();
+    serving(config, runtimes, FeatureStore::without_values(registry, views), audit)
 }
 
 /// The serving core over the configured repository.

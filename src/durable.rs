@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Replaces the file at `path` by `content`.
@@ -9,12 +10,21 @@ use std::path::Path;
 /// When this returns `Ok`, the content survives a power cut. When it fails, the old file is still there, whole.
 /// The content goes to a temporary file in the same folder, is fsynced, renamed, and the folder is fsynced.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    replace_with(OpenOptions::new().write(true).create(true).truncate(true), path, content)
+}
+
+/// As [`replace`], for what only the owner of the file may read.
+pub fn replace_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    replace_with(OpenOptions::new().write(true).create(true).truncate(true).mode(0o600), path, content)
+}
+
+fn replace_with(options: &OpenOptions, path: &Path, content: &[u8]) -> io::Result<()> {
     let folder = parent(path);
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = folder.join(name);
     let written = (|| {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&temporary)?;
+        let mut file = options.open(&temporary)?;
         file.write_all(content)?;
         file.sync_all()?;
         rename(&temporary, path)
@@ -35,6 +45,18 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
 /// Makes created, renamed and removed names of `folder` survive a power cut.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
+}
+
+/// Creates a folder, and those above it, unless it is there. Its name survives a power cut.
+pub fn create_folder(folder: &Path) -> io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    create_folder(parent(folder))?;
+    match std::fs::create_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => sync_folder(parent(folder)),
+    }
 }
 
 fn parent(path: &Path) -> &Path {

@@ -88,6 +88,11 @@ name_type!(
     RegionName,
     "region"
 );
+name_type!(
+    /// The name of an entity, a join key, a feature view, a feature, a push source or a feature service.
+    FeatureName,
+    "name"
+);
 
 /// The version of a model: its numbered folder. Positive; no sign and no leading zero, as in Triton.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Fetches what Ledge is measured against, each into a virtual environment of its own: .ledge/peers/NAME.
+"""Fetches what Ledge is measured against or tested with, each into a virtual environment of its own: .ledge/peers/NAME.
 
-usage: python3 benches/peers/fetch.py [NAME...]      NAME: inprocess triton mlserver mosec; without one, all
+usage: python3 benches/peers/fetch.py [NAME...]      NAME: inprocess triton mlserver mosec feast; without one, all that are
+                                                     measured, which Feast is not
 
 Every wheel is pinned by version and hash (requirements/NAME.txt). Nothing of it is a dependency of Ledge, and nothing is
 written outside .ledge/peers. A peer that cannot be had here is said so with pip's words; the others are still fetched.
@@ -19,6 +20,7 @@ HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
 FOLDER = CHECKOUT / ".ledge" / "peers"
 NAMES = ("inprocess", "triton", "mlserver", "mosec")
+CLIENTS = ("feast",)  # what `make test-peers` runs against Ledge
 MINORS = (11, 12)  # what pin.py pins, the preferred one first
 
 
@@ -74,7 +76,7 @@ def fetch(name):
 
 
 def main(names):
-    unknown = [name for name in names if name not in NAMES]
+    unknown = [name for name in names if name not in NAMES + CLIENTS]
     if unknown:
         sys.exit(f"unknown: {', '.join(unknown)}\n{__doc__}")
     failed = []
@@ -87,8 +89,9 @@ def main(names):
         except Missing as missing:
             failed.append(name)
             print(f"    {name} is not to be had here: {missing}", file=sys.stderr)
-    # Ledge is measured against the others; without the runtime in-process there is nothing to print a ratio to.
-    return 1 if "inprocess" in failed else 0
+    # Ledge is measured against the others; without the runtime in-process there is nothing to print a ratio to. Without a
+    # client its tests cannot run.
+    return 1 if {"inprocess", *CLIENTS} & set(failed) else 0
 
 
 if __name__ == "__main__":

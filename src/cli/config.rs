@@ -5,6 +5,7 @@ use std::io::Write;
 use clap::{Args, Subcommand};
 
 use super::{BadConfiguration, Exit, Globals, Output};
+use crate::features::registry::Registry;
 use crate::toml_check::Mistake;
 
 /// The arguments of `ledge config`.
@@ -47,7 +48,12 @@ pub fn run(globals: &Globals, args: &ConfigArgs, out: &mut Output) -> anyhow::Re
 }
 
 fn check(globals: &Globals, json: bool, out: &mut Output) -> anyhow::Result<Exit> {
-    let mistakes = globals.sources().load().err().unwrap_or_default();
+    let checked = globals.sources().load().and_then(|loaded| {
+        // Where the views are is known only without a mistake before.
+        let features = &loaded.config.features;
+        Registry::load(&features.views, &features.path)
+    });
+    let mistakes = checked.err().unwrap_or_default();
     if json {
         let places: Vec<_> = mistakes.iter().map(to_json).collect();
         writeln!(out, "{:#}", serde_json::json!({ "ok": mistakes.is_empty(), "mistakes": places }))?;

@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{Config, Loaded, Sources};
+use crate::features::registry::Registry;
 use crate::toml_check::Mistake;
 
 pub use output::Output;
@@ -165,6 +166,11 @@ impl Globals {
     pub fn load_config(&self) -> anyhow::Result<Config> {
         Ok(self.load()?.config)
     }
+}
+
+/// The feature views that a configuration leads to; every mistake in them is a [`BadConfiguration`].
+fn load_registry(config: &Config) -> Result<Registry, BadConfiguration> {
+    Registry::load(&config.features.views, &config.features.path).map_err(BadConfiguration)
 }
 
 /// Every mistake in the configuration. Ends the process with exit code 78.

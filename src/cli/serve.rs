@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Exit, Globals, Output};
+use super::{Exit, Globals, Output, load_registry};
 use crate::daemon;
 use crate::telemetry::logging;
 
@@ -19,7 +19,8 @@ Examples:
 /// Runs the verb: the daemon, until it is told to stop.
 pub fn run(globals: &Globals, _: &ServeArgs, _: &mut Output) -> anyhow::Result<Exit> {
     let config = globals.load_config()?;
+    let registry = load_registry(&config)?;
     logging::init(&config.log)?;
-    daemon::run(config)?;
+    daemon::run(config, registry)?;
     Ok(Exit::Success)
 }

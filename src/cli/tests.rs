@@ -120,8 +120,8 @@ fn bindings_are_listed_with_what_keeps_them_from_working() {
     let lines: Vec<Vec<&str>> =
         text.lines().map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()).collect();
     assert_eq!(lines[0], ["No broker is set (mqtt.broker), so nothing is subscribed to."]);
-    assert_eq!(lines[2].join("|"), "cameras/+|cameras/+|detect/3|seen/{1} ($.labels[0])|the message|2/s|1 retain");
-    assert_eq!(lines[3].join("|"), "old|scales (shared)|detect/2|x|x = $.kg|-|0");
+    assert_eq!(lines[2].join("|"), "cameras/+|cameras/+|-|detect/3|seen/{1} ($.labels[0])|the message|2/s|1 retain");
+    assert_eq!(lines[3].join("|"), "old|scales (shared)|-|detect/2|x|x = $.kg|-|0");
     assert_eq!(lines[4], ["problem: version 2 of detect is not served"]);
     assert!(lines[6][0].starts_with("problem: there is no gone in /"), "{text}");
 

@@ -1,6 +1,8 @@
 //! What a pushed row makes of an entity's record. Pure: the same rows in the same order make the same record, so that the
 //! journal can be replayed, and replaying what is in the record already changes nothing.
 
+use std::time::Duration;
+
 use super::record::{Record, Row};
 use super::view::FeatureView;
 use super::window::{Added, Damaged, WindowState};
@@ -20,8 +22,14 @@ pub enum Merged {
 
 /// Merges the row of journal entry `seq` into what there was. `None` leaves the record as it is.
 ///
-/// Of two rows the one with the later event counts; of two for the same moment the one that was pushed later. A record
-/// that has the entry in it already is left alone. `keep_us` is how long a row is kept after its ttl has passed.
+/// Of two rows the one with the later event counts; of two for the same moment the one that was pushed later. An older row
+/// still enters the aggregates, within the view's lateness, and then the record has its entry as well. A row that the
+/// aggregates refuse is no news of the entity either: it came before, or is older than the newest one, or of its moment
+/// when so much was that nobody knows any more whether it came before.
+///
+/// A record that has the entry in it already is left alone. Entries behind the last one that is in it were refused, and are
+/// refused again for the same reasons when the journal is replayed. `keep_us` is how long a row is kept after its ttl has
+/// passed.
 pub fn merge(
     view: &FeatureView,
     old: Option<&Record>,
@@ -32,35 +40,33 @@ pub fn merge(
     if old.is_some_and(|old| old.seq >= seq) {
         return Ok((None, Merged::Duplicate));
     }
-    let newest = old.is_none_or(|old| row.event_us >= old.row.event_us);
-    let (windows, merged) = if view.aggregations.is_empty() {
-        (Vec::new(), if newest { Merged::Accepted } else { Merged::Outdated })
+    let older = old.filter(|old| row.event_us < old.row.event_us);
+    let mut windows = Vec::new();
+    if view.aggregations.is_empty() {
+        if older.is_some() {
+            return Ok((None, Merged::Outdated));
+        }
     } else {
         let mut state = old.map_or_else(|| Ok(WindowState::default()), |old| WindowState::decode(&old.windows))?;
-        let merged = match state.add(view, row.event_us, &row.values) {
-            Added::New => Merged::Accepted,
-            Added::Duplicate => Merged::Duplicate,
-            Added::TooLate => Merged::TooLate,
-        };
-        let mut bytes = Vec::new();
-        state.encode(&mut bytes);
-        (bytes, merged)
-    };
-    if merged != Merged::Accepted {
-        return Ok((None, merged));
+        match state.add(view, row.event_us, &row.values) {
+            Added::New => state.encode(&mut windows),
+            Added::Duplicate => return Ok((None, Merged::Duplicate)),
+            Added::TooLate => return Ok((None, Merged::TooLate)),
+        }
     }
-    let row = match old {
-        Some(old) if !newest => old.row.clone(),
-        _ => row.clone(),
-    };
-    let purge_us = purge_us(view, row.event_us, keep_us);
-    Ok((Some(Record { seq, purge_us, row, windows }), merged))
+    let newest = older.map_or(row, |old| &old.row).clone();
+    let purge_us = purge_us(view, newest.event_us, keep_us);
+    Ok((Some(Record { seq, purge_us, row: newest, windows }), Merged::Accepted))
 }
 
-/// When a row may be removed. Its aggregates are over by then.
+/// When a row may be removed. Its aggregates are over by then: a window that has its moment ends within twice its length.
 fn purge_us(view: &FeatureView, event_us: i64, keep_us: i64) -> i64 {
-    let Some(ttl) = view.ttl_us() else { return i64::MAX };
-    let windows = view.aggregations.iter().map(|aggregation| aggregation.time_window * 2 + view.lateness).max();
-    let windows = windows.map_or(0, |longest| i64::try_from(longest.as_micros()).unwrap_or(i64::MAX));
-    event_us.saturating_add(ttl.max(windows)).saturating_add(keep_us)
+    let Some(ttl_us) = view.ttl_us() else { return i64::MAX };
+    let longest = view.aggregations.iter().map(|aggregation| aggregation.time_window).max();
+    let windows = longest.map_or(Duration::ZERO, |longest| longest.saturating_mul(2).saturating_add(view.lateness));
+    let windows_us = i64::try_from(windows.as_micros()).unwrap_or(i64::MAX);
+    event_us.saturating_add(ttl_us.max(windows_us)).saturating_add(keep_us)
 }
+
+#[cfg(test)]
+mod tests;

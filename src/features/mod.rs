@@ -3,30 +3,61 @@
 //! What is acknowledged is in the journal, fsynced. The index answers reads, and can be rebuilt from snapshot and journal
 //! at any time.
 
+pub mod catalog;
 pub mod config;
+mod engine;
+pub mod journal;
+pub mod fuzz;
 mod key;
 mod merge;
 pub mod online;
+mod reading;
 mod record;
 pub mod registry;
+pub mod snapshot;
+pub mod statistics;
+mod store;
 mod typed;
 pub mod value;
 pub mod view;
 pub mod window;
 mod wire;
 
-use std::collections::HashMap;
-use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use crate::audit_event::AuditSink;
 use crate::clock;
-use key::{HashKey, IndexKey};
-use merge::Merged;
-use online::{Cell, FeatureColumn, FeatureError, FieldStatus, OnlineFeatures, OnlineRequest, Push, PushTarget, Pushed};
-use record::Record;
+use config::FeaturesConfig;
+use engine::files::Files;
+use engine::upkeep::{Job, Upkeep};
+use engine::writer::{Command, Incoming, Writer};
+use engine::{Engine, State};
+use journal::Journal;
+use online::{FeatureError, OnlineFeatures, OnlineRequest, Push, PushTarget, Pushed};
 use registry::Registry;
-use view::{Feature, FeatureIndex};
-use window::WindowState;
+use statistics::{Counters, FeatureStatistics, ViewStatistics};
+use view::FeatureView;
+
+/// Event times are held against this box's clock only when that was set: before 2026 it was not.
+const CLOCK_IS_SET_US: i64 = 1_767_225_600_000_000;
+
+/// The journal's segments, so that the room of what a snapshot has comes free bit by bit.
+const SEGMENT_BYTES: u64 = 32 << 20;
+
+/// The most bytes of a row in a view with aggregates; they take the rest of the record.
+const MAX_ROW_BESIDE_WINDOWS: usize = 4 << 10;
+
+/// How long the store may take to write what waits and to close.
+const CLOSING: Duration = Duration::from_secs(8);
 
 /// A handle to the feature store. Clones share it.
 #[derive(Debug, Clone)]
@@ -36,122 +67,265 @@ pub struct FeatureStore {
 
 #[derive(Debug)]
 struct Shared {
-    registry: Arc<Registry>,
+    config: FeaturesConfig,
+    audit: AuditSink,
+    registry: ArcSwap<Registry>,
+    /// Made when the first view is declared; or why it cannot be used until the next start.
+    opened: OnceLock<Result<Opened, String>>,
     folder: Arc<str>,
-    hash_key: HashKey,
-    rows: Mutex<HashMap<IndexKey, Vec<u8>>>,
+}
+
+#[derive(Debug)]
+struct Opened {
+    engine: Arc<Engine>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Keeps other daemons out.
+    _lock: File,
 }
 
 impl FeatureStore {
-    /// A store of what `registry` declares.
-    pub fn new(registry: Registry, views: &Path) -> Self {
-        let folder = views.display().to_string().into();
-        let hash_key = HashKey::new([7; 32]);
-        Self { shared: Arc::new(Shared { registry: registry.into(), folder, hash_key, rows: Mutex::default() }) }
+    /// A store of what `registry` declares. Its files are opened and checked by threads of its own; until that is done reads
+    /// say that it is not ready. Without a view there is neither a file nor a thread.
+    pub fn open(config: &FeaturesConfig, registry: Registry, audit: AuditSink) -> Self {
+        let store = Self::without_files(config, registry, audit);
+        store.open_if_declared();
+        store
     }
 
-    /// None: every call is told that nothing is declared in `views`.
-    pub fn none(views: &Path) -> Self {
-        Self::new(Registry::default(), views)
+    /// What is declared, without values: those belong to the daemon.
+    pub fn without_values(registry: Registry, views: &Path) -> Self {
+        let config = FeaturesConfig { views: views.to_owned(), ..FeaturesConfig::default() };
+        Self::without_files(&config, registry, AuditSink::channel().0)
+    }
+
+    fn without_files(config: &FeaturesConfig, registry: Registry, audit: AuditSink) -> Self {
+        let folder = config.views.display().to_string().into();
+        let (config, registry) = (config.clone(), ArcSwap::from_pointee(registry));
+        Self { shared: Arc::new(Shared { config, audit, registry, opened: OnceLock::new(), folder }) }
+    }
+
+    fn open_if_declared(&self) {
+        let registry = self.shared.registry.load_full();
+        if registry.is_empty() {
+            return;
+        }
+        self.shared.opened.get_or_init(|| {
+            Opened::new(&self.shared.config, registry, self.shared.audit.clone()).inspect_err(|reason| {
+                tracing::error!(reason, "the feature store cannot be opened; models are served without it");
+            })
+        });
+    }
+
+    /// Takes what is declared now. What was declared before and is no more keeps its rows until they expire.
+    pub fn reload(&self, registry: Registry) {
+        let registry = Arc::new(registry);
+        self.shared.registry.store(registry.clone());
+        if let Some(Ok(opened)) = self.shared.opened.get() {
+            opened.engine.registry.store(registry);
+        }
+        self.open_if_declared();
     }
 
     /// What is declared.
     pub fn registry(&self) -> Arc<Registry> {
-        self.shared.registry.clone()
+        self.shared.registry.load_full()
     }
 
-    /// What is declared, when anything is.
-    fn declared(&self) -> Result<Arc<Registry>, FeatureError> {
-        let registry = self.registry();
-        if registry.is_empty() {
-            Err(FeatureError::Disabled { folder: self.shared.folder.clone() })
-        } else {
-            Ok(registry)
+    /// Writes what waits, and closes the files. No call is answered afterwards.
+    pub fn close(&self) {
+        let Some(Ok(opened)) = self.shared.opened.get() else { return };
+        let until = Instant::now() + CLOSING;
+        let _ = opened.engine.jobs.send(Job::Stop);
+        let mut command = Command::Close;
+        while let Err(tokio::sync::mpsc::error::TrySendError::Full(again)) = opened.engine.commands.try_send(command) {
+            command = again;
+            thread::park_timeout(Duration::from_millis(1));
+        }
+        for thread in opened.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            while !thread.is_finished() && Instant::now() < until {
+                thread::park_timeout(Duration::from_millis(1));
+            }
+            if !thread.is_finished() {
+                tracing::warn!("the feature store did not close in time; the next start checks it");
+            }
+        }
+    }
+
+    fn engine(&self) -> Result<&Arc<Engine>, FeatureError> {
+        match self.shared.opened.get() {
+            None if self.shared.registry.load().is_empty() => {
+                Err(FeatureError::Disabled { folder: self.shared.folder.clone() })
+            }
+            None => Err(FeatureError::Unavailable { reason: "its values belong to the daemon".into() }),
+            Some(Err(reason)) => Err(FeatureError::Unavailable { reason: reason.clone() }),
+            Some(Ok(opened)) => Ok(&opened.engine),
         }
     }
 
     /// Reads features of entities. Every feature has a cell for every entity, with a status.
     pub async fn get_online_features(&self, request: OnlineRequest) -> Result<OnlineFeatures, FeatureError> {
-        let registry = self.declared()?;
-        let features = registry.select(&request.selection)?;
-        let now_us = clock::unix_micros();
-        let mut views: Vec<&Arc<view::FeatureView>> = Vec::new();
-        for feature in &features {
-            if !views.iter().any(|view| view.id == feature.view.id) {
-                views.push(&feature.view);
-            }
+        let engine = self.engine()?;
+        let read = reading::Plan::new(engine, request)?;
+        if read.is_brief(engine) {
+            return read.answer(engine);
         }
-        let mut records = HashMap::new();
-        for view in &views {
-            let entities = typed::entities(view, &request.entities)?;
-            let found: Result<Vec<_>, FeatureError> =
-                entities.iter().map(|entity| self.get(self.shared.hash_key.index_key(view.id, entity))).collect();
-            records.insert(view.id, found?);
-        }
-        let is_key = |name: &str| views.iter().any(|view| view.join_keys.iter().any(|key| &*key.name == name));
-        let join_keys = request.entities.iter().filter(|(name, _)| is_key(name)).cloned().collect();
-        let columns = features
-            .into_iter()
-            .map(|feature| {
-                let rows = records.get(&feature.view.id).map_or(&[][..], Vec::as_slice);
-                let cells = rows.iter().map(|record| cell(&feature, record.as_ref(), now_us)).collect();
-                FeatureColumn { feature, cells }
-            })
-            .collect();
-        Ok(OnlineFeatures { join_keys, columns })
+        let engine = engine.clone();
+        let reading = tokio::task::spawn_blocking(move || read.answer(&engine));
+        reading.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
     }
 
-    /// Writes rows. When this returns `Ok`, every row survives a power cut; otherwise none is there.
-    #[expect(clippy::unused_async, reason = "in memory for now")]
+    /// Writes rows. When this returns `Ok`, every row survives a power cut and is seen by the reads that come after;
+    /// otherwise none is there, unless the power went before this could tell.
     pub async fn push(&self, push: Push) -> Result<Pushed, FeatureError> {
-        let registry = self.declared()?;
-        let views = match &push.target {
-            PushTarget::Source(name) => registry.source(name)?,
-            PushTarget::View(name) => vec![registry.view(name)?.clone()],
-        };
-        let now_us = clock::unix_micros();
-        let mut pushed = Pushed::default();
-        for view in views {
-            for row in typed::rows(&view, &push.columns, now_us)? {
-                let key = self.shared.hash_key.of_row(view.id, &row);
-                let old = self.get(key)?;
-                let seq = old.as_ref().map_or(1, |old| old.seq + 1);
-                let (record, merged) = merge::merge(&view, old.as_ref(), &row, seq, 0)
-                    .map_err(|error| FeatureError::NotWritten { reason: error.to_string() })?;
-                match merged {
-                    Merged::Accepted => pushed.accepted += 1,
-                    Merged::Outdated => pushed.outdated += 1,
-                    Merged::Duplicate => pushed.duplicate += 1,
-                    Merged::TooLate => pushed.too_late += 1,
-                }
-                if let Some(record) = record {
-                    let mut rows = self.shared.rows.lock().unwrap_or_else(PoisonError::into_inner);
-                    rows.insert(key, record.encode(&key));
-                }
-            }
+        let engine = self.engine()?;
+        let rows = incoming(engine, &push)?;
+        if rows.is_empty() {
+            return Ok(Pushed::default());
         }
-        Ok(pushed)
+        let (reply, answer) = oneshot::channel();
+        let sent = engine.commands.try_send(Command::Push { rows, reply });
+        sent.map_err(|error| match error {
+            tokio::sync::mpsc::error::TrySendError::Full(_) => {
+                Counters::count(&engine.counters.refused_overload);
+                FeatureError::Overloaded { waiting: engine::QUEUE }
+            }
+            tokio::sync::mpsc::error::TrySendError::Closed(_) => {
+                FeatureError::Unavailable { reason: State::Closed.reason() }
+            }
+        })?;
+        answer.await.map_err(|_| FeatureError::Unavailable { reason: State::Closed.reason() })?
     }
 
-    fn get(&self, key: IndexKey) -> Result<Option<Record>, FeatureError> {
-        let rows = self.shared.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        let record = rows.get(&key).map(|bytes| Record::decode(&key, bytes)).transpose();
-        record.map_err(|error| FeatureError::Unavailable { reason: error.to_string() })
+    /// Takes a snapshot, so that a start after a crash has less to read.
+    pub async fn snapshot(&self) -> Result<(), FeatureError> {
+        let (reply, answer) = oneshot::channel();
+        self.upkeep(Job::Snapshot { reply }, answer).await
+    }
+
+    /// Builds the index anew in less room; the bytes it took before, and takes now.
+    pub async fn compact(&self) -> Result<(u64, u64), FeatureError> {
+        let (reply, answer) = oneshot::channel();
+        self.upkeep(Job::Compact { reply }, answer).await
+    }
+
+    async fn upkeep<T>(&self, job: Job, answer: oneshot::Receiver<Result<T, FeatureError>>) -> Result<T, FeatureError> {
+        let closed = || FeatureError::Unavailable { reason: State::Closed.reason() };
+        self.engine()?.jobs.send(job).map_err(|_| closed())?;
+        answer.await.map_err(|_| closed())?
+    }
+
+    /// What it counts; `None` without a store.
+    pub fn statistics(&self) -> Option<FeatureStatistics> {
+        let engine = self.engine().ok()?;
+        let registry = engine.registry.load();
+        let counters = &engine.counters;
+        let views = counters.with_views(|views| {
+            let view = |view: &Arc<FeatureView>| {
+                let found = views.get(&view.id).copied().unwrap_or_default();
+                let (rows, newest_us, pushed) = (found.rows, found.newest_us, found.pushed);
+                ViewStatistics { view: view.name.to_string(), rows, newest_us, pushed }
+            };
+            registry.views().map(view).collect()
+        });
+        Some(FeatureStatistics {
+            state: engine.state.load().as_str(),
+            views,
+            reads: counters.reads.load(Relaxed),
+            cells: counters.cells(),
+            groups: counters.groups.load(Relaxed),
+            refused_disk_full: counters.refused_disk_full.load(Relaxed),
+            refused_overload: counters.refused_overload.load(Relaxed),
+            not_written: counters.not_written.load(Relaxed),
+            purged: counters.purged.load(Relaxed),
+            rebuilds: counters.rebuilds.load(Relaxed),
+            damage_found: counters.damage_found.load(Relaxed),
+            journal_bytes: counters.journal_bytes.load(Relaxed),
+            index_bytes: counters.index_bytes.load(Relaxed),
+            snapshot_bytes: counters.snapshot_bytes.load(Relaxed),
+            snapshot_created_ms: counters.snapshot_created_ms.load(Relaxed),
+            journal_next_seq: counters.journal_next_seq.load(Relaxed),
+            last_recovery_us: counters.last_recovery_us.load(Relaxed),
+        })
+    }
+
+    /// Where the store lies.
+    pub fn folder(&self) -> PathBuf {
+        self.shared.config.path.clone()
     }
 }
 
-/// One feature out of a record.
-fn cell(feature: &Feature, record: Option<&Record>, now_us: i64) -> Cell {
-    let Some(record) = record else { return Cell { value: None, status: FieldStatus::NotFound, event_us: 0 } };
-    let event_us = record.row.event_us;
-    let expired = feature.view.ttl_us().is_some_and(|ttl| event_us.saturating_add(ttl) < now_us);
-    let value = match feature.index {
-        _ if expired => return Cell { value: None, status: FieldStatus::OutsideMaxAge, event_us },
-        FeatureIndex::Field(at) => feature.view.fields.get(at).and_then(|field| record.row.value(field.id)).cloned(),
-        FeatureIndex::Aggregation(at) => {
-            WindowState::decode(&record.windows).ok().and_then(|state| state.evaluate(&feature.view, at, now_us))
+/// The views that a push is for.
+fn targets(registry: &Registry, push: &Push) -> Result<Vec<Arc<FeatureView>>, FeatureError> {
+    match &push.target {
+        PushTarget::Source(name) => registry.source(name),
+        PushTarget::View(name) => Ok(vec![registry.view(name)?.clone()]),
+    }
+}
+
+/// The rows of a push, as the writer takes them.
+fn incoming(engine: &Engine, push: &Push) -> Result<Vec<Incoming>, FeatureError> {
+    let now_us = clock::unix_micros();
+    let ahead = i64::try_from(engine.config.max_ahead_s).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+    let latest_us = if now_us < CLOCK_IS_SET_US { i64::MAX } else { now_us.saturating_add(ahead) };
+    let mut incoming = Vec::new();
+    for view in targets(&engine.registry.load(), push)? {
+        let most = if view.aggregations.is_empty() { record::MAX_ROW } else { MAX_ROW_BESIDE_WINDOWS };
+        for (at, row) in typed::rows(&view, &push.columns, now_us, latest_us)?.into_iter().enumerate() {
+            let bytes = Bytes::from(row.encode());
+            if bytes.len() > most {
+                let view = view.name.to_string();
+                return Err(FeatureError::TooLarge { view, row: at, bytes: bytes.len(), most });
+            }
+            if let Some(problem) = window::value_problem(&view, &row.values) {
+                return Err(FeatureError::Columns { reason: format!("row {at}: {problem}") });
+            }
+            let key = engine.hash_key.of_row(view.id, &row);
+            incoming.push(Incoming { view: view.clone(), key, row, bytes });
         }
-    };
-    let status = if value.is_some() { FieldStatus::Present } else { FieldStatus::NullValue };
-    Cell { value, status, event_us }
+    }
+    Ok(incoming)
+}
+
+impl Opened {
+    fn new(config: &FeaturesConfig, registry: Arc<Registry>, audit: AuditSink) -> Result<Self, String> {
+        let told = |error: &dyn std::fmt::Display| format!("{}: {error}", config.path.display());
+        let files = Files::new(&config.path).map_err(|error| told(&error))?;
+        let lock = files.lock().map_err(|error| told(&error))?;
+        let (hash_key, _) = files.hash_key().map_err(|error| told(&error))?;
+        let snapshots = snapshot::list(files.folder()).map_err(|error| told(&error))?;
+        let least_seq = snapshots.first().map_or(1, |(replay_from, _)| *replay_from);
+        let opened = Journal::open(&files.journal(), SEGMENT_BYTES, least_seq).map_err(|error| told(&error))?;
+        let (commands, receiver) = tokio::sync::mpsc::channel(engine::QUEUE);
+        let (jobs, waiting) = mpsc::channel();
+        let engine = Arc::new(Engine {
+            config: config.clone(),
+            files,
+            registry: ArcSwap::new(registry),
+            hash_key,
+            state: ArcSwap::from_pointee(State::Opening),
+            counters: Counters::default(),
+            audit,
+            commands,
+            jobs,
+        });
+        for damage in &opened.report.damage {
+            engine.alarm("the journal of the feature store is damaged", &damage.to_string());
+        }
+        if opened.report.cut_off > 0 {
+            tracing::info!(
+                bytes = opened.report.cut_off,
+                "the end of the journal, not acknowledged to anybody, was cut off"
+            );
+        }
+        let writer = Writer::new(engine.clone(), opened.journal);
+        let upkeep = Upkeep::new(engine.clone());
+        let _ = engine.jobs.send(Job::Open);
+        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| thread::Builder::new().name(name.into()).spawn(work);
+        let threads = [
+            spawn("features", Box::new(move || writer.run(receiver))),
+            spawn("features-upkeep", Box::new(move || upkeep.run(&waiting))),
+        ];
+        let threads: Result<Vec<_>, _> = threads.into_iter().collect();
+        Ok(Self { engine, threads: Mutex::new(threads.map_err(|error| told(&error))?), _lock: lock })
+    }
 }

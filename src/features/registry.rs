@@ -1,84 +1,120 @@
-//! The declared entities, feature views and feature services: `feature_views.d/*.toml`.
+//! The declared entities, feature views and feature services: `feature_views.d/*.toml`, with the numbers that the store's
+//! [`Catalog`] gives them.
 
-use std::collections::BTreeMap;
+mod declared;
+mod duration;
+mod file;
+mod view_check;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use serde::Deserialize;
-
+use super::catalog::{Catalog, Conflict};
 use super::online::{FeatureError, Selection};
-use super::value::{ScalarType, ValueType};
-use super::view::{Feature, FeatureIndex, FeatureService, FeatureView, Field, FieldId, JoinKey, Source, ViewId};
-use crate::toml_check::{self, Mistake};
+use super::view::{Feature, FeatureIndex, FeatureService, FeatureView, ViewId};
+use crate::toml_check::Mistake;
+use declared::Declared;
+use file::Sources;
 
 /// What is declared.
 #[derive(Debug, Clone, Default)]
 pub struct Registry {
-    views: BTreeMap<Arc<str>, Arc<FeatureView>>,
-    services: BTreeMap<Arc<str>, Arc<FeatureService>>,
+    views: BTreeMap<Arc<str>, Known>,
+    by_id: HashMap<ViewId, Arc<FeatureView>>,
+    sources: HashMap<Arc<str>, Vec<Arc<FeatureView>>>,
+    services: BTreeMap<Arc<str>, (Arc<FeatureService>, Vec<Feature>)>,
+    catalog: Catalog,
+    /// Whether the store has another catalog, or one with a damaged copy.
+    unsaved: bool,
+}
+
+/// A view, and where its features are.
+#[derive(Debug, Clone)]
+struct Known {
+    view: Arc<FeatureView>,
+    features: HashMap<Arc<str>, FeatureIndex>,
+}
+
+impl Known {
+    fn new(view: FeatureView) -> Self {
+        let features = view.feature_names().filter_map(|name| Some((name.clone(), view.feature(name)?))).collect();
+        Self { view: Arc::new(view), features }
+    }
+
+    fn all(&self) -> impl Iterator<Item = Feature> {
+        let columns = (0..self.view.fields.len()).map(FeatureIndex::Field);
+        let aggregates = (0..self.view.aggregations.len()).map(FeatureIndex::Aggregation);
+        columns.chain(aggregates).map(|index| Feature { view: self.view.clone(), index })
+    }
 }
 
 impl Registry {
-    /// Reads every `*.toml` of `folder`; a folder that does not exist declares nothing.
-    pub fn load(folder: &Path) -> Result<Self, Vec<Mistake>> {
-        let mut registry = Self::default();
-        let Ok(entries) = std::fs::read_dir(folder) else { return Ok(registry) };
-        for entry in entries.flatten() {
-            let path = entry.path();
-            if path.extension().is_none_or(|extension| extension != "toml") {
-                continue;
-            }
-            let source = path.display().to_string();
-            let text = std::fs::read_to_string(&path).map_err(|error| vec![Mistake::new(&source, "", error)])?;
-            registry.add(toml_check::parse(&source, &text)?);
+    /// Reads every `*.toml` of `views`, a folder that does not exist declaring nothing, and the catalog of the store in
+    /// `store`; or reports every mistake in all of them. Nothing is written.
+    pub fn load(views: &Path, store: &Path) -> Result<Self, Vec<Mistake>> {
+        let read = Sources::read(views);
+        let (catalog, whole, lost) = match Catalog::read(store) {
+            Ok((catalog, whole)) => (catalog, whole, None),
+            Err(error) => (Catalog::default(), true, Some(Mistake::new(store.display().to_string(), "", error))),
+        };
+        match (Self::build(&read, catalog), lost) {
+            (Err(mistakes), lost) => Err(mistakes.into_iter().chain(lost).collect()),
+            // Without a view nobody asks for the catalog.
+            (Ok(registry), Some(lost)) if !registry.is_empty() => Err(vec![lost]),
+            (Ok(registry), _) => Ok(Self { unsaved: registry.unsaved || !whole, ..registry }),
         }
+    }
+
+    /// What is read from one text, for a store that has nothing in it yet.
+    #[cfg(test)]
+    pub fn of(text: &str) -> Self {
+        let mut read = Sources::default();
+        read.add("views.toml".into(), text);
+        Self::build(&read, Catalog::default()).expect("the declarations of a test are right")
+    }
+
+    fn build(read: &Sources, mut catalog: Catalog) -> Result<Self, Vec<Mistake>> {
+        let Declared { views, services, mut mistakes, .. } = Declared::check(read);
+        let generation = catalog.generation();
+        let mut registry = Self::default();
+        for (mut view, place, field_places) in views {
+            for conflict in catalog.admit(&mut view).err().unwrap_or_default() {
+                let at = match &conflict {
+                    Conflict::FieldType { index, .. } => field_places.get(*index).map(|field| field.at("dtype")),
+                    Conflict::JoinKeys { .. } => Some(place.at("entities")),
+                    Conflict::Exhausted { .. } => None,
+                };
+                mistakes.push(at.as_ref().unwrap_or(&place).mistake(conflict));
+            }
+            registry.add_view(view);
+        }
+        for service in services {
+            registry.add_service(service);
+        }
+        mistakes.extend_from_slice(&read.mistakes);
+        if !mistakes.is_empty() {
+            // The files are read in the order of their names.
+            mistakes.sort_by(|one, other| (&one.source, one.line).cmp(&(&other.source, other.line)));
+            return Err(mistakes);
+        }
+        registry.unsaved = catalog.generation() != generation;
+        registry.catalog = catalog;
         Ok(registry)
     }
 
-    fn add(&mut self, file: File) {
-        for view in file.feature_view {
-            let id = ViewId(u32::try_from(self.views.len()).unwrap_or(0));
-            let name: Arc<str> = view.name.as_str().into();
-            let keys = file.entity.iter().filter(|entity| view.entities.contains(&entity.name));
-            let keys = keys.map(|entity| JoinKey {
-                name: entity.join_key.clone().unwrap_or_else(|| entity.name.clone()).as_str().into(),
-                value_type: if entity.value_type == "String" { ScalarType::String } else { ScalarType::Int64 },
-            });
-            let fields = view.schema.iter().enumerate().map(|(at, field)| Field {
-                id: FieldId(u16::try_from(at).unwrap_or(0)),
-                name: field.name.as_str().into(),
-                value_type: ScalarType::ALL
-                    .into_iter()
-                    .find(|kind| kind.as_str() == field.dtype)
-                    .map_or(ValueType::Scalar(ScalarType::Float64), ValueType::Scalar),
-                optional: field.optional,
-                description: String::new(),
-            });
-            let view = FeatureView {
-                id,
-                name: name.clone(),
-                description: String::new(),
-                entities: view.entities.iter().map(|name| name.as_str().into()).collect(),
-                join_keys: keys.collect(),
-                fields: fields.collect(),
-                aggregations: Vec::new(),
-                ttl: (view.ttl_s > 0).then(|| Duration::from_secs(view.ttl_s)),
-                lateness: Duration::ZERO,
-                source: Source {
-                    name: view.source.unwrap_or_else(|| format!("{name}_push")).as_str().into(),
-                    timestamp_field: "event_timestamp".into(),
-                },
-            };
-            self.views.insert(name, Arc::new(view));
-        }
-        for service in file.feature_service {
-            let name: Arc<str> = service.name.as_str().into();
-            let features = self.references(&service.features).unwrap_or_default();
-            let features = features.iter().map(|feature| (feature.view.name.clone(), feature.name().clone())).collect();
-            let service = FeatureService { name: name.clone(), description: String::new(), features };
-            self.services.insert(name, Arc::new(service));
-        }
+    fn add_view(&mut self, view: FeatureView) {
+        let known = Known::new(view);
+        let view = &known.view;
+        self.by_id.insert(view.id, view.clone());
+        self.sources.entry(view.source.name.clone()).or_default().push(view.clone());
+        self.views.insert(view.name.clone(), known);
+    }
+
+    fn add_service(&mut self, service: FeatureService) {
+        let features = service.features.iter().filter_map(|(view, feature)| self.feature(view, feature).ok()).collect();
+        self.services.insert(service.name.clone(), (Arc::new(service), features));
     }
 
     /// Whether nothing is declared.
@@ -88,28 +124,31 @@ impl Registry {
 
     /// Every view, by name.
     pub fn views(&self) -> impl Iterator<Item = &Arc<FeatureView>> {
-        self.views.values()
+        self.views.values().map(|known| &known.view)
     }
 
     /// Every feature service, by name.
     pub fn services(&self) -> impl Iterator<Item = &Arc<FeatureService>> {
-        self.services.values()
+        self.services.values().map(|(service, _)| service)
     }
 
     /// A view.
     pub fn view(&self, name: &str) -> Result<&Arc<FeatureView>, FeatureError> {
-        self.views.get(name).ok_or_else(|| FeatureError::UnknownView { view: name.into() })
+        self.known(name).map(|known| &known.view)
+    }
+
+    fn known(&self, view: &str) -> Result<&Known, FeatureError> {
+        self.views.get(view).ok_or_else(|| FeatureError::UnknownView { view: view.into() })
     }
 
     /// A view by its number in the store; `None` when it is declared no more.
     pub fn view_by_id(&self, id: ViewId) -> Option<&Arc<FeatureView>> {
-        self.views.values().find(|view| view.id == id)
+        self.by_id.get(&id)
     }
 
     /// The views of a push source.
     pub fn source(&self, name: &str) -> Result<Vec<Arc<FeatureView>>, FeatureError> {
-        let views: Vec<_> = self.views.values().filter(|view| &*view.source.name == name).cloned().collect();
-        if views.is_empty() { Err(FeatureError::UnknownSource { source_name: name.into() }) } else { Ok(views) }
+        self.sources.get(name).cloned().ok_or_else(|| FeatureError::UnknownSource { source_name: name.into() })
     }
 
     /// The features that a selection means, in its order.
@@ -117,18 +156,17 @@ impl Registry {
         match selection {
             Selection::Features(references) => self.references(references),
             Selection::Service(name) => {
-                let service = self.services.get(name.as_str());
-                let service = service.ok_or_else(|| FeatureError::UnknownService { service: name.clone() })?;
-                service.features.iter().map(|(view, feature)| self.feature(view, feature)).collect()
+                let found = self.services.get(name.as_str()).map(|(_, features)| features.clone());
+                found.ok_or_else(|| FeatureError::UnknownService { service: name.clone() })
             }
         }
     }
 
     /// One feature.
     pub fn feature(&self, view: &str, feature: &str) -> Result<Feature, FeatureError> {
-        let view = self.view(view)?;
+        let Known { view, features } = self.known(view)?;
         let unknown = || FeatureError::UnknownFeature { view: view.name.to_string(), feature: feature.into() };
-        Ok(Feature { view: view.clone(), index: view.feature(feature).ok_or_else(unknown)? })
+        Ok(Feature { view: view.clone(), index: *features.get(feature).ok_or_else(unknown)? })
     }
 
     fn references(&self, references: &[String]) -> Result<Vec<Feature>, FeatureError> {
@@ -136,55 +174,42 @@ impl Registry {
         for reference in references {
             match reference.split_once(':') {
                 Some((view, feature)) => features.push(self.feature(view, feature)?),
-                None => {
-                    let view = self.view(reference)?;
-                    let columns = (0..view.fields.len()).map(FeatureIndex::Field);
-                    let aggregates = (0..view.aggregations.len()).map(FeatureIndex::Aggregation);
-                    features.extend(columns.chain(aggregates).map(|index| Feature { view: view.clone(), index }));
-                }
+                None => features.extend(self.known(reference)?.all()),
             }
         }
         Ok(features)
     }
+
+    /// The numbers that views and fields have in the store.
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// How many views the store knows and nobody declares any more. Their rows stay until they expire.
+    pub fn undeclared(&self) -> usize {
+        self.catalog.views().filter(|(_, id)| !self.by_id.contains_key(id)).count()
+    }
+
+    /// Keeps the catalog in the store's folder, which is made when there is none; writes nothing when nothing is new. To be
+    /// called before any row is written: the rows refer to it.
+    pub fn save(&self, store: &Path) -> io::Result<()> {
+        if self.unsaved { self.catalog.save(store) } else { Ok(()) }
+    }
 }
 
-#[derive(Debug, Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-struct File {
-    entity: Vec<EntityToml>,
-    feature_view: Vec<ViewToml>,
-    feature_service: Vec<ServiceToml>,
+/// Feeds arbitrary bytes to the reader of declarations, for a fuzzer: whatever they are, it ends with views or mistakes, and
+/// the same text declares the same.
+pub fn fuzz(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let mut read = Sources::default();
+    read.add("views.toml".into(), text);
+    if let Ok(registry) = Registry::build(&read, Catalog::default()) {
+        let again = Registry::build(&read, registry.catalog.clone());
+        assert!(again.is_ok_and(|again| !again.unsaved && again.views().eq(registry.views())), "{text}");
+        let kept = Catalog::from_json(&registry.catalog.to_json());
+        assert!(kept.is_ok_and(|kept| kept == registry.catalog), "{text}");
+    }
 }
 
-#[derive(Debug, Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-struct EntityToml {
-    name: String,
-    join_key: Option<String>,
-    value_type: String,
-}
-
-#[derive(Debug, Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-struct ViewToml {
-    name: String,
-    entities: Vec<String>,
-    ttl_s: u64,
-    source: Option<String>,
-    schema: Vec<FieldToml>,
-}
-
-#[derive(Debug, Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-struct FieldToml {
-    name: String,
-    dtype: String,
-    optional: bool,
-}
-
-#[derive(Debug, Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-struct ServiceToml {
-    name: String,
-    features: Vec<String>,
-}
+#[cfg(test)]
+mod tests;

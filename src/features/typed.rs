@@ -1,61 +1,79 @@
 //! Untyped columns into rows of a view.
 
+use serde_json::Value as Json;
+
 use super::online::{Columns, FeatureError};
 use super::record::Row;
-use super::value::{ScalarType, Value, ValueType};
-use super::view::{FeatureView, FieldId};
+use super::value::{Value, ValueType};
+use super::view::{FeatureView, Field, JoinKey};
 use crate::clock;
 
-/// The rows of a push to `view`. A row without an event time happened at `now_us`.
-pub fn rows(view: &FeatureView, columns: &Columns, now_us: i64) -> Result<Vec<Row>, FeatureError> {
+/// The rows of a push to `view`. A row without an event time happened at `now_us`; one that happened after `latest_us` is
+/// refused, since it would stay the newest for as long. Columns that the view does not know are left alone.
+pub fn rows(view: &FeatureView, columns: &Columns, now_us: i64, latest_us: i64) -> Result<Vec<Row>, FeatureError> {
     let count = length(columns)?;
-    let column = |name: &str| columns.iter().find(|(column, _)| column == name).map(|(_, cells)| cells);
-    let missing = |name: &str| FeatureError::MissingColumn { column: name.into(), view: view.name.to_string() };
-    let mut rows = Vec::with_capacity(count);
-    let times = column(&view.source.timestamp_field);
-    for row in 0..count {
-        let bad = |name: &str, reason: String| FeatureError::Value { column: name.into(), row, reason };
-        let event_us = match times.and_then(|cells| cells.get(row)) {
-            None => now_us,
-            Some(cell) => event_time(cell).map_err(|reason| bad(&view.source.timestamp_field, reason))?,
-        };
-        let entity = entity(view, &column, row)?;
-        let mut values: Vec<(FieldId, Value)> = Vec::with_capacity(view.fields.len());
-        for field in &view.fields {
-            let Some(cell) = column(&field.name).and_then(|cells| cells.get(row)) else {
-                if field.optional {
-                    continue;
-                }
-                return Err(missing(&field.name));
-            };
-            let value = Value::from_json(field.value_type, cell).map_err(|reason| bad(&field.name, reason))?;
-            values.extend(value.map(|value| (field.id, value)));
+    // Found once for all rows; in the order of their numbers, which is that of a row's values.
+    let keys = key_columns(view, columns)?;
+    let mut fields: Vec<(&Field, &[Json])> = Vec::with_capacity(view.fields.len());
+    for field in &view.fields {
+        match column(columns, &field.name) {
+            Some(cells) => fields.push((field, cells)),
+            None if field.optional => {}
+            None => return Err(missing(view, &field.name)),
         }
-        values.sort_by_key(|(field, _)| *field);
-        rows.push(Row { entity, event_us, values });
     }
-    Ok(rows)
+    fields.sort_unstable_by_key(|(field, _)| field.id);
+    let time = &view.source.timestamp_field;
+    let times = column(columns, time);
+    let row = |row: usize| {
+        let event_us = match times.and_then(|cells| cells.get(row)) {
+            None | Some(Json::Null) => now_us,
+            Some(cell) => event_time(cell, latest_us).map_err(|reason| bad(time, row, reason))?,
+        };
+        let mut values = Vec::with_capacity(fields.len());
+        for (field, cells) in &fields {
+            let value = Value::from_json(field.value_type, cells.get(row).unwrap_or(&Json::Null));
+            values.extend(value.map_err(|reason| bad(&field.name, row, reason))?.map(|value| (field.id, value)));
+        }
+        Ok(Row { entity: entity(&keys, row)?, event_us, values })
+    };
+    (0..count).map(row).collect()
 }
 
 /// The entity keys of a read.
 pub fn entities(view: &FeatureView, columns: &Columns) -> Result<Vec<Vec<Value>>, FeatureError> {
-    let column = |name: &str| columns.iter().find(|(column, _)| column == name).map(|(_, cells)| cells);
-    (0..length(columns)?).map(|row| entity(view, &column, row)).collect()
+    let count = length(columns)?;
+    let keys = key_columns(view, columns)?;
+    (0..count).map(|row| entity(&keys, row)).collect()
 }
 
-fn entity<'c>(
-    view: &FeatureView,
-    column: &impl Fn(&str) -> Option<&'c Vec<serde_json::Value>>,
-    row: usize,
-) -> Result<Vec<Value>, FeatureError> {
-    let join_key = |key: &super::view::JoinKey| {
-        let cell = column(&key.name).and_then(|cells| cells.get(row));
-        let missing = || FeatureError::MissingColumn { column: key.name.to_string(), view: view.name.to_string() };
-        let bad = |reason: String| FeatureError::Value { column: key.name.to_string(), row, reason };
-        let value = Value::from_json(ValueType::Scalar(key.value_type), cell.ok_or_else(missing)?).map_err(bad)?;
-        value.ok_or_else(|| bad("a join key cannot be null".into()))
+fn key_columns<'c>(
+    view: &'c FeatureView,
+    columns: &'c Columns,
+) -> Result<Vec<(&'c JoinKey, &'c [Json])>, FeatureError> {
+    let found = |key: &'c JoinKey| Some((key, column(columns, &key.name)?));
+    view.join_keys.iter().map(|key| found(key).ok_or_else(|| missing(view, &key.name))).collect()
+}
+
+fn entity(keys: &[(&JoinKey, &[Json])], row: usize) -> Result<Vec<Value>, FeatureError> {
+    let value = |(key, cells): &(&JoinKey, &[Json])| {
+        let value = Value::from_json(ValueType::Scalar(key.value_type), cells.get(row).unwrap_or(&Json::Null));
+        let value = value.and_then(|value| value.ok_or_else(|| "a join key cannot be null".to_owned()));
+        value.map_err(|reason| bad(&key.name, row, reason))
     };
-    view.join_keys.iter().map(join_key).collect()
+    keys.iter().map(value).collect()
+}
+
+fn column<'c>(columns: &'c Columns, name: &str) -> Option<&'c [Json]> {
+    columns.iter().find(|(column, _)| column == name).map(|(_, cells)| cells.as_slice())
+}
+
+fn missing(view: &FeatureView, column: &str) -> FeatureError {
+    FeatureError::MissingColumn { column: column.into(), view: view.name.to_string() }
+}
+
+fn bad(column: &str, row: usize, reason: String) -> FeatureError {
+    FeatureError::Value { column: column.into(), row, reason }
 }
 
 /// The number of rows, which all columns share.
@@ -71,29 +89,59 @@ fn length(columns: &Columns) -> Result<usize, FeatureError> {
     }
 }
 
-fn event_time(cell: &serde_json::Value) -> Result<i64, String> {
-    let text = cell.as_str().ok_or_else(|| "expected a time in RFC 3339".to_owned())?;
-    clock::parse_micros(text).ok_or_else(|| format!("{text:?} is no time in RFC 3339"))
+/// When a row happened, in microseconds since the Unix epoch.
+fn event_time(cell: &Json, latest_us: i64) -> Result<i64, String> {
+    let event_us = match cell {
+        Json::String(text) => clock::parse_micros(text).ok_or_else(|| format!("{text:?} is no time in RFC 3339"))?,
+        Json::Number(number) => {
+            let event_us = match number.as_i64() {
+                Some(number) => from_integer(number),
+                None => number.as_f64().and_then(from_float),
+            };
+            event_us.ok_or_else(|| format!("{number} is no time since the Unix epoch"))?
+        }
+        _ => return Err("expected a time in RFC 3339, or a number since the Unix epoch".into()),
+    };
+    if event_us < 0 {
+        return Err(format!("{} is before 1970", clock::rfc3339_micros(event_us)));
+    }
+    if event_us > latest_us {
+        let (event, latest) = (clock::rfc3339_micros(event_us), clock::rfc3339_micros(latest_us));
+        return Err(format!(
+            "{event} is too far ahead of this box's clock: {latest} is the latest (features.max_ahead_s)"
+        ));
+    }
+    Ok(event_us)
 }
 
-impl Value {
-    /// The value that a JSON value means where `kind` is expected; `None` is null. The error says what was expected.
-    pub fn from_json(kind: ValueType, json: &serde_json::Value) -> Result<Option<Self>, String> {
-        let wrong = || format!("{json} is no {kind}");
-        if json.is_null() {
-            return Ok(None);
-        }
-        let ValueType::Scalar(scalar) = kind else { return Err(wrong()) };
-        let value = match scalar {
-            ScalarType::String => json.as_str().map(|text| Self::String(text.into())),
-            ScalarType::Int32 => json.as_i64().and_then(|number| i32::try_from(number).ok()).map(Self::Int32),
-            ScalarType::Int64 => json.as_i64().map(Self::Int64),
-            ScalarType::Float32 => json.as_f64().map(|number| Self::Float32(number as f32)),
-            ScalarType::Float64 => json.as_f64().map(Self::Float64),
-            ScalarType::Bool => json.as_bool().map(Self::Bool),
-            ScalarType::UnixTimestamp => json.as_i64().map(Self::UnixTimestamp),
-            ScalarType::Bytes => None,
-        };
-        value.map(Some).ok_or_else(wrong)
-    }
+/// Seconds, milliseconds, microseconds or nanoseconds, told apart by size: as seconds, 100 thousand million is the year
+/// 5138, and as milliseconds it is 1973.
+const SECONDS_BELOW: i64 = 100_000_000_000;
+
+fn from_integer(number: i64) -> Option<i64> {
+    let size = number.checked_abs()?;
+    Some(match size {
+        _ if size < SECONDS_BELOW => number * 1_000_000,
+        _ if size < SECONDS_BELOW * 1_000 => number * 1_000,
+        _ if size < SECONDS_BELOW * 1_000_000 => number,
+        _ => number.div_euclid(1_000),
+    })
 }
+
+/// The same for a number with a fraction, which is how many languages tell the time.
+#[expect(clippy::cast_precision_loss, reason = "the limits are exact")]
+#[expect(clippy::cast_possible_truncation, reason = "below 1e19 / 1000")]
+fn from_float(number: f64) -> Option<i64> {
+    let size = number.abs();
+    let micros = match size {
+        _ if size < SECONDS_BELOW as f64 => number * 1e6,
+        _ if size < SECONDS_BELOW as f64 * 1e3 => number * 1e3,
+        _ if size < SECONDS_BELOW as f64 * 1e6 => number,
+        _ if size < 1e19 => number / 1e3,
+        _ => return None,
+    };
+    Some(micros.round() as i64)
+}
+
+#[cfg(test)]
+mod tests;

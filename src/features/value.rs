@@ -1,6 +1,10 @@
 //! Values of features and join keys: Feast's value types, lists included.
 
+mod json;
+mod text;
+
 use std::fmt;
+use std::str::FromStr;
 
 /// The type of one value that is no list. The names are those of Feast's Python types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -97,6 +101,32 @@ impl fmt::Display for ValueType {
     }
 }
 
+impl FromStr for ScalarType {
+    type Err = UnknownType;
+
+    fn from_str(text: &str) -> Result<Self, UnknownType> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or_else(|| UnknownType(text.into()))
+    }
+}
+
+impl FromStr for ValueType {
+    type Err = UnknownType;
+
+    fn from_str(text: &str) -> Result<Self, UnknownType> {
+        match text.strip_prefix("Array(").and_then(|rest| rest.strip_suffix(')')) {
+            Some(element) => element.parse().map(Self::Array).map_err(|_| UnknownType(text.into())),
+            None => text.parse().map(Self::Scalar),
+        }
+    }
+}
+
+/// A text that names no type.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "unknown type {0:?}: expected Bytes, String, Int32, Int64, Float32, Float64, Bool or UnixTimestamp, or a list of one, such as Array(Float32)"
+)]
+pub struct UnknownType(String);
+
 impl Value {
     /// Its type.
     pub fn value_type(&self) -> ValueType {
@@ -122,3 +152,6 @@ impl Value {
         }
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,10 +1,12 @@
 //! HTTP: the only code that knows axum and hyper. Listener, limits, routes; one handler file a noun.
 //!
-//! Every answer with an error status carries `{"error": "..."}`, unknown routes and wrong verbs included.
+//! Every answer with an error status carries `{"error": "..."}`, unknown routes and wrong verbs included. Only those of
+//! Feast's own routes carry what Feast's client expects.
 
 mod body;
 pub mod config;
 mod connection;
+mod features;
 mod health;
 mod infer;
 mod metrics;
@@ -125,6 +127,17 @@ pub fn router(app: App) -> Router {
         .route("/v2/repository/index", post(models::index))
         .route("/v2/repository/models/{model}/load", post(models::load))
         .route("/v2/repository/models/{model}/unload", post(models::unload))
+        .route("/get-online-features", post(features::get_online_features))
+        .route("/push", post(features::push))
+        .route("/write-to-online-store", post(features::write_to_online_store))
+        .route("/materialize", post(features::materialize))
+        .route("/materialize-incremental", post(features::materialize))
+        .route("/health", get(health::live))
+        .route("/feature-views", get(features::views))
+        .route("/feature-views/{feature_view}", get(features::view))
+        .route("/feature-services", get(features::services))
+        .route("/feature-services/{feature_service}", get(features::service))
+        .route("/entities", get(features::entities))
         .route("/metrics", get(metrics::metrics))
         .route("/openapi.json", get(openapi::document))
         .fallback(unknown_route)

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use crate::protocol::call::{CallError, ErrorBody};
+use crate::protocol::feast::FeastError;
 use crate::protocol::{ProtocolError, status};
 use crate::repository::{LoadModelError, PinError};
 use crate::serving::ServingError;
@@ -48,6 +49,22 @@ impl Failure {
     /// A failure of the transport's own.
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), retry_after_s: None }
+    }
+
+    /// The same in the words of Feast's feature server.
+    pub fn into_feast(self) -> FeastError {
+        FeastError { retry_after_s: self.retry_after_s, ..FeastError::new(self.status.as_u16(), self.message) }
+    }
+}
+
+impl IntoResponse for FeastError {
+    fn into_response(self) -> Response {
+        let mut response = json_bytes(self.to_json());
+        *response.status_mut() = status_code(self.status);
+        if let Some(seconds) = self.retry_after_s {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
     }
 }
 

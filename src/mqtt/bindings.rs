@@ -1,7 +1,9 @@
-//! Bindings: what devices already publish is inferred on, and the answer published, without any code.
+//! Bindings: what devices already publish is pushed into the feature store, or inferred on and the answer published, without
+//! any code.
 
 mod config;
 mod extract;
+mod rows;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,9 +13,10 @@ use bytes::Bytes;
 
 pub use self::config::{BindingConfig, problems};
 pub use self::extract::{BindingError, Extracted, request_of_rows};
+pub use self::rows::{KeySource, Origin, entities, join_keys, push_columns, views_of};
 use super::client::packet::Qos;
-use super::topics::{TopicFilter, TopicName};
-use crate::names::DeviceName;
+use super::topics::{TopicFilter, TopicName, TopicTemplate};
+use crate::names::{DeviceName, ModelName};
 use crate::protocol::call::Form;
 
 /// A valid binding. What it says is in its configuration.
@@ -82,9 +85,20 @@ impl Binding {
         self.config.max_rate.interval()
     }
 
-    /// Whether [`Self::request`] reads the message as JSON.
+    /// Whether the message is read as JSON here.
     pub fn reads_json(&self) -> bool {
-        self.config.photograph.is_some() || !self.config.inputs.is_empty()
+        let config = &self.config;
+        config.photograph.is_some() || !config.inputs.is_empty() || !config.entities.is_empty() || self.pushes()
+    }
+
+    /// Whether it has a part for the feature store.
+    pub fn pushes(&self) -> bool {
+        self.config.target().is_some()
+    }
+
+    /// Its part for a model: which one, and where answers go.
+    pub fn model(&self) -> Option<(&ModelName, &TopicTemplate)> {
+        self.config.model.as_ref().zip(self.config.publish.as_ref())
     }
 
     /// What the model is asked about.
@@ -92,6 +106,7 @@ impl Binding {
         match (&self.config.photograph, self.config.inputs.is_empty()) {
             (Some(path), _) => extract::photograph(path, payload),
             (None, false) => extract::rows(&self.config.inputs, payload),
+            (None, true) if self.pushes() || !self.config.entities.is_empty() => Ok(Extracted::Rows(Vec::new())),
             (None, true) => Ok(Extracted::Body(payload.clone(), Form::sniffed(payload, content_type, None))),
         }
     }

@@ -1,4 +1,4 @@
-//! A message that a binding takes, and what is published of it.
+//! A message that a binding takes, up to what is pushed and published of it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,13 +6,17 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::answer::{Failure, ReturnPath};
-use super::bindings::{Binding, Extracted, request_of_rows};
+use super::bindings::{Binding, Extracted, Origin, entities, join_keys, push_columns, request_of_rows, views_of};
 use super::client::packet::{Message, Qos};
 use super::client::session::Delivery;
 use super::held::Hold;
+use super::push::{self, Pusher, Unpushed};
 use super::request::principal;
 use super::topics::TopicName;
-use crate::names::DeviceName;
+use crate::clock;
+use crate::features::online::{Columns, Push};
+use crate::features::registry::Registry;
+use crate::names::{DeviceName, ModelName};
 use crate::protocol::call::{self, Answered, Call, Form, LARGE_JSON};
 use crate::protocol::{Target, status};
 use crate::serving::Serving;
@@ -24,8 +28,10 @@ pub struct BoundMessage {
     pub binding: Arc<Binding>,
     /// Where the device published it: the device is the one who asks.
     pub source: TopicName,
-    /// Where the answer goes.
-    pub publish: TopicName,
+    /// What the wildcards of the binding's filter stand for in it.
+    pub captures: Vec<String>,
+    /// Where the answer goes, of a binding with a model.
+    pub publish: Option<TopicName>,
     /// The content.
     pub payload: Bytes,
     /// Its MIME type.
@@ -49,56 +55,150 @@ pub struct Outcome {
     pub message: Option<Message>,
     /// Why there is no result.
     pub failure: Option<Failure>,
+    /// Whether its delivery stays unsettled, so that the broker delivers it again.
+    pub unsettled: bool,
     /// Counts the message as held until its answer is published.
     pub held: Hold,
 }
 
 impl BoundMessage {
-    /// Asks the model, and writes what is to be published.
-    pub async fn run(self, serving: &Serving, device: &DeviceName) -> Outcome {
-        let binding = self.binding.clone();
-        let config = binding.config();
-        let path = ReturnPath {
-            topic: self.publish.clone(),
+    /// The message for a binding that takes it, delivered with QoS 0 so far. Not when what it says of itself makes no topic
+    /// for the answer.
+    pub fn new(
+        binding: &Arc<Binding>,
+        message: &Message,
+        captures: &[&str],
+        device: &DeviceName,
+        now: Instant,
+        held: Hold,
+    ) -> Result<Self, Failure> {
+        let publish = binding.model().map(|(model, publish)| publish.fill(captures, device, model)).transpose();
+        Ok(Self {
+            binding: binding.clone(),
+            source: message.topic.clone(),
+            captures: captures.iter().map(|&capture| capture.to_owned()).collect(),
+            publish: publish.map_err(|error| Failure::new(400, error.to_string()))?,
+            payload: message.payload.clone(),
+            content_type: message.properties.content_type.clone(),
+            arrived: now,
+            delivery: None,
+            qos: Qos::AtMostOnce,
+            duplicate: false,
+            held,
+        })
+    }
+
+    /// Pushes its rows, then asks the model, and writes what is to be published.
+    pub async fn run(self, serving: &Serving, device: &DeviceName, pusher: &Pusher) -> Outcome {
+        let result = match self.push(serving, device, pusher).await {
+            Ok(pushed) => self.ask(serving, device, pushed).await,
+            Err(Unpushed::Failed(failure)) => Err(failure),
+            Err(Unpushed::Stopped) => {
+                return Outcome { message: None, failure: None, unsettled: true, held: self.held };
+            }
+        };
+        self.outcome(result, device)
+    }
+
+    /// What would be pushed, and what the model would be asked and answer, with nothing pushed.
+    pub async fn try_out(self, serving: &Serving, device: &DeviceName) -> (Option<Columns>, Outcome) {
+        let rows = match self.rows(serving, device).await {
+            Ok(rows) => rows,
+            Err(failure) => return (None, self.outcome(Err(failure), device)),
+        };
+        let entities = rows.as_ref().map(|(_, entities)| entities.clone());
+        let result = self.ask(serving, device, entities).await;
+        (rows.map(|(push, _)| push.columns), self.outcome(result, device))
+    }
+
+    fn outcome(self, result: Result<Option<Answered>, Failure>, device: &DeviceName) -> Outcome {
+        let config = self.binding.config();
+        let path = self.publish.clone().map(|topic| ReturnPath {
+            topic,
             correlation_data: None,
             qos: self.qos,
             duplicate: self.duplicate,
-        };
-        match self.answer(serving).await {
+        });
+        let (message, failure) = match result {
             Ok(answered) => {
-                let mut message = path.answer(device, answered);
-                message.retain = config.retain;
-                if config.select.is_some() {
-                    message.properties.content_type = None;
-                }
-                Outcome { message: Some(message), failure: None, held: self.held }
+                let message = path.zip(answered).map(|(path, answered)| {
+                    let mut message = path.answer(device, answered);
+                    message.retain = config.retain;
+                    if config.select.is_some() {
+                        message.properties.content_type = None;
+                    }
+                    message
+                });
+                (message, None)
             }
             Err(failure) => {
-                let message = config.publish_errors.then(|| path.failure(device, &failure, &[]));
-                Outcome { message, failure: Some(failure), held: self.held }
+                let path = path.filter(|_| config.publish_errors);
+                (path.map(|path| path.failure(device, &failure, &[])), Some(failure))
             }
-        }
+        };
+        Outcome { message, failure, unsettled: false, held: self.held }
     }
 
-    async fn answer(&self, serving: &Serving) -> Result<Answered, Failure> {
+    /// Pushes what the binding takes for the feature store. Gives the entities of the rows, once they are durable.
+    async fn push(&self, serving: &Serving, device: &DeviceName, pusher: &Pusher) -> Result<Option<Columns>, Unpushed> {
+        let Some((push, entities)) = self.rows(serving, device).await.map_err(Unpushed::Failed)? else {
+            return Ok(None);
+        };
+        pusher.push(serving.features(), push).await?;
+        Ok(Some(entities))
+    }
+
+    /// The rows of the message, and the entity keys in them.
+    async fn rows(&self, serving: &Serving, device: &DeviceName) -> Result<Option<(Push, Columns)>, Failure> {
+        let Some(target) = self.binding.config().target() else { return Ok(None) };
+        let views = views_of(&target, &serving.features().registry()).map_err(|error| push::failure(&error))?;
+        let kept = views.clone();
+        let take = move |binding: &Binding, payload: &Bytes, origin: Origin<'_>| {
+            push_columns(binding.config(), &kept, payload, origin)
+        };
+        let columns = self.taken(device, take).await?;
+        let entities = if self.publish.is_some() { join_keys(&columns, &views) } else { Columns::new() };
+        Ok(Some((Push { target, columns }, entities)))
+    }
+
+    /// What `take` makes of the message, on another thread if that takes its time.
+    async fn taken<T: Send + 'static>(
+        &self,
+        device: &DeviceName,
+        take: impl FnOnce(&Binding, &Bytes, Origin<'_>) -> Result<T, super::bindings::BindingError> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let (binding, payload, captures) = (self.binding.clone(), self.payload.clone(), self.captures.clone());
+        let device = device.clone();
+        let waited = i64::try_from(self.arrived.elapsed().as_micros()).unwrap_or(i64::MAX);
+        let arrived_us = clock::unix_micros().saturating_sub(waited);
+        let json = if binding.reads_json() { payload.len() } else { 0 };
+        let work = move || take(&binding, &payload, Origin { captures: &captures, device: &device, arrived_us });
+        parse(json, work).await.map_err(|error| bad(&error))
+    }
+
+    /// Asks the model, if the binding has one, of `pushed` entities if there are any.
+    async fn ask(
+        &self,
+        serving: &Serving,
+        device: &DeviceName,
+        pushed: Option<Columns>,
+    ) -> Result<Option<Answered>, Failure> {
         let config = self.binding.config();
-        let bad = |error: &dyn std::fmt::Display| Failure::new(400, error.to_string());
-        let (binding, payload, content_type) = (self.binding.clone(), self.payload.clone(), self.content_type.clone());
-        let json = if self.binding.reads_json() { payload.len() } else { 0 };
-        let taken = parse(json, move || binding.request(&payload, content_type.as_deref())).await;
-        let taken = taken.map_err(|error| bad(&error))?;
-        let (body, form) = match taken {
+        let Some((model, _)) = self.binding.model() else { return Ok(None) };
+        let content_type = self.content_type.clone();
+        let taken = self.taken(device, move |binding, payload, _| binding.request(payload, content_type.as_deref()));
+        let (body, form) = match taken.await? {
             Extracted::Body(body, form) => (body, form),
             Extracted::Rows(rows) => {
-                let model = serving.repository().pin(&config.model, config.version);
-                let model = model.map_err(|error| Failure::new(status::of_pin(&error), error.to_string()))?;
-                let body = parse(json, move || request_of_rows(&rows, &model.signature)).await;
-                let body = body.map_err(|error| bad(&error))?;
-                (body, Form::Tensors { header_length: None })
+                let entities = match pushed {
+                    Some(entities) => entities,
+                    None => self.entities(serving.features().registry(), device).await?,
+                };
+                (self.request(serving, model, rows, entities).await?, Form::Tensors { header_length: None })
             }
         };
         let call = Call {
-            target: Target { model: config.model.clone(), version: config.version },
+            target: Target { model: model.clone(), version: config.version },
             body,
             form,
             priority: Some(config.priority),
@@ -111,8 +211,36 @@ impl BoundMessage {
         let json = if config.select.is_some() { body.len() } else { 0 };
         let selected = parse(json, move || binding.answer(&body)).await;
         answered.body = selected.map_err(|error| Failure::new(500, error.to_string()))?;
-        Ok(answered)
+        Ok(Some(answered))
     }
+
+    /// The entity keys of a message that is not pushed.
+    async fn entities(&self, registry: Arc<Registry>, device: &DeviceName) -> Result<Columns, Failure> {
+        if self.binding.config().entities.is_empty() {
+            return Ok(Columns::new());
+        }
+        self.taken(device, move |binding, payload, origin| entities(binding.config(), &registry, payload, origin)).await
+    }
+
+    async fn request(
+        &self,
+        serving: &Serving,
+        model: &ModelName,
+        rows: Vec<(String, Vec<serde_json::Value>)>,
+        entities: Columns,
+    ) -> Result<Bytes, Failure> {
+        let model = serving.repository().pin(model, self.binding.config().version);
+        let model = model.map_err(|error| Failure::new(status::of_pin(&error), error.to_string()))?;
+        // They may be there for the push alone.
+        let unused = !rows.is_empty() && !model.config.has_features();
+        let entities = if unused { Columns::new() } else { entities };
+        let body = parse(self.payload.len(), move || request_of_rows(&rows, &model.signature, entities)).await;
+        body.map_err(|error| bad(&error))
+    }
+}
+
+fn bad(error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(400, error.to_string())
 }
 
 /// Does `work` on so many bytes of JSON; on many not here, where it would keep every other message waiting.

@@ -16,6 +16,7 @@ use super::client::session::{Delivery, Event, Outbound, Session, Step};
 use super::complaints::Complaints;
 use super::config::MqttConfig;
 use super::held::{HeldBytes, Hold};
+use super::push::Pusher;
 use super::request::{Request, Unanswered, overload, too_large};
 use super::subscriptions::Subscriptions;
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
@@ -48,6 +49,7 @@ pub struct Desk {
     /// Where answers may go beside the topics for results; anywhere without any.
     response_topics: Vec<TopicFilter>,
     serving: Serving,
+    pusher: Pusher,
     shutdown: Shutdown,
     limits: Limits,
     statistics: MessageStatistics,
@@ -70,6 +72,8 @@ pub struct Finished {
     held: Option<Hold>,
     /// Which binding has no result, and why.
     failed: Option<(Arc<Binding>, Failure)>,
+    /// Whether it went well and is not answered: its rows are pushed, and no model is asked.
+    pushed: bool,
 }
 
 /// Reports its message as dealt with when it is dropped, so that even a task that panics is missed by nobody.
@@ -106,6 +110,7 @@ impl Desk {
             topics,
             bindings: bindings.iter().map(Bound::new).collect(),
             serving,
+            pusher: Pusher::new(shutdown.clone()),
             shutdown,
             limits: Limits { payload: config.max_payload_bytes, memory: config.max_memory_bytes },
             response_topics: config.response_topics.clone(),
@@ -287,7 +292,7 @@ impl Desk {
     /// Counts a message in; its end counts it out.
     fn begin(&mut self, delivery: Option<Delivery>, path: Option<(ReturnPath, DeviceName)>) -> OnEnd {
         self.in_progress += 1;
-        let finished = Finished { delivery, answer: None, held: None, failed: None };
+        let finished = Finished { delivery, answer: None, held: None, failed: None, pushed: false };
         OnEnd { results: self.results.clone(), finished: Some(finished), path }
     }
 
@@ -322,9 +327,12 @@ impl Desk {
     /// Takes a message that has been dealt with, and all others that are.
     pub fn finish(&mut self, finished: Finished, now: Instant) {
         let mut next = Some(finished);
-        while let Some(Finished { delivery, answer, held, failed }) = next {
+        while let Some(Finished { delivery, answer, held, failed, pushed }) = next {
             self.in_progress -= 1;
             drop(held);
+            if pushed {
+                self.statistics.answered(200);
+            }
             if let Some((binding, failure)) = failed {
                 if answer.is_none() {
                     self.statistics.answered(failure.status);
@@ -365,7 +373,7 @@ impl Desk {
     fn takes_errors(&self, topic: &TopicName) -> bool {
         let configs = self.bindings.iter().map(|bound| bound.binding.config());
         let mut silent = configs.filter(|config| !config.publish_errors);
-        !silent.any(|config| config.publish.as_filter(&config.topic).matches(topic))
+        !silent.any(|config| config.publish.as_ref().is_some_and(|it| it.as_filter(&config.topic).matches(topic)))
     }
 
     /// The next packet to send.

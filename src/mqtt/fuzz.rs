@@ -79,7 +79,7 @@ pub fn fuzz_message(data: &[u8]) {
 fn check_rows(rows: &[(String, Vec<serde_json::Value>)]) {
     for datatype in DataType::ALL {
         let input = Port { name: "x".into(), datatype, shape: vec![-1, -1] };
-        let body = request_of_rows(rows, &Signature { inputs: vec![input], outputs: Vec::new() });
+        let body = request_of_rows(rows, &Signature { inputs: vec![input], outputs: Vec::new() }, Vec::new());
         let body = body.unwrap_or_else(|error| unreachable!("{error}"));
         let decoded = decode_request(Target { model: valid("m"), version: None }, body, None, Instant::now());
         let Ok(Inputs::Named(inputs)) = decoded.map(|decoded| decoded.request.inputs) else { continue };

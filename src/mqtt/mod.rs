@@ -7,8 +7,8 @@
 //! * [`desk`] turns messages into calls and calls into answers, and settles each delivery. [`subscriptions`] is what it asks
 //!   the broker for, [`held`] counts the bytes under way, [`complaints`] keeps its log short.
 //! * [`topics`] says what a topic asks; [`request`] reads a call out of a message, [`answer`] writes the answer as one.
-//! * [`bindings`] are the messages of devices that know nothing of Ledge, [`bound`] is one such message on its way,
-//!   [`fields`] finds values in its JSON, [`rate`] keeps the newest of too many.
+//! * [`bindings`] are the messages of devices that know nothing of Ledge, [`bound`] is one such message on its way, [`push`]
+//!   has pushes that must wait, [`fields`] finds values in its JSON, [`rate`] keeps the newest of too many.
 //! * `trial` does all this with one message and without a broker; `check` asks the broker what it grants.
 //! * [`client`] is MQTT itself: packets, the session, the connection.
 //! * [`config`] is the section `[mqtt]`; [`fuzz`] has what must hold whatever comes.
@@ -28,6 +28,7 @@ pub mod fuzz;
 pub mod gateway;
 pub mod held;
 pub mod pulse;
+pub mod push;
 pub mod rate;
 pub mod request;
 pub mod subscriptions;

@@ -1,4 +1,5 @@
-//! What this box does with one message, found out by doing it: all but the broker is as in the daemon.
+//! What this box does with one message, found out by doing it: all but the broker and the feature store, which nothing is
+//! pushed into, is as in the daemon.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,11 +8,12 @@ use bytes::Bytes;
 
 use super::answer::Failure;
 use super::bindings::{Binding, Bindings};
-use super::bound::{BoundMessage, Outcome};
+use super::bound::BoundMessage;
 use super::client::packet::{Message, PacketId, Properties, Qos, Received};
 use super::held::HeldBytes;
 use super::request::{Request, too_large};
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
+use crate::features::online::Columns;
 use crate::names::{DeviceName, ModelName};
 use crate::principal::Principal;
 use crate::serving::Serving;
@@ -38,6 +40,8 @@ pub struct Handled {
     pub taker: Taker,
     /// The model that it is for; `None` when the topic names none.
     pub model: Option<ModelName>,
+    /// What a binding would push into the feature store.
+    pub rows: Option<Columns>,
     /// Why the model is not loaded; the daemon would have logged it.
     pub not_loaded: Option<String>,
     /// What is published.
@@ -100,7 +104,7 @@ impl Trial<'_> {
             }
             Err(why) => (None, Some(format!("it is not answered: {why}"))),
         };
-        Handled { taker: Taker::Call { owner }, model, not_loaded, message, problem }
+        Handled { taker: Taker::Call { owner }, model, rows: None, not_loaded, message, problem }
     }
 
     async fn bound(&self, received: Received) -> Vec<Handled> {
@@ -109,45 +113,35 @@ impl Trial<'_> {
         let mut handled = Vec::new();
         for (binding, captures) in self.bindings.matching(&message.topic) {
             let config = binding.config();
-            let model = &config.model;
-            let publish = config.publish.fill(&captures, &self.topics.device, model);
-            let mut not_loaded = None;
-            let outcome = match (publish, &refusal) {
-                (Err(error), _) => Err(error.to_string()),
-                (_, Some(refusal)) => Err(refusal.message.clone()),
-                _ if message.payload.is_empty() => {
-                    Err("an empty message asks for nothing: it is how a retained one is cleared".to_owned())
-                }
-                (Ok(publish), None) => {
-                    not_loaded = self.load(Some(model)).await;
-                    let bound = BoundMessage {
-                        binding: binding.clone(),
-                        source: message.topic.clone(),
-                        publish,
-                        payload: message.payload.clone(),
-                        content_type: message.properties.content_type.clone(),
-                        arrived: Instant::now(),
-                        delivery: None,
-                        qos: config.qos,
-                        duplicate: false,
-                        held: HeldBytes::default().hold(0),
-                    };
-                    let Outcome { message, failure, .. } = bound.run(self.serving, &self.topics.device).await;
-                    let told = |failure: Failure| format!("{} (status {})", failure.message, failure.status);
-                    Ok((message, failure.map(told)))
-                }
-            };
-            let (published, problem) = outcome.unwrap_or_else(|problem| (None, Some(problem)));
-            handled.push(Handled {
+            let mut row = Handled {
                 taker: Taker::Binding {
                     binding: binding.clone(),
                     captures: captures.iter().map(|&capture| capture.to_owned()).collect(),
                 },
-                model: Some(model.clone()),
-                not_loaded,
-                message: published,
-                problem,
-            });
+                model: config.model.clone(),
+                rows: None,
+                not_loaded: None,
+                message: None,
+                problem: None,
+            };
+            let held = HeldBytes::default().hold(0);
+            let bound = BoundMessage::new(binding, &message, &captures, &self.topics.device, Instant::now(), held);
+            match (bound, &refusal) {
+                (Err(failure), _) => row.problem = Some(failure.message),
+                (_, Some(refusal)) => row.problem = Some(refusal.message.clone()),
+                _ if message.payload.is_empty() => {
+                    let problem = "an empty message asks for nothing: it is how a retained one is cleared";
+                    row.problem = Some(problem.to_owned());
+                }
+                (Ok(bound), None) => {
+                    row.not_loaded = self.load(config.model.as_ref()).await;
+                    let bound = BoundMessage { qos: config.qos, ..bound };
+                    let (rows, outcome) = bound.try_out(self.serving, &self.topics.device).await;
+                    let told = |failure: Failure| format!("{} (status {})", failure.message, failure.status);
+                    (row.rows, row.message, row.problem) = (rows, outcome.message, outcome.failure.map(told));
+                }
+            }
+            handled.push(row);
         }
         handled
     }

@@ -8,7 +8,7 @@ use super::error::{ProtocolError, excerpt};
 use super::wire;
 use crate::inference::terms::Priority;
 use crate::names::{ModelName, ModelVersion};
-use crate::serving::request::{InferRequest, Inputs, OutputRequest};
+use crate::serving::request::{FeatureRequest, InferRequest, Inputs, OutputRequest};
 
 /// The model that a request is for, as its path or topic says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +62,8 @@ pub fn parse_header_length(value: &[u8]) -> Result<usize, ProtocolError> {
 ///
 /// `header_length` is the length of the JSON in bytes: `None` when the whole body is JSON, `Some(0)` for a raw binary
 /// request, whose whole body is the only input and whose outputs are all binary. The parameter "timeout"
-/// (microseconds) counts from `received`. An empty list of outputs asks for all of them, as in gRPC.
+/// (microseconds) counts from `received`. "entities" and "features" are Ledge's own: whose features make the inputs that are
+/// not sent, and values that count in the place of the stored ones. An empty list of outputs asks for all of them, as in gRPC.
 pub fn decode_request(
     target: Target,
     body: Bytes,
@@ -71,8 +72,15 @@ pub fn decode_request(
 ) -> Result<DecodedRequest, ProtocolError> {
     let Target { model, version } = target;
     if header_length == Some(0) {
-        let request =
-            InferRequest { model, version, inputs: Inputs::Raw(body), outputs: None, deadline: None, priority: None };
+        let request = InferRequest {
+            model,
+            version,
+            inputs: Inputs::Raw(body),
+            outputs: None,
+            deadline: None,
+            priority: None,
+            features: FeatureRequest::default(),
+        };
         return Ok(DecodedRequest { id: None, request, reply: ReplyFormat::BINARY });
     }
     let length = header_length.unwrap_or(body.len());
@@ -81,7 +89,7 @@ pub fn decode_request(
     }
     let mut binary = body;
     let json = binary.split_to(length);
-    let wire::Request { id, parameters, inputs, outputs } = wire::read(&json, binary, &model)?;
+    let wire::Request { id, parameters, inputs, outputs, entities, features } = wire::read(&json, binary, &model)?;
 
     let named = outputs.iter().filter_map(|o| Some((o.name.clone(), o.parameters.binary_data?))).collect();
     let reply = ReplyFormat { binary: parameters.binary_data_output.unwrap_or(false), named };
@@ -98,6 +106,11 @@ pub fn decode_request(
         // Later than the clock can say is as good as never.
         deadline: parameters.timeout.filter(|timeout| !timeout.is_zero()).and_then(|t| received.checked_add(t)),
         priority: parameters.priority.map(Priority::from_level),
+        features: FeatureRequest {
+            entities,
+            given: features,
+            values_wanted: parameters.feature_values.unwrap_or(false),
+        },
     };
     Ok(DecodedRequest { id, request, reply })
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::decode::ReplyFormat;
 use super::error::{ProtocolError, excerpt};
+use super::used_features::UsedFeatures;
 use crate::names::ModelName;
 use crate::serving::request::InferResponse;
 use crate::tensor::{DataType, Tensor};
@@ -58,7 +59,14 @@ pub fn encode_response(
         estimate += 128;
         outputs.push(Output { name, datatype: tensor.datatype(), shape: tensor.shape(), parameters, data });
     }
-    let body = Body { id, model_name: &response.model, model_version: response.version.to_string(), outputs };
+    estimate += response.features.iter().map(|used| 128 + used.cells.len() * 80).sum::<usize>();
+    let body = Body {
+        id,
+        model_name: &response.model,
+        model_version: response.version.to_string(),
+        outputs,
+        features: (!response.features.is_empty()).then_some(UsedFeatures(&response.features)),
+    };
     let mut json = Vec::with_capacity(estimate);
     serde_json::to_writer(&mut json, &body).map_err(|error| ProtocolError::Encode { reason: error.to_string() })?;
     let header_length = (!binary.is_empty()).then_some(json.len());
@@ -75,6 +83,8 @@ struct Body<'a> {
     model_name: &'a ModelName,
     model_version: String,
     outputs: Vec<Output<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    features: Option<UsedFeatures<'a>>,
 }
 
 #[derive(Serialize)]

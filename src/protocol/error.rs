@@ -85,6 +85,14 @@ pub enum ProtocolError {
         /// The name.
         output: String,
     },
+    /// Two columns of one name.
+    #[error("column '{column}' is twice in {place}")]
+    DuplicateColumn {
+        /// `entities` or `features`, in quotes.
+        place: String,
+        /// The name.
+        column: String,
+    },
     /// A datatype that the protocol does not have.
     #[error("invalid datatype for input {input}: '{datatype}'")]
     InvalidDatatype {

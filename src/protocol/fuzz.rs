@@ -81,6 +81,7 @@ pub(super) fn response(outputs: Tensors) -> InferResponse {
         outputs,
         timings: Timings::default(),
         cache: None,
+        features: Vec::new(),
     }
 }
 

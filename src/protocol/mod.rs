@@ -7,6 +7,7 @@ pub mod call;
 pub mod decode;
 pub mod encode;
 pub mod error;
+pub mod feast;
 pub mod fuzz;
 pub mod metadata;
 pub mod photograph;
@@ -17,6 +18,7 @@ mod object;
 mod parameters;
 #[cfg(test)]
 mod roundtrip;
+mod used_features;
 mod wire;
 
 pub use decode::{DecodedRequest, ReplyFormat, Target, decode_request, parse_header_length};

@@ -103,6 +103,8 @@ pub(super) struct RequestParameters {
     pub timeout: Option<Duration>,
     /// 0 is the default, 1 the highest.
     pub priority: Option<u64>,
+    /// Whether the answer says which feature values were used: Ledge's own.
+    pub feature_values: Option<bool>,
 }
 
 impl Known for RequestParameters {
@@ -111,6 +113,7 @@ impl Known for RequestParameters {
             "binary_data_output" => set(&mut self.binary_data_output, "binary_data_output", boolean(value)?),
             "timeout" => set(&mut self.timeout, "timeout", Duration::from_micros(unsigned(value)?)),
             "priority" => set(&mut self.priority, "priority", unsigned(value)?),
+            "feature_values" => set(&mut self.feature_values, "feature_values", boolean(value)?),
             "sequence_id" => match value {
                 Value::Unsigned(0) => Ok(()),
                 Value::Text(text) if text.is_empty() => Ok(()),

@@ -3,8 +3,10 @@
 //! One exhaustive match without `_`: a new error does not compile until someone decides.
 
 use super::error::ProtocolError;
+use crate::features::online::FeatureError;
+use crate::repository::feature_elements::Unconvertible;
 use crate::repository::{LoadModelError, PinError};
-use crate::serving::ServingError;
+use crate::serving::{FeatureInputError, ServingError};
 
 impl ProtocolError {
     /// The HTTP status.
@@ -21,6 +23,7 @@ impl ProtocolError {
             | Self::Sequence
             | Self::DuplicateInput { .. }
             | Self::DuplicateOutput { .. }
+            | Self::DuplicateColumn { .. }
             | Self::InvalidDatatype { .. }
             | Self::Shape { .. }
             | Self::NoData { .. }
@@ -46,10 +49,51 @@ pub fn of_serving(error: &ServingError) -> u16 {
     match error {
         ServingError::Pin(error) => of_pin(error),
         ServingError::Misfit(_) | ServingError::BadInput { .. } => 400,
+        ServingError::Features(error) => of_feature_input(error),
         ServingError::Overloaded { .. } | ServingError::Refused(_) => 429,
         ServingError::ModelFailed { .. } => 500,
         ServingError::Unavailable { .. } => 503,
         ServingError::DeadlineExceeded { .. } => 504,
+    }
+}
+
+/// The HTTP status of a call whose inputs cannot be made of features.
+///
+/// A status that the model refuses is 422: the request is well-formed and says all that it has to, and another one for an
+/// entity that the store knows would be answered. 404 is what a model is that is not there, and 400 would send people to look
+/// for the mistake in their request.
+fn of_feature_input(error: &FeatureInputError) -> u16 {
+    match error {
+        FeatureInputError::NoFeatures { .. }
+        | FeatureInputError::MissingEntities { .. }
+        | FeatureInputError::Column { .. } => 400,
+        FeatureInputError::Refused { .. }
+        | FeatureInputError::Ragged { .. }
+        | FeatureInputError::Unconvertible { reason: Unconvertible::Inexact { .. }, .. } => 422,
+        // The model config and the feature view do not go together, which is nothing that a caller can do.
+        FeatureInputError::Unconvertible { reason: Unconvertible::Type { .. }, .. } => 500,
+        FeatureInputError::Store { reason, .. } => of_features(reason),
+    }
+}
+
+/// The HTTP status where features are read for a model or a binding pushes them. What they name is the configuration's, and
+/// not the caller's: without it there is nothing to serve yet.
+pub fn of_features(error: &FeatureError) -> u16 {
+    match error {
+        FeatureError::MissingColumn { .. }
+        | FeatureError::Columns { .. }
+        | FeatureError::Value { .. }
+        | FeatureError::TooLarge { .. } => 400,
+        FeatureError::Overloaded { .. } => 429,
+        FeatureError::NotWritten { .. } => 500,
+        FeatureError::Disabled { .. }
+        | FeatureError::UnknownView { .. }
+        | FeatureError::UnknownFeature { .. }
+        | FeatureError::UnknownService { .. }
+        | FeatureError::UnknownSource { .. }
+        | FeatureError::Reference { .. }
+        | FeatureError::Unavailable { .. } => 503,
+        FeatureError::DiskFull { .. } => 507,
     }
 }
 

@@ -5,13 +5,16 @@ use std::mem::replace;
 use bytes::Bytes;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess};
 
+use self::columns::ColumnsReader;
 use self::input::InputReader;
 use super::error::{ProtocolError, excerpt};
 use super::object::{self, Array, Failure, Fields, Items, Nullable, Object};
 use super::parameters::{Known, OutputParameters, Parameters, RequestParameters};
+use crate::features::online::Columns;
 use crate::names::ModelName;
 use crate::tensor::Tensor;
 
+mod columns;
 mod input;
 
 /// The most inputs or outputs of one request: far beyond any model, and a bound on what a hostile list costs.
@@ -25,6 +28,10 @@ pub(super) struct Request {
     pub inputs: Vec<(String, Tensor)>,
     /// Empty when absent.
     pub outputs: Vec<Output>,
+    /// Whose features make inputs. Empty when absent, as the next one.
+    pub entities: Columns,
+    /// Values of features that count in the place of the stored ones.
+    pub features: Columns,
 }
 
 /// An output asked for.
@@ -42,7 +49,8 @@ pub(super) fn read(json: &[u8], binary: Bytes, model: &ModelName) -> Result<Requ
     let result = object::read(json, &mut reader);
     let RequestReader { source: Source { binary, .. }, request, seen } = reader;
     result.map_err(|error| failure.or(error))?;
-    if !seen.inputs {
+    // Entity keys alone make a request, of a model whose inputs are made of features.
+    if !seen.inputs && request.entities.is_empty() && request.features.is_empty() {
         return Err(ProtocolError::Missing { place: REQUEST.into(), key: "inputs" });
     }
     if !binary.is_empty() {
@@ -75,6 +83,18 @@ impl Source<'_> {
         let result = map.next_value_seed(Nullable(Object(&mut parameters)));
         self.failure.field(place, "parameters", result).map(|_| ())
     }
+
+    /// Reads the value of "entities" or "features".
+    fn columns<'de, A: MapAccess<'de>>(
+        &mut self,
+        key: &'static str,
+        columns: &mut Columns,
+        map: &mut A,
+    ) -> Result<(), A::Error> {
+        let mut reader = ColumnsReader { key, columns, failure: &mut *self.failure };
+        let result = map.next_value_seed(Nullable(Object(&mut reader)));
+        self.failure.field(REQUEST, key, result).map(|_| ())
+    }
 }
 
 /// Which keys have been there; a key may be there and `null`.
@@ -85,6 +105,8 @@ struct Seen {
     parameters: bool,
     inputs: bool,
     outputs: bool,
+    entities: bool,
+    features: bool,
 }
 
 struct RequestReader<'s> {
@@ -118,6 +140,14 @@ impl<'de> Fields<'de> for RequestReader<'_> {
                 let mut reader = OutputsReader { source, outputs: &mut request.outputs };
                 let result = map.next_value_seed(Nullable(Array(&mut reader)));
                 source.failure.field(REQUEST, "outputs", result)?;
+            }
+            "entities" => {
+                source.failure.once(REQUEST, "entities", replace(&mut seen.entities, true))?;
+                source.columns("entities", &mut request.entities, map)?;
+            }
+            "features" => {
+                source.failure.once(REQUEST, "features", replace(&mut seen.features, true))?;
+                source.columns("features", &mut request.features, map)?;
             }
             _ => drop(map.next_value::<IgnoredAny>()?),
         }

@@ -5,6 +5,8 @@
 
 mod check;
 pub mod config;
+pub mod feature_config;
+pub mod feature_elements;
 mod folder;
 mod golden;
 mod limits_config;

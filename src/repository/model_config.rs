@@ -8,6 +8,8 @@ use crate::pipeline::Pipeline;
 use crate::tensor::DataType;
 use crate::toml_check::{self, Mistake};
 
+use super::feature_config::{FeaturePolicies, InputFeature, Policy};
+use super::feature_elements::{FeatureElements, has_nan};
 pub use super::limits_config::{Limits, Rate, ResponseCache};
 
 /// The largest batch of a model that has a variable first dimension and does not say otherwise.
@@ -45,6 +47,9 @@ pub struct ModelConfig {
     pub response_cache: ResponseCache,
     /// What its callers together may ask for.
     pub limits: Limits,
+    /// What to do where a feature that an input is made of has no value.
+    #[serde(skip_serializing_if = "FeaturePolicies::is_empty")]
+    pub features: FeaturePolicies,
     /// What is known of its inputs beyond the model file.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub input: Vec<PortConfig>,
@@ -174,7 +179,7 @@ pub struct QueueConfig {
 }
 
 /// What is known of one input or output beyond the model file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortConfig {
     /// Its name in the model.
@@ -188,6 +193,10 @@ pub struct PortConfig {
     /// Outputs: the file beside `model.toml` with the name of each class, one a line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<String>,
+    /// Inputs: the features that a row is made of, in this order, for callers that send entity keys in its place. Lists
+    /// spread out into several elements.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<InputFeature>,
 }
 
 /// An input with a known answer.
@@ -282,6 +291,12 @@ impl ModelConfig {
             check(port.labels.as_deref().is_none_or(is_beside), "labels", "expected a file beside model.toml");
         }
         check(self.input.iter().all(|port| port.labels.is_none()), "input.labels", "labels belong to an output");
+        check(self.output.iter().all(|port| port.features.is_empty()), "output.features", "features make an input");
+        check(
+            self.features.is_empty() || self.has_features(),
+            "features",
+            "no input has features: name them in [[input]]",
+        );
         for golden in &self.golden {
             check(is_beside(&golden.file), "golden.file", "expected a file beside model.toml");
             check(
@@ -296,6 +311,16 @@ impl ModelConfig {
         mistakes
     }
 
+    /// The inputs that are made of features.
+    pub fn feature_inputs(&self) -> impl Iterator<Item = &PortConfig> {
+        self.input.iter().filter(|port| !port.features.is_empty())
+    }
+
+    /// Whether any input is made of features.
+    pub fn has_features(&self) -> bool {
+        self.feature_inputs().next().is_some()
+    }
+
     /// The model's signature with the dimensions that this config fixes, or what of it the model contradicts.
     pub fn complete(&self, model: &Signature) -> Result<Signature, Vec<String>> {
         let mut signature = model.clone();
@@ -306,12 +331,34 @@ impl ModelConfig {
             for config in configs {
                 let names = ports.iter().map(|port| port.name.clone()).collect::<Vec<_>>().join(", ");
                 match ports.iter_mut().find(|port| port.name == config.name) {
-                    Some(port) => mistakes.extend(narrow(kind, port, config)),
+                    Some(port) => {
+                        mistakes.extend(narrow(kind, port, config));
+                        mistakes.extend(self.impossible_policy(port, config));
+                    }
                     None => mistakes.push(format!("{kind} {:?} is not in the model, which has {names}", config.name)),
                 }
             }
         }
         if mistakes.is_empty() { Ok(signature) } else { Err(mistakes) }
+    }
+
+    /// A policy of a feature whose value the input's datatype cannot have.
+    fn impossible_policy(&self, port: &Port, config: &PortConfig) -> Option<String> {
+        config.features.iter().find_map(|feature| {
+            let reason = feature.all_policies(&self.features).find_map(|(status, policy)| {
+                let reason = match policy {
+                    Policy::Refuse => None,
+                    Policy::Nan if has_nan(port.datatype) => None,
+                    Policy::Nan => Some(format!("{} has no NaN: name a default", port.datatype)),
+                    Policy::Default(value) => {
+                        let refused = FeatureElements::new(port.datatype).push(&value.to_value()).err();
+                        refused.map(|refused| format!("its default: {refused}"))
+                    }
+                };
+                reason.map(|reason| format!("for {}, {reason}", status.as_str()))
+            })?;
+            Some(format!("input {:?}, feature {:?}: {reason}", port.name, feature.feature.as_str()))
+        })
     }
 
     /// The most batch elements of one request; `None` when the first dimension is not a batch.
@@ -407,6 +454,34 @@ mod tests {
         assert_eq!(config.complete(&model).unwrap().inputs[0].shape, [-1, 16]);
         let text = "[[input]]\nname = \"z\"\n[[output]]\nname = \"y\"\nshape = [-1, 4]\n";
         assert_eq!(ModelConfig::parse("t", text).unwrap().complete(&model).unwrap_err().len(), 2);
+    }
+
+    #[test]
+    fn an_input_may_be_made_of_features_as_far_as_its_datatype_allows() {
+        let text = "[features]\nnot_found = \"nan\"\nnull_value = { default = [1, 2.5] }\n[[input]]\nname = \"x\"\n\
+                    features = [\"a:b\", { feature = \"a:c\", not_found = \"refuse\", null_value = { default = 3 } }]\n";
+        let config = ModelConfig::parse("t", text).unwrap();
+        fuzz(text.as_bytes());
+        let complete = |config: &ModelConfig, datatype| {
+            let port = Port { name: "x".into(), datatype, shape: vec![-1, 2] };
+            config.complete(&Signature { inputs: vec![port], outputs: vec![] })
+        };
+        assert!(complete(&config, DataType::Fp32).is_ok());
+        let mistakes = complete(&config, DataType::Int64).unwrap_err();
+        assert_eq!(mistakes.len(), 1);
+        assert!(mistakes[0].contains("\"a:b\"") && mistakes[0].contains("NULL_VALUE"), "{mistakes:?}");
+        for (text, line) in [
+            ("[[input]]\nname = \"x\"\nfeatures = [\"ab\"]", 3),
+            ("[[input]]\nname = \"x\"\nfeatures = [{ feature = \"a:b:c\" }]", 3),
+            ("[[input]]\nname = \"x\"\nfeatures = [{ feature = \"a:b\", not_there = \"nan\" }]", 3),
+            ("[features]\nnot_found = { default = nan }\n[[input]]\nname = \"x\"\nfeatures = [\"a:b\"]", 2),
+        ] {
+            let mistakes = ModelConfig::parse("t", text).unwrap_err();
+            assert_eq!(mistakes.iter().map(|mistake| mistake.line).collect::<Vec<_>>(), [Some(line)], "{mistakes:?}");
+        }
+        for text in ["[features]\nnot_found = \"nan\"", "[[output]]\nname = \"y\"\nfeatures = [\"a:b\"]"] {
+            assert_eq!(ModelConfig::parse("t", text).unwrap_err().len(), 1, "{text}");
+        }
     }
 
     #[test]

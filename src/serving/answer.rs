@@ -36,6 +36,7 @@ impl Answer {
             outputs: names.into_iter().zip(self.outputs).collect(),
             timings: self.timings,
             cache: self.cache,
+            features: Vec::new(),
         };
         (response, self.counted)
     }

@@ -7,6 +7,7 @@ mod answer;
 pub mod cache;
 mod call;
 pub mod config;
+mod feature_inputs;
 pub mod inputs;
 pub mod request;
 mod token_bucket;
@@ -27,9 +28,10 @@ use crate::repository::model_config::Limits;
 use crate::repository::statistics::Refusal;
 use crate::repository::{LoadedModel, PinError, Repository};
 use admission::{Gate, Owner, Permit, Quotas, Refused, admit};
-use answer::{Times, cached, names, run, run_photograph};
+use answer::{Times, cached, late, names, run, run_photograph};
 use cache::{Budget, KeyMaker, ResponseCache};
 use call::{Call, Counted};
+pub use feature_inputs::FeatureInputError;
 use inputs::Misfit;
 use request::{InferRequest, InferResponse, OutputRequest, PhotographRequest};
 use windows::Window;
@@ -43,6 +45,9 @@ pub enum ServingError {
     /// The request does not fit the model.
     #[error(transparent)]
     Misfit(#[from] Misfit),
+    /// An input cannot be made of features.
+    #[error(transparent)]
+    Features(#[from] FeatureInputError),
     /// The model's queue is full.
     #[error("Exceeds maximum queue size: {depth} requests wait for '{model}'")]
     Overloaded {
@@ -95,6 +100,7 @@ impl ServingError {
             Self::Refused(refused) => Some(refused.retry_after()),
             // A queue of small models drains in well under that.
             Self::Overloaded { .. } => Some(Duration::from_secs(1)),
+            Self::Features(error) => error.retry_after(),
             Self::Pin(_)
             | Self::Misfit(_)
             | Self::DeadlineExceeded { .. }
@@ -112,6 +118,7 @@ impl ServingError {
             Self::DeadlineExceeded { .. } => Some(Refusal::Deadline),
             Self::Pin(_)
             | Self::Misfit(_)
+            | Self::Features(_)
             | Self::BadInput { .. }
             | Self::Unavailable { .. }
             | Self::ModelFailed { .. } => None,
@@ -242,8 +249,17 @@ impl Serving {
         started: Instant,
         principal: &Principal,
     ) -> Result<(InferResponse, Counted), ServingError> {
-        let fitted = inputs::fit(model, request.inputs, request.outputs.as_deref())?;
         let terms = terms(model, request.deadline, request.priority, started, principal);
+        let (inputs, used) = if model.config.has_features() {
+            // In a box: a call without features need not carry room for them.
+            let fill = Box::pin(feature_inputs::fill(&self.features, model, request.inputs, request.features));
+            tokio::time::timeout_at(terms.deadline.into(), fill).await.map_err(|_| late(model, started))??
+        } else if request.features.is_empty() {
+            (request.inputs, Vec::new())
+        } else {
+            return Err(FeatureInputError::NoFeatures { model: model.name.to_string() }.into());
+        };
+        let fitted = inputs::fit(model, inputs, request.outputs.as_deref())?;
         let names = names(model, &fitted.outputs);
         let answer = match self.cache(model) {
             None => run(model, fitted, terms, started).await?,
@@ -256,6 +272,7 @@ impl Serving {
             }
         };
         let (mut response, counted) = answer.into_response(model, names);
+        response.features = used;
         if let Some(wanted) = &request.outputs {
             classify_outputs(model, wanted, &mut response)?;
         }

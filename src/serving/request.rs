@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use crate::features::online::{Columns, FieldStatus};
+use crate::features::value::Value;
 use crate::inference::backend::Runtime;
 use crate::inference::terms::Priority;
 use crate::names::{ModelName, ModelVersion};
@@ -24,6 +26,26 @@ pub struct InferRequest {
     pub deadline: Option<Instant>,
     /// How urgent it is; `None` is the default.
     pub priority: Option<Priority>,
+    /// What the inputs are made of that are not among [`Self::inputs`].
+    pub features: FeatureRequest,
+}
+
+/// What a caller sends for inputs that are made of features.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct FeatureRequest {
+    /// Whose features: a column for each join key, with an element for each batch element.
+    pub entities: Columns,
+    /// Values that count in the place of the stored ones: a column for each `VIEW:FEATURE`.
+    pub given: Columns,
+    /// Whether the answer says which values were used.
+    pub values_wanted: bool,
+}
+
+impl FeatureRequest {
+    /// Whether there is neither an entity nor a value.
+    pub fn is_empty(&self) -> bool {
+        self.entities.is_empty() && self.given.is_empty()
+    }
 }
 
 /// A photograph to be classified.
@@ -74,6 +96,55 @@ pub struct InferResponse {
     pub timings: Timings,
     /// What the response cache did; `None` for a model without one.
     pub cache: Option<CacheOutcome>,
+    /// The feature values that the inputs were made of, if the caller wanted to know.
+    pub features: Vec<UsedFeature>,
+}
+
+/// One feature as it was used: a cell for each batch element.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UsedFeature {
+    /// `VIEW:FEATURE`.
+    pub name: String,
+    /// Its cells.
+    pub cells: Vec<UsedCell>,
+}
+
+/// One feature of one batch element.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UsedCell {
+    /// The value that counted; `None` is NaN.
+    pub value: Option<Value>,
+    /// What the store knew of it; PRESENT for a value that was given.
+    pub status: FieldStatus,
+    /// When the row happened that it comes from, in microseconds since the Unix epoch; 0 without a row.
+    pub event_us: i64,
+    /// Where the value comes from.
+    pub source: ValueSource,
+}
+
+/// Where the value of a feature comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValueSource {
+    /// The feature store.
+    Store,
+    /// The caller.
+    Given,
+    /// The default that the model has for its status.
+    Default,
+    /// The model takes what is not a number for its status.
+    Nan,
+}
+
+impl ValueSource {
+    /// The word in answers.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Given => "given",
+            Self::Default => "default",
+            Self::Nan => "nan",
+        }
+    }
 }
 
 /// What the response cache did for a call.

@@ -84,6 +84,12 @@ impl TestRoot {
         self
     }
 
+    /// Declares entities, feature views and feature services.
+    pub fn views(self, text: &str) -> Self {
+        write(&self.folder.path().join("feature_views.d/test.toml"), text.as_bytes());
+        self
+    }
+
     /// A setting, as for `--set`.
     pub fn set(mut self, setting: &str) -> Self {
         self.settings.push(setting.to_owned());

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, Response};
 use crate::daemon::{TestDaemon, TestRoot};
+use crate::features::VIEWS;
 
 fn add_sub() -> TestDaemon {
     TestRoot::new().models(&["add_sub"]).file("add_sub/model.toml", "max_batch_size = 16\n").start()
@@ -484,7 +485,7 @@ fn the_index_lists_every_version_with_its_state() {
 
 #[test]
 fn the_openapi_document_names_exactly_the_routes_that_exist() {
-    let daemon = add_sub();
+    let daemon = TestRoot::new().models(&["add_sub"]).views(VIEWS).start();
     let client = &mut daemon.client();
     let document = client.get("/openapi.json").json();
     let paths = document["paths"].as_object().unwrap();
@@ -498,6 +499,7 @@ fn the_openapi_document_names_exactly_the_routes_that_exist() {
         assert!(routes.contains(&path.as_str()), "openapi.json has {path}, the router has not");
         for verb in verbs.as_object().unwrap().keys() {
             let path = path.replace("{model}", "add_sub").replace("{version}", "1");
+            let path = path.replace("{feature_view}", "driver_stats").replace("{feature_service}", "driver_activity");
             let status = client.request(&verb.to_uppercase(), &path, &[], b"{}").status;
             assert!(status != 404 && status != 405, "{verb} {path}: {status}");
         }

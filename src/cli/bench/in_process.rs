@@ -9,7 +9,7 @@ use super::random::Random;
 use crate::principal::Principal;
 use crate::protocol::decode;
 use crate::protocol::status;
-use crate::serving::request::{InferRequest, InferResponse, Inputs, PhotographRequest};
+use crate::serving::request::{FeatureRequest, InferRequest, InferResponse, Inputs, PhotographRequest};
 use crate::serving::{Serving, ServingError};
 
 /// A serving core, and the requests to put to it.
@@ -37,7 +37,9 @@ pub async fn ask(serving: &Serving, target: &decode::Target, payload: Payload) -
         }
         Payload::Tensors(tensors) => {
             let inputs = Inputs::Named(tensors);
-            let request = InferRequest { model, version, inputs, outputs: None, deadline: None, priority: None };
+            let features = FeatureRequest::default();
+            let request =
+                InferRequest { model, version, inputs, outputs: None, deadline: None, priority: None, features };
             serving.infer(request, &Principal::Local).await
         }
     }

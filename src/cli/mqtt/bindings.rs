@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::cli::{Exit, Output, models};
 use crate::config::Config;
+use crate::features::online::PushTarget;
 use crate::mqtt::bindings::{Binding, Bindings};
 use crate::mqtt::client::packet::Qos;
 use crate::repository::Repository;
@@ -45,7 +46,7 @@ pub fn run(config: &Config, json: bool, out: &mut Output) -> anyhow::Result<Exit
 /// Why the model cannot answer; the model itself is not loaded.
 fn problem(binding: &Binding, repository: &Repository) -> Option<String> {
     let config = binding.config();
-    let model = &config.model;
+    let model = config.model.as_ref()?;
     let on_disk = match repository.names_on_disk() {
         Ok(names) if !names.contains(model) => {
             return Some(format!("there is no {model} in {}", repository.path().display()));
@@ -65,7 +66,8 @@ fn problem(binding: &Binding, repository: &Repository) -> Option<String> {
 }
 
 fn table(out: &mut Output, bindings: &Bindings, rows: &[Value]) -> anyhow::Result<()> {
-    let mut lines = vec![["NAME", "TOPIC", "MODEL", "PUBLISH", "TAKES", "RATE", "QOS"].map(str::to_owned)];
+    let nothing = || "-".to_owned();
+    let mut lines = vec![["NAME", "TOPIC", "PUSH", "MODEL", "PUBLISH", "TAKES", "RATE", "QOS"].map(str::to_owned)];
     for binding in bindings.iter() {
         let config = binding.config();
         let version = config.version.map_or_else(String::new, |version| format!("/{version}"));
@@ -77,15 +79,19 @@ fn table(out: &mut Output, bindings: &Bindings, rows: &[Value]) -> anyhow::Resul
         lines.push([
             binding.name().to_owned(),
             format!("{}{}", config.topic, if config.shared { " (shared)" } else { "" }),
-            format!("{}{version}", config.model),
-            format!("{}{select}", config.publish),
+            config.target().map_or_else(nothing, |target| match target {
+                PushTarget::View(view) => view,
+                PushTarget::Source(source) => format!("{source} (source)"),
+            }),
+            config.model.as_ref().map_or_else(nothing, |model| format!("{model}{version}")),
+            config.publish.as_ref().map_or_else(nothing, |publish| format!("{publish}{select}")),
             config.takes(),
             if config.max_rate.is_set() { format!("{}/s", config.max_rate) } else { "-".into() },
             format!("{qos}{}", if config.retain { " retain" } else { "" }),
         ]);
     }
     let width = |column: usize| lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<usize> = (0..7).filter_map(width).collect();
+    let widths: Vec<usize> = (0..8).filter_map(width).collect();
     let problems = std::iter::once(None).chain(rows.iter().map(|row| row["problem"].as_str()));
     for (line, problem) in lines.iter().zip(problems) {
         let cells: Vec<String> = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();

@@ -12,6 +12,7 @@ use crate::audit_event::AuditSink;
 use crate::cli::{Exit, Output, block_on};
 use crate::config::Config;
 use crate::daemon;
+use crate::features::online::PushTarget;
 use crate::mqtt::bindings::Bindings;
 use crate::mqtt::client::packet::{Message, Properties, Qos};
 use crate::mqtt::topics::{DeviceTopics, TopicName};
@@ -142,6 +143,7 @@ fn as_json(handled: &Handled) -> Value {
     });
     if let Some(row) = row.as_object_mut() {
         row.insert("model".into(), json!(handled.model.as_ref().map(ModelName::as_str)));
+        row.insert("pushes".into(), pushed_json(handled));
         row.insert("not_loaded".into(), json!(handled.not_loaded));
         row.insert("publishes".into(), json!(message));
         row.insert("problem".into(), json!(handled.problem));
@@ -173,6 +175,7 @@ fn text(handled: &Handled, topics: &DeviceTopics) -> String {
             lines.push("  one box of the group gets each message".to_owned());
         }
     }
+    lines.extend(pushed(handled));
     if let Some(reason) = &handled.not_loaded {
         lines.push(format!("  the model is not loaded: {reason}"));
     }
@@ -181,9 +184,53 @@ fn text(handled: &Handled, topics: &DeviceTopics) -> String {
     }
     match &handled.message {
         Some(message) => lines.extend(published(message)),
+        None if handled.model.is_none() && handled.rows.is_some() => {}
         None => lines.push("  publishes nothing".to_owned()),
     }
     lines.join("\n") + "\n"
+}
+
+/// Where a binding pushes, and the rows that it would push; null where nothing is pushed.
+fn pushed_json(handled: &Handled) -> Value {
+    let Some((target, columns)) = target(handled).zip(handled.rows.as_ref()) else { return Value::Null };
+    let (kind, name) = match &target {
+        PushTarget::View(name) => ("feature_view", name),
+        PushTarget::Source(name) => ("push_source", name),
+    };
+    let df: serde_json::Map<_, _> =
+        columns.iter().map(|(name, cells)| (name.clone(), Value::Array(cells.clone()))).collect();
+    json!({kind: name, "df": df})
+}
+
+fn target(handled: &Handled) -> Option<PushTarget> {
+    match &handled.taker {
+        Taker::Binding { binding, .. } => binding.config().target(),
+        Taker::Call { .. } => None,
+    }
+}
+
+/// The rows that would be pushed; this pushes nothing.
+fn pushed(handled: &Handled) -> Vec<String> {
+    let Some((target, columns)) = target(handled).zip(handled.rows.as_ref()) else { return Vec::new() };
+    let whereto = match target {
+        PushTarget::View(name) => format!("the feature view {name}"),
+        PushTarget::Source(name) => format!("the push source {name}"),
+    };
+    let count = columns.first().map_or(0, |(_, cells)| cells.len());
+    let rows = if count == 1 { "1 row".to_owned() } else { format!("{count} rows") };
+    let mut lines = vec![format!("  would push {rows} to {whereto}; this pushes nothing")];
+    lines.extend(columns.iter().map(|(name, cells)| format!("    {name}: {}", listed(cells))));
+    lines
+}
+
+/// The first few of many.
+fn listed(cells: &[Value]) -> String {
+    const MOST: usize = 5;
+    let mut texts: Vec<String> = cells.iter().take(MOST).map(ToString::to_string).collect();
+    if cells.len() > MOST {
+        texts.push(format!("and {} more", cells.len() - MOST));
+    }
+    texts.join(", ")
 }
 
 fn for_model(handled: &Handled) -> String {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::features::online::PushTarget;
 use crate::inference::terms::Priority;
 use crate::mqtt::client::packet::Qos;
 use crate::mqtt::fields::FieldPath;
@@ -12,10 +13,12 @@ use crate::names::{ModelName, ModelVersion};
 use crate::repository::model_config::Rate;
 use crate::toml_check::in_range;
 
+use super::rows::KeySource;
+
 /// More bindings than any box needs. Each is compared with each other one, and with each message.
 const MOST: usize = 256;
 
-/// From a topic over a model to a topic.
+/// From a topic into the feature store, over a model to a topic, or both: what is pushed is durable before the model is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BindingConfig {
@@ -24,13 +27,25 @@ pub struct BindingConfig {
     pub name: Option<String>,
     /// Which topics it is for.
     pub topic: TopicFilter,
+    /// The feature view that rows are pushed to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feature_view: Option<String>,
+    /// The push source whose views rows are pushed to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub push_source: Option<String>,
+    /// Where in a JSON message a row's event time is; without it, the view's timestamp field, and where there is none, the
+    /// time of arrival.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_timestamp: Option<FieldPath>,
     /// The model.
-    pub model: ModelName,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelName>,
     /// The version; `None` is the model's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<ModelVersion>,
     /// Where the answers go.
-    pub publish: TopicTemplate,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub publish: Option<TopicTemplate>,
     /// How often a message is answered: 0 is at most once; 1 is at least once, if it was published with QoS 1 itself and there
     /// is no limit of the rate.
     #[serde(default = "at_least_once", deserialize_with = "read_qos", serialize_with = "write_qos")]
@@ -62,6 +77,12 @@ pub struct BindingConfig {
     /// Where in a JSON message the elements of each input are.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, Vec<FieldPath>>,
+    /// Where the entity keys are, by the name of the join key: in the topic or in a JSON message.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub entities: BTreeMap<String, KeySource>,
+    /// Where in a JSON message each column of a row is; without any, at the top by its own name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub features: BTreeMap<String, FieldPath>,
 }
 
 fn at_least_once() -> Qos {
@@ -109,19 +130,86 @@ impl BindingConfig {
         self.name.as_deref().unwrap_or(self.topic.as_str())
     }
 
+    /// Where rows are pushed to.
+    pub fn target(&self) -> Option<PushTarget> {
+        let view = self.feature_view.clone().map(PushTarget::View);
+        view.or_else(|| self.push_source.clone().map(PushTarget::Source))
+    }
+
     /// What is taken of a message, in a few words.
     pub fn takes(&self) -> String {
+        let listed = |columns: Vec<String>| columns.join(", ");
+        let entities = listed(self.entities.iter().map(|(name, source)| format!("{name} = {source}")).collect());
+        let features = listed(self.features.iter().map(|(name, path)| format!("{name} = {path}")).collect());
+        let rows = match (self.target(), features.is_empty()) {
+            (Some(_), true) => "columns by name".into(),
+            _ => features,
+        };
+        let model = if self.model.is_some() { self.takes_for_model() } else { String::new() };
+        [entities, rows, model].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+    }
+
+    fn takes_for_model(&self) -> String {
         match &self.photograph {
             Some(path) => format!("photograph {path}"),
-            None if self.inputs.is_empty() => "the message".into(),
-            None => {
+            None if !self.inputs.is_empty() => {
                 let input = |(name, paths): (&String, &Vec<FieldPath>)| {
                     let paths: Vec<String> = paths.iter().map(ToString::to_string).collect();
                     format!("{name} = {}", paths.join(", "))
                 };
                 self.inputs.iter().map(input).collect::<Vec<_>>().join("; ")
             }
+            None if self.target().is_none() && self.entities.is_empty() => "the message".into(),
+            None => String::new(),
         }
+    }
+
+    /// What is wrong with its parts for the feature store and for a model.
+    fn problems_of_parts(&self) -> Vec<(&'static str, String)> {
+        let mut problems = Vec::new();
+        let mut wrong = |holds: bool, key, problem: &str| {
+            if !holds {
+                problems.push((key, problem.to_owned()));
+            }
+        };
+        let (pushes, asks) = (self.target().is_some(), self.model.is_some());
+        wrong(pushes || asks, "topic", "is bound to nothing: set model and publish, or feature_view or push_source");
+        let one = self.feature_view.is_none() || self.push_source.is_none();
+        wrong(one, "push_source", "and feature_view are both set: rows go to one of them");
+        wrong(!asks || self.publish.is_some(), "model", "has no place for its answers: set publish");
+        for (key, is_set) in [
+            ("publish", self.publish.is_some()),
+            ("version", self.version.is_some()),
+            ("timeout_ms", self.timeout_ms.is_some()),
+            ("priority", self.priority != Priority::default()),
+            ("retain", self.retain),
+            ("publish_errors", self.publish_errors),
+            ("photograph", self.photograph.is_some()),
+            ("select", self.select.is_some()),
+            ("inputs", !self.inputs.is_empty()),
+        ] {
+            wrong(asks || !is_set, key, "is for a model: set model");
+        }
+        let is_for_push = "is for a push: set feature_view or push_source";
+        wrong(pushes || self.event_timestamp.is_none(), "event_timestamp", is_for_push);
+        wrong(pushes || self.features.is_empty(), "features", is_for_push);
+        wrong(
+            pushes || self.entities.is_empty() || self.photograph.is_none(),
+            "entities",
+            "and photograph are both set: a model is asked about one of them",
+        );
+        let count = self.topic.capture_count();
+        for (name, source) in &self.entities {
+            let KeySource::Topic(template) = source else { continue };
+            let highest = template.highest_capture();
+            if highest > count {
+                let problem = format!("{name} names {{{highest}}}, and {} has {count} wildcards", self.topic);
+                problems.push(("entities", problem));
+            } else if template.names_model() && !asks {
+                problems.push(("entities", format!("{name} names {{model}}, and no model is set")));
+            }
+        }
+        problems
     }
 
     /// What is wrong with it by itself: the key, and what to do about it.
@@ -137,11 +225,17 @@ impl BindingConfig {
         } else if let Some(ledge) = ledge_topics(&self.topic) {
             wrong("topic", format!("takes topics of Ledge itself, {ledge}: name the topics of your devices"));
         }
-        let (highest, count) = (self.publish.highest_capture(), self.topic.capture_count());
-        if highest > count {
-            wrong("publish", format!("names {{{highest}}}, and {} has {count} wildcards", self.topic));
-        } else if let Some(ledge) = overlapping(&self.publish.as_filter(&self.topic), &RESERVED) {
-            wrong("publish", format!("may be a topic that only Ledge itself writes or obeys, {ledge}: choose another"));
+        let count = self.topic.capture_count();
+        if let Some(publish) = &self.publish {
+            let highest = publish.highest_capture();
+            if highest > count {
+                wrong("publish", format!("names {{{highest}}}, and {} has {count} wildcards", self.topic));
+            } else if let Some(ledge) = overlapping(&publish.as_filter(&self.topic), &RESERVED) {
+                wrong(
+                    "publish",
+                    format!("may be a topic that only Ledge itself writes or obeys, {ledge}: choose another"),
+                );
+            }
         }
         if self.photograph.is_some() && !self.inputs.is_empty() {
             wrong("photograph", "and inputs are both set: a model is asked about one of them".into());
@@ -149,6 +243,7 @@ impl BindingConfig {
         if let Some((name, _)) = self.inputs.iter().find(|(_, paths)| paths.is_empty()) {
             wrong("inputs", format!("has no paths for {name:?}: name at least one, as in [\"$.payload.temp\"]"));
         }
+        problems.extend(self.problems_of_parts());
         problems
     }
 }
@@ -186,9 +281,11 @@ pub fn problems(bindings: &[BindingConfig]) -> Vec<(String, String)> {
             let key = if binding.name.is_some() { "name" } else { "topic" };
             wrong(key, format!("makes two bindings named {:?}: give this one a name of its own", binding.name()));
         }
-        let made = binding.publish.as_filter(&binding.topic);
-        if let Some(taker) = bindings.iter().find(|other| made.overlaps(&other.topic)) {
-            let (publish, taker) = (&binding.publish, taker.name());
+        let made = binding.publish.as_ref().map(|publish| (publish, publish.as_filter(&binding.topic)));
+        if let Some((publish, made)) = made
+            && let Some(taker) = bindings.iter().find(|other| made.overlaps(&other.topic))
+        {
+            let taker = taker.name();
             wrong(
                 "publish",
                 format!("{publish} may be a topic that the binding {taker:?} takes: answers would go round in a loop"),

@@ -8,6 +8,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use crate::features::online::Columns;
 use crate::inference::backend::{Port, Signature};
 use crate::mqtt::fields::FieldPath;
 use crate::protocol::call::Form;
@@ -62,6 +63,12 @@ pub enum BindingError {
         /// The path.
         path: String,
         /// Where and why.
+        reason: String,
+    },
+    /// What the topic says makes no entity key.
+    #[error("an entity key of the topic: {reason}")]
+    Topic {
+        /// Why.
         reason: String,
     },
     /// The model has no such input.
@@ -127,11 +134,16 @@ pub(super) fn rows(inputs: &BTreeMap<String, Vec<FieldPath>>, payload: &Bytes) -
     Ok(Extracted::Rows(rows))
 }
 
-/// The request, in the JSON of the Open Inference Protocol, for one row of each input.
+/// The request, in the JSON of the Open Inference Protocol, for one row of each input, and for entities whose features make
+/// the others.
 ///
 /// As JSON, because the protocol's decoder then reads the elements as what the model takes, and says what does not fit.
 /// Nothing is lost on the way: a number is written such that it reads the same again.
-pub fn request_of_rows(rows: &[(String, Vec<Value>)], signature: &Signature) -> Result<Bytes, BindingError> {
+pub fn request_of_rows(
+    rows: &[(String, Vec<Value>)],
+    signature: &Signature,
+    entities: Columns,
+) -> Result<Bytes, BindingError> {
     let input = |(name, row): &(String, Vec<Value>)| {
         let port = signature.inputs.iter().find(|port| port.name == *name).ok_or_else(|| BindingError::Input {
             name: name.clone(),
@@ -141,7 +153,12 @@ pub fn request_of_rows(rows: &[(String, Vec<Value>)], signature: &Signature) -> 
         Ok(json!({"name": name, "shape": shape, "datatype": port.datatype.as_str(), "data": row}))
     };
     let inputs: Vec<Value> = rows.iter().map(input).collect::<Result<_, _>>()?;
-    Ok(json!({"inputs": inputs}).to_string().into())
+    let mut request = json!({"inputs": inputs});
+    if !entities.is_empty() {
+        let entities = entities.into_iter().map(|(name, cells)| (name, Value::Array(cells)));
+        request["entities"] = entities.collect::<serde_json::Map<_, _>>().into();
+    }
+    Ok(request.to_string().into())
 }
 
 /// The shape of one row of `count` elements: `[1, count]`, unless the input has one dimension, or several whose sizes are
@@ -169,11 +186,11 @@ pub(super) fn select(path: &FieldPath, answer: &Bytes) -> Result<Bytes, BindingE
     })
 }
 
-fn parse(what: &'static str, text: &[u8]) -> Result<Value, BindingError> {
+pub(super) fn parse(what: &'static str, text: &[u8]) -> Result<Value, BindingError> {
     serde_json::from_slice(text).map_err(|error| BindingError::NotJson { what, reason: error.to_string() })
 }
 
-fn find<'v>(what: &'static str, path: &FieldPath, document: &'v Value) -> Result<&'v Value, BindingError> {
+pub(super) fn find<'v>(what: &'static str, path: &FieldPath, document: &'v Value) -> Result<&'v Value, BindingError> {
     path.find(document).ok_or_else(|| BindingError::Absent { what, path: path.to_string() })
 }
 
@@ -181,7 +198,7 @@ fn is_element(value: &Value) -> bool {
     value.is_number() || value.is_string() || value.is_boolean()
 }
 
-fn kind(path: &FieldPath, found: &Value, expected: &'static str) -> BindingError {
+pub(super) fn kind(path: &FieldPath, found: &Value, expected: &'static str) -> BindingError {
     let found = match found {
         Value::Null => "null",
         Value::Bool(_) => "true or false",

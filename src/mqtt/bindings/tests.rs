@@ -38,7 +38,7 @@ fn signature(datatype: DataType, shape: &[i64]) -> Signature {
 
 /// The tensor that a row becomes in a model's input.
 fn tensor(row: Vec<Value>, datatype: DataType, shape: &[i64]) -> Result<Tensor, ProtocolError> {
-    let body = request_of_rows(&[("x".into(), row)], &signature(datatype, shape)).unwrap();
+    let body = request_of_rows(&[("x".into(), row)], &signature(datatype, shape), Vec::new()).unwrap();
     let target = Target { model: "m".parse().unwrap(), version: None };
     match decode_request(target, body, None, Instant::now())?.request.inputs {
         Inputs::Named(mut inputs) => Ok(inputs.pop().unwrap().1),
@@ -47,18 +47,14 @@ fn tensor(row: Vec<Value>, datatype: DataType, shape: &[i64]) -> Result<Tensor, 
 }
 
 #[test]
-fn a_binding_has_defaults_for_all_but_three_keys() {
+fn a_binding_has_defaults_for_all_but_its_topic_and_what_it_does() {
     let binding = binding("");
     let config = binding.config();
     assert_eq!((binding.name(), config.qos, config.priority), ("in/+", Qos::AtLeastOnce, Priority::Interactive));
     assert_eq!((binding.timeout(), binding.interval(), config.takes().as_str()), (None, None, "the message"));
-    for key in ["topic", "model", "publish"] {
-        let all = ["topic = 'a'", "model = 'm'", "publish = 'b'"];
-        let others = all.into_iter().filter(|line| !line.starts_with(key)).collect::<Vec<_>>().join("\n");
-        let mistakes = toml_check::parse::<MqttConfig>("t", &format!("[[bindings]]\n{others}")).unwrap_err();
-        let shown: Vec<_> = mistakes.iter().map(Mistake::to_string).collect();
-        assert_eq!(shown, [format!("t:1: bindings[0]: missing field `{key}`")]);
-    }
+    let mistakes = toml_check::parse::<MqttConfig>("t", "[[bindings]]\nmodel = 'm'\npublish = 'b'").unwrap_err();
+    let shown: Vec<_> = mistakes.iter().map(Mistake::to_string).collect();
+    assert_eq!(shown, ["t:1: bindings[0]: missing field `topic`"]);
 }
 
 #[test]
@@ -140,6 +136,41 @@ fn bindings_that_cannot_work_are_problems() {
     assert_eq!(found(&[first, &format!("{first}\nname = 'other'\nshared = true")]), ["bindings[1].shared"]);
     assert_eq!(found(&[first, "topic = 'a/x'\npublish = 'c'"]), ["bindings[1].topic"]);
     assert_eq!(found(&[first; 257]), ["bindings"]);
+}
+
+#[test]
+fn the_parts_of_a_binding_need_each_other() {
+    let found = |keys: &str| {
+        let problems = problems(&configs(&format!("[[bindings]]\ntopic = 'a/+'\n{keys}\n")));
+        problems.into_iter().map(|(key, _)| key.replace("bindings[0].", "")).collect::<Vec<_>>()
+    };
+    let none: [&str; 0] = [];
+    let view = "feature_view = 'v'";
+    assert_eq!(found(view), none);
+    assert_eq!(found("push_source = 's'\nmodel = 'm'\npublish = 'b'\nentities = { k = '{1}', l = '$.l' }"), none);
+    assert_eq!(found("model = 'm'\npublish = 'b'\nentities = { k = '{1}-{model}' }"), none);
+    assert_eq!(found(""), ["topic"]);
+    assert_eq!(found("model = 'm'"), ["model"]);
+    assert_eq!(found(&format!("{view}\npush_source = 's'")), ["push_source"]);
+    for key in [
+        "publish = 'b'",
+        "version = 1",
+        "timeout_ms = 1",
+        "priority = 'batch'",
+        "retain = true",
+        "publish_errors = true",
+        "photograph = '$.a'",
+        "select = '$.a'",
+        "inputs = { x = ['$.a'] }",
+    ] {
+        assert_eq!(found(&format!("{view}\n{key}")), [key.split(' ').next().unwrap()], "{key}");
+    }
+    let asks = "model = 'm'\npublish = 'b'";
+    assert_eq!(found(&format!("{asks}\nevent_timestamp = '$.t'")), ["event_timestamp"]);
+    assert_eq!(found(&format!("{asks}\nfeatures = {{ f = '$.f' }}")), ["features"]);
+    assert_eq!(found(&format!("{asks}\nphotograph = '$.p'\nentities = {{ k = '{{1}}' }}")), ["entities"]);
+    assert_eq!(found(&format!("{view}\nentities = {{ k = '{{2}}' }}")), ["entities"]);
+    assert_eq!(found(&format!("{view}\nentities = {{ k = '{{model}}' }}")), ["entities"]);
 }
 
 #[test]
@@ -229,7 +260,7 @@ fn a_row_becomes_what_the_input_takes() {
     for (value, datatype) in [(json!("1"), DataType::Fp32), (json!(1.5), DataType::Int8), (json!(1), DataType::Bool)] {
         assert!(matches!(tensor(vec![value], datatype, &[-1, 1]), Err(ProtocolError::Element { .. })));
     }
-    let error = request_of_rows(&[("y".into(), Vec::new())], &signature(DataType::Fp32, &[1])).unwrap_err();
+    let error = request_of_rows(&[("y".into(), Vec::new())], &signature(DataType::Fp32, &[1]), vec![]).unwrap_err();
     assert_eq!(error.to_string(), "the model has no input \"y\"; it has x");
 }
 

@@ -11,7 +11,6 @@ use crate::mqtt::client::packet::{Qos, Reason, Received};
 use crate::mqtt::client::session::Delivery;
 use crate::mqtt::rate::{Newest, Offer};
 use crate::mqtt::request::Unanswered;
-use crate::mqtt::topics::TopicName;
 use crate::telemetry::messages::MessageKind;
 
 /// How many topics the rate of one binding is kept for.
@@ -44,13 +43,9 @@ impl Desk {
         if answer::status(&message).is_some() {
             return self.ignore(&message.topic, Unanswered::Answer, delivery, now);
         }
-        let matching: Vec<(usize, Result<TopicName, _>)> = (self.bindings.iter().enumerate())
-            .filter_map(|(index, bound)| {
-                let config = bound.binding.config();
-                let captures = config.topic.captures(&message.topic)?;
-                Some((index, config.publish.fill(&captures, &self.topics.device, &config.model)))
-            })
-            .collect();
+        let captures = |bound: &Bound| bound.binding.config().topic.captures(&message.topic);
+        let matching: Vec<_> =
+            self.bindings.iter().enumerate().filter_map(|(index, bound)| Some((index, captures(bound)?))).collect();
         if matching.is_empty() {
             // A subscription of an earlier configuration that the broker still has.
             tracing::debug!(topic = %message.topic, "a message that no binding is for");
@@ -59,25 +54,18 @@ impl Desk {
         if let Some(delivery) = delivery {
             self.session.expect(delivery, matching.len());
         }
-        for (index, publish) in matching {
+        for (index, captures) in matching {
             self.statistics.received(MessageKind::Binding);
             let Some(binding) = self.bindings.get(index).map(|bound| bound.binding.clone()) else { continue };
-            let publish = publish.map_err(|error| Failure::new(400, error.to_string()));
-            match refusal.clone().map_or(publish, Err) {
-                Ok(publish) => {
-                    let bound = BoundMessage {
-                        source: message.topic.clone(),
-                        publish,
-                        payload: message.payload.clone(),
-                        content_type: message.properties.content_type.clone(),
-                        arrived: now,
-                        delivery,
-                        qos: if delivery.is_some() { binding.config().qos } else { Qos::AtMostOnce },
-                        duplicate,
-                        held: self.held.hold(message.payload.len()),
-                        binding,
-                    };
-                    self.offer(index, bound, now);
+            let held = self.held.hold(message.payload.len());
+            let bound = match &refusal {
+                None => BoundMessage::new(&binding, &message, &captures, &self.topics.device, now, held),
+                Some(refusal) => Err(refusal.clone()),
+            };
+            match bound {
+                Ok(bound) => {
+                    let qos = if delivery.is_some() { binding.config().qos } else { Qos::AtMostOnce };
+                    self.offer(index, BoundMessage { delivery, qos, duplicate, ..bound }, now);
                 }
                 Err(failure) => {
                     self.statistics.answered(failure.status);
@@ -111,13 +99,17 @@ impl Desk {
     }
 
     fn start(&mut self, bound: BoundMessage) {
-        let (serving, device) = (self.serving.clone(), self.topics.device.clone());
+        let (serving, device, pusher) = (self.serving.clone(), self.topics.device.clone(), self.pusher.clone());
         let mut end = self.begin(bound.delivery, None);
         let binding = bound.binding.clone();
         self.shutdown.spawn(async move {
-            let Outcome { message, failure, held } = bound.run(&serving, &device).await;
+            let Outcome { message, failure, unsettled, held } = bound.run(&serving, &device, &pusher).await;
             if let Some(finished) = &mut end.finished {
+                finished.pushed = message.is_none() && failure.is_none() && !unsettled;
                 (finished.answer, finished.held) = (message, Some(held));
+                if unsettled {
+                    finished.delivery = None;
+                }
                 finished.failed = failure.map(|failure| (binding, failure));
             }
         });

@@ -3,6 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::audit_event::AuditSink;
 use crate::features::FeatureStore;
+use crate::features::registry::Registry;
 use crate::inference::Runtimes;
 use crate::inference::engine::Engine;
 use crate::mqtt::bindings::BindingConfig;
@@ -30,7 +31,12 @@ fn serving() -> Serving {
         quota: crate::repository::model_config::Limits::default(),
         batch_windows: vec![],
     };
-    Serving::new(repository, FeatureStore::none(std::path::Path::new("none")), audit, &limits)
+    Serving::new(
+        repository,
+        FeatureStore::without_values(Registry::default(), std::path::Path::new("none")),
+        audit,
+        &limits,
+    )
 }
 
 /// A connected desk with a binding of each kind.

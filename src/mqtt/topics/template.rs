@@ -72,22 +72,45 @@ impl FromStr for TopicTemplate {
 impl TopicTemplate {
     /// The topic for these captures. The text of a capture comes from outside and may make it too long, empty or one of
     /// the broker's own.
-    pub fn fill(&self, captures: &[&str], device: &DeviceName, model: &ModelName) -> Result<TopicName, InvalidTopic> {
-        let mut topic = String::new();
-        for piece in &self.pieces {
-            topic.push_str(match piece {
-                Piece::Text(text) => text,
-                Piece::Device => device.as_str(),
-                Piece::Model => model.as_str(),
-                Piece::Capture(number) => captures
-                    .get(number - 1)
-                    .ok_or_else(|| invalid(WHAT, &self.text, "has more captures than the filter has wildcards"))?,
-            });
-        }
+    pub fn fill<C: AsRef<str>>(
+        &self,
+        captures: &[C],
+        device: &DeviceName,
+        model: &ModelName,
+    ) -> Result<TopicName, InvalidTopic> {
+        let topic = self.text(captures, device, Some(model.as_str()))?;
         if topic.starts_with(RESERVED) {
             return Err(invalid("topic", &topic, "begins with '$', and such topics are the broker's own"));
         }
         topic.parse()
+    }
+
+    /// Its text for these captures, whether that is a topic or not.
+    pub fn text<C: AsRef<str>>(
+        &self,
+        captures: &[C],
+        device: &DeviceName,
+        model: Option<&str>,
+    ) -> Result<String, InvalidTopic> {
+        let lacks = |reason| invalid(WHAT, &self.text, reason);
+        let mut text = String::new();
+        for piece in &self.pieces {
+            text.push_str(match piece {
+                Piece::Text(text) => text,
+                Piece::Device => device.as_str(),
+                Piece::Model => model.ok_or_else(|| lacks("names {model} where there is none"))?,
+                Piece::Capture(number) => {
+                    let capture = captures.get(number - 1);
+                    capture.ok_or_else(|| lacks("has more captures than the filter has wildcards"))?.as_ref()
+                }
+            });
+        }
+        Ok(text)
+    }
+
+    /// Whether `{model}` is in it.
+    pub fn names_model(&self) -> bool {
+        self.pieces.contains(&Piece::Model)
     }
 
     /// The highest number among its captures; 0 when it has none.

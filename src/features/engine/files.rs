@@ -1,0 +1,177 @@
+//! What lies in the store's folder:
+//!
+//! ```text
+//! catalog.json, catalog.copy.json   the numbers of views and fields
+//! hash.key                          the secret behind the index keys
+//! journal/                          what was acknowledged since the snapshot
+//! snapshot-<seq>.ledge              everything before journal entry <seq>
+//! index-<generation>/               the index; only the newest complete one counts
+//! clean                             how the index was left at an orderly stop
+//! *.damaged                         the last of each kind that was set aside
+//! lock                              one daemon at a time
+//! ```
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::super::key::HashKey;
+use super::super::store::Tally;
+use crate::durable;
+
+/// The store's folder.
+#[derive(Debug, Clone)]
+pub struct Files {
+    folder: PathBuf,
+}
+
+/// How the index was left at an orderly stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clean {
+    /// Which index.
+    pub generation: u64,
+    /// Its last journal entry.
+    pub applied: u64,
+    /// What was in it.
+    pub tally: Tally,
+}
+
+impl Files {
+    /// In `folder`, which is made.
+    pub fn new(folder: &Path) -> io::Result<Self> {
+        fs::create_dir_all(folder.join("journal"))?;
+        durable::sync_folder(folder)?;
+        Ok(Self { folder: folder.to_owned() })
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The folder of the journal.
+    pub fn journal(&self) -> PathBuf {
+        self.folder.join("journal")
+    }
+
+    /// Makes sure that no other daemon has the store, as long as the file is held.
+    pub fn lock(&self) -> io::Result<File> {
+        let file = File::options().create(true).truncate(false).write(true).open(self.folder.join("lock"))?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(fs::TryLockError::WouldBlock) => Err(io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                "another daemon has it open: stop that one, or give each its own features.path",
+            )),
+            Err(fs::TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    /// The secret behind the index keys. A damaged one is replaced: records carry their entities, so the index is rebuilt
+    /// under the new one. The flag says whether it is new.
+    pub fn hash_key(&self) -> io::Result<(HashKey, bool)> {
+        let path = self.folder.join("hash.key");
+        match fs::read(&path) {
+            Ok(bytes) => {
+                if let Some(key) = read_key(&bytes) {
+                    return Ok((key, false));
+                }
+                tracing::warn!(file = %path.display(), "the key of the feature index is damaged; it is made anew");
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let mut key = [0; 32];
+        getrandom::fill(&mut key).map_err(io::Error::other)?;
+        let content = [&key[..], &checksum(&key)].concat();
+        durable::replace_private(&path, &content)?;
+        Ok((HashKey::new(key), true))
+    }
+
+    /// The folder of a generation of the index.
+    pub fn index(&self, generation: u64) -> PathBuf {
+        self.folder.join(format!("index-{generation}"))
+    }
+
+    /// The generations there are, newest first.
+    pub fn generations(&self) -> io::Result<Vec<u64>> {
+        let mut found: Vec<u64> = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let name = entry?.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix("index-")).and_then(|n| n.parse::<u64>().ok());
+            found.extend(number);
+        }
+        found.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(found)
+    }
+
+    /// Removes a generation of the index.
+    pub fn remove_index(&self, generation: u64) -> io::Result<()> {
+        let path = self.index(generation);
+        if path.exists() { fs::remove_dir_all(path) } else { Ok(()) }
+    }
+
+    /// Keeps a damaged file or folder for whoever wants to look at it, and only the last of its kind (`index`, `journal`,
+    /// `snapshot`).
+    pub fn set_aside(&self, path: &Path, kind: &str) -> io::Result<PathBuf> {
+        let aside = self.folder.join(format!("{kind}.damaged"));
+        match fs::metadata(&aside) {
+            Ok(kind) if kind.is_dir() => fs::remove_dir_all(&aside)?,
+            Ok(_) => fs::remove_file(&aside)?,
+            Err(_) => {}
+        }
+        durable::rename(path, &aside)?;
+        Ok(aside)
+    }
+
+    /// Says that the index was closed in order.
+    pub fn mark_clean(&self, clean: &Clean) -> io::Result<()> {
+        let text = serde_json::to_vec(clean)?;
+        let line = [&checksum(&text)[..], &text].concat();
+        durable::replace(&self.folder.join("clean"), &line)
+    }
+
+    /// What [`Self::mark_clean`] said, once: from now on the index is in use.
+    pub fn take_clean(&self) -> io::Result<Option<Clean>> {
+        let path = self.folder.join("clean");
+        let content = match fs::read(&path) {
+            Ok(content) => content,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        fs::remove_file(&path)?;
+        durable::sync_folder(&self.folder)?;
+        let text = content.split_at_checked(8).filter(|(sum, text)| *sum == checksum(text)).map(|(_, text)| text);
+        Ok(text.and_then(|text| serde_json::from_slice(text).ok()))
+    }
+
+    /// The bytes that everything at `path` takes on the disk.
+    pub fn size(path: &Path) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        let Ok(metadata) = fs::symlink_metadata(path) else { return 0 };
+        if !metadata.is_dir() {
+            return metadata.blocks() * 512;
+        }
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| Self::size(&entry.path())).sum()
+    }
+
+    /// The bytes that are free where the store is.
+    pub fn free(&self) -> io::Result<u64> {
+        let found = rustix::fs::statvfs(&self.folder)?;
+        Ok(found.f_bavail * found.f_frsize)
+    }
+}
+
+fn read_key(bytes: &[u8]) -> Option<HashKey> {
+    let (key, sum) = bytes.split_first_chunk::<32>()?;
+    (sum == checksum(key)).then(|| HashKey::new(*key))
+}
+
+fn checksum(content: &[u8]) -> [u8; 8] {
+    let mut sum = [0; 8];
+    sum.iter_mut().zip(blake3::hash(content).as_bytes()).for_each(|(sum, byte)| *sum = *byte);
+    sum
+}

@@ -1,0 +1,340 @@
+//! The writer: journal first, then index, then the acknowledgement.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use tokio::sync::mpsc::Receiver;
+use tokio::sync::oneshot;
+
+use super::super::journal::{Change, Damage, Journal};
+use super::super::key::IndexKey;
+use super::super::online::{FeatureError, Pushed};
+use super::super::record::Row;
+use super::super::statistics::Counters;
+use super::super::store::IndexError;
+use super::super::view::FeatureView;
+use super::applier::{Action, Applier, Pending};
+use super::files::Clean;
+use super::upkeep::Job;
+use super::{Engine, State};
+
+/// How many rows share one write to the disk at most: a bound on how long the first of them waits.
+const GROUP: usize = 512;
+
+/// One row on its way in.
+#[derive(Debug)]
+pub struct Incoming {
+    /// Its view.
+    pub view: Arc<FeatureView>,
+    /// Its index key.
+    pub key: IndexKey,
+    /// The row.
+    pub row: Row,
+    /// The row as the journal keeps it.
+    pub bytes: Bytes,
+}
+
+/// What the writer is asked for.
+#[derive(Debug)]
+pub enum Command {
+    /// Rows, all or none.
+    Push {
+        /// The rows.
+        rows: Vec<Incoming>,
+        /// Told when they are durable.
+        reply: oneshot::Sender<Result<Pushed, FeatureError>>,
+    },
+    /// Removal of what expired.
+    Purge {
+        /// Expiry entries and what they are for.
+        expired: Vec<(Vec<u8>, IndexKey)>,
+        /// As of when.
+        now_us: i64,
+        /// Told when it is done.
+        reply: mpsc::Sender<usize>,
+    },
+    /// The index has every entry before the number that is answered; `None` when there is no index.
+    Mark {
+        /// Whether a new journal segment begins there, so that those before it can go.
+        rotate: bool,
+        /// Told the number.
+        reply: mpsc::Sender<Option<u64>>,
+    },
+    /// Places in the journal where something was found; a new segment begins, and a snapshot will take their place.
+    NoteDamage(Vec<Damage>),
+    /// The journal before this entry is in a snapshot.
+    RemoveBefore(u64),
+    /// An index that is ready but for the last entries. The one it takes the place of is answered.
+    Handover {
+        /// The index.
+        applier: Applier,
+        /// Told when it is in use, or why it is not.
+        reply: mpsc::Sender<Result<Option<Applier>, String>>,
+    },
+    /// From now on neither pushes nor reads, until [`Command::EndRestore`]. The next entry's number is answered.
+    BeginRestore {
+        /// Told the number.
+        reply: mpsc::Sender<u64>,
+    },
+    /// The backup is in a snapshot of this number, and takes the place of everything; `None`: nothing has changed.
+    EndRestore {
+        /// Its number.
+        replay_from: Option<u64>,
+        /// Told when pushes are taken again.
+        reply: mpsc::Sender<Result<(), String>>,
+    },
+    /// The end: what waits is written first.
+    Close,
+}
+
+/// A push, and who is told of its end.
+type Waiting = (Vec<Incoming>, oneshot::Sender<Result<Pushed, FeatureError>>);
+
+/// The writer's own.
+pub struct Writer {
+    engine: Arc<Engine>,
+    journal: Journal,
+    applier: Option<Applier>,
+    /// What the state was before a restore began.
+    before_restore: Option<Arc<State>>,
+}
+
+impl Writer {
+    /// Over an open journal, without an index yet.
+    pub fn new(engine: Arc<Engine>, journal: Journal) -> Self {
+        Self { engine, journal, applier: None, before_restore: None }
+    }
+
+    /// Runs until it is told to close.
+    pub fn run(mut self, mut commands: Receiver<Command>) {
+        self.publish_figures();
+        while let Some(first) = commands.blocking_recv() {
+            let mut next = Some(first);
+            while let Some(command) = next.take() {
+                match command {
+                    Command::Push { rows, reply } => {
+                        let mut waiting = rows.len();
+                        let mut pushes = vec![(rows, reply)];
+                        while waiting < GROUP {
+                            match commands.try_recv() {
+                                Ok(Command::Push { rows, reply }) => {
+                                    waiting += rows.len();
+                                    pushes.push((rows, reply));
+                                }
+                                Ok(other) => {
+                                    next = Some(other);
+                                    break;
+                                }
+                                Err(_) => break,
+                            }
+                        }
+                        self.push(pushes);
+                    }
+                    Command::Close => return self.close(),
+                    other => self.serve(other),
+                }
+            }
+        }
+        self.close();
+    }
+
+    fn serve(&mut self, command: Command) {
+        match command {
+            Command::Purge { expired, now_us, reply } => {
+                let gone = self.on_index(|applier| applier.purge(&expired, now_us)).unwrap_or(0);
+                self.publish_rows();
+                let _ = reply.send(gone);
+            }
+            Command::Mark { rotate, reply } => {
+                let ready = self.on_index(|_| Ok(())).is_some();
+                if ready
+                    && rotate
+                    && let Err(error) = self.journal.rotate()
+                {
+                    tracing::warn!(%error, "the journal of the feature store cannot start a new segment");
+                }
+                let _ = reply.send(ready.then(|| self.journal.next_seq()));
+            }
+            Command::NoteDamage(damage) => {
+                if let Err(error) = self.journal.note_damage(&damage) {
+                    tracing::warn!(%error, "the journal of the feature store cannot start a new segment");
+                }
+            }
+            Command::RemoveBefore(seq) => {
+                if let Err(error) = self.journal.remove_before(seq) {
+                    tracing::warn!(%error, "old journal segments of the feature store cannot be removed");
+                }
+                self.publish_figures();
+            }
+            Command::Handover { applier, reply } => {
+                let _ = reply.send(self.take_over(applier));
+            }
+            Command::BeginRestore { reply } => {
+                self.before_restore = Some(self.engine.state.swap(Arc::new(State::Restoring)));
+                let _ = reply.send(self.journal.next_seq());
+            }
+            Command::EndRestore { replay_from, reply } => {
+                let _ = reply.send(self.end_restore(replay_from));
+            }
+            Command::Push { .. } | Command::Close => {}
+        }
+    }
+
+    fn push(&mut self, pushes: Vec<Waiting>) {
+        let first_seq = match self.write(&pushes) {
+            Ok(first_seq) => first_seq,
+            Err(error) => {
+                for (_, reply) in pushes {
+                    let _ = reply.send(Err(error.clone()));
+                }
+                return;
+            }
+        };
+        let mut pending = Vec::new();
+        let mut replies = Vec::with_capacity(pushes.len());
+        for (rows, reply) in pushes {
+            replies.push((rows.len(), reply));
+            for Incoming { view, key, row, .. } in rows {
+                let seq = first_seq + pending.len() as u64;
+                pending.push(Pending { seq, key, action: Action::Put(view, row) });
+            }
+        }
+        // Without an index the rows are in the journal, and enter the next index from there.
+        let outcomes = self.on_index(|applier| applier.apply(&pending));
+        let mut outcomes = outcomes.into_iter().flatten();
+        let mut rows = pending.iter();
+        for (count, reply) in replies {
+            let mut pushed = Pushed::default();
+            for pending in rows.by_ref().take(count) {
+                let merged = outcomes.next().unwrap_or(super::super::merge::Merged::Accepted);
+                pushed.count(merged);
+                if let Action::Put(view, row) = &pending.action {
+                    self.engine.counters.with_views(|views| {
+                        let view = views.entry(view.id).or_default();
+                        view.pushed.count(merged);
+                        view.newest_us = view.newest_us.max(row.event_us);
+                    });
+                }
+            }
+            let _ = reply.send(Ok(pushed));
+        }
+        self.publish_rows();
+    }
+
+    /// Brings the rows of all pushes to the disk; the number of the first.
+    fn write(&mut self, pushes: &[Waiting]) -> Result<u64, FeatureError> {
+        let engine = &self.engine;
+        if matches!(&**engine.state.load(), State::Restoring | State::Closed) {
+            return Err(FeatureError::Unavailable { reason: engine.state.load().reason() });
+        }
+        let not_written = |reason: String| FeatureError::NotWritten { reason };
+        let (free, least) =
+            (engine.files.free().map_err(|error| not_written(error.to_string()))?, engine.config.min_free_mb << 20);
+        if free < least {
+            Counters::count(&engine.counters.refused_disk_full);
+            return Err(self.disk_full(free));
+        }
+        let changes: Vec<(IndexKey, Change)> = (pushes.iter().flat_map(|(rows, _)| rows))
+            .map(|incoming| (incoming.key, Change::Put(incoming.bytes.clone())))
+            .collect();
+        let written = self.journal.append(&changes).map_err(|error| {
+            tracing::error!(%error, "the journal of the feature store cannot be written");
+            Counters::count(&engine.counters.not_written);
+            not_written(error.to_string())
+        })?;
+        Counters::count(&engine.counters.groups);
+        self.publish_figures();
+        Ok(*written.start())
+    }
+
+    fn disk_full(&self, free: u64) -> FeatureError {
+        FeatureError::DiskFull {
+            folder: self.engine.files.folder().display().to_string(),
+            free_mb: free >> 20,
+            kept_mb: self.engine.config.min_free_mb,
+        }
+    }
+
+    /// Does `work` on the index, if there is one that can be used.
+    fn on_index<T>(&mut self, work: impl FnOnce(&mut Applier) -> Result<T, IndexError>) -> Option<T> {
+        let applier = self.applier.as_mut()?;
+        // A reader may have found it damaged.
+        let live = matches!(&**self.engine.state.load(), State::Ready(index) if Arc::ptr_eq(index, &applier.index));
+        if live {
+            match work(applier) {
+                Ok(done) => return Some(done),
+                Err(error) => self.engine.give_up(&applier.index.clone(), &error),
+            }
+        }
+        self.applier = None;
+        None
+    }
+
+    /// Brings an index up to the last entry, and puts it in the place of the one there is.
+    fn take_over(&mut self, mut applier: Applier) -> Result<Option<Applier>, String> {
+        let next = self.journal.next_seq();
+        if applier.applied >= next {
+            // What comes now must be newer than what the index has.
+            self.journal.skip_to(applier.applied + 1).map_err(|error| error.to_string())?;
+            let reason = format!("it ends before entry {next}, and the index has entries up to {}", applier.applied);
+            self.engine.alarm("the journal of the feature store lacks its end; a snapshot takes its place", &reason);
+            let _ = self.engine.jobs.send(Job::Snapshot { reply: oneshot::channel().0 });
+        }
+        super::recovery::replay(&self.engine, applier.applied + 1, self.journal.next_seq(), &mut applier)?;
+        let state = Arc::new(State::Ready(applier.index.clone()));
+        let old = self.applier.replace(applier);
+        self.engine.state.store(state);
+        self.publish_rows();
+        Ok(old)
+    }
+
+    fn end_restore(&mut self, replay_from: Option<u64>) -> Result<(), String> {
+        let before = self.before_restore.take();
+        match (replay_from, before) {
+            (Some(seq), _) => {
+                let skipped = self.journal.skip_to(seq).map_err(|error| error.to_string());
+                let index = self.applier.take().map(|applier| applier.index);
+                let reason = "a backup was restored".to_owned();
+                self.engine.state.store(Arc::new(State::Rebuilding { reason }));
+                let _ = self.engine.jobs.send(Job::Rebuild { index });
+                skipped
+            }
+            (None, Some(before)) => {
+                self.engine.state.store(before);
+                Ok(())
+            }
+            (None, None) => Ok(()),
+        }
+    }
+
+    fn publish_figures(&self) {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.engine.counters.journal_bytes.store(self.journal.bytes(), Relaxed);
+        self.engine.counters.journal_next_seq.store(self.journal.next_seq(), Relaxed);
+    }
+
+    fn publish_rows(&self) {
+        let Some(applier) = &self.applier else { return };
+        self.engine.counters.with_views(|views| {
+            for (view, rows) in &applier.content.rows {
+                views.entry(*view).or_default().rows = *rows;
+            }
+        });
+    }
+
+    fn close(mut self) {
+        let started = Instant::now();
+        self.engine.state.store(Arc::new(State::Closed));
+        let Some(applier) = self.applier.take() else { return };
+        let Some(generation) = super::recovery::generation(applier.index.folder()) else { return };
+        let clean = Clean { generation, applied: applier.applied, tally: applier.content.tally };
+        let closed = applier.index.flush().map_err(|error| error.to_string());
+        match closed.and_then(|()| self.engine.files.mark_clean(&clean).map_err(|error| error.to_string())) {
+            Ok(()) => tracing::debug!(ms = started.elapsed().as_millis(), "the feature store is closed"),
+            Err(error) => tracing::warn!(error, "the feature store was not closed in order; the next start checks it"),
+        }
+        drop(applier);
+    }
+}

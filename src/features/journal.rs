@@ -1,0 +1,390 @@
+//! The journal: what the feature store acknowledged, in the order in which it did.
+//!
+//! A folder of segments, each a header and groups. A group is written with one write and one fsync, and the next one only
+//! afterwards. So a bad place with a whole group, or a whole successor of its segment, behind it had been acknowledged, and
+//! that is damage: it is reported, and never cut. A bad end of the last segment is what a power cut left of a write that
+//! nobody was told of, and is cut off.
+
+mod chain;
+mod damage;
+mod format;
+mod replay;
+mod scan;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+use super::key::IndexKey;
+use crate::durable;
+use chain::{Chain, End, SegmentReader, Step, file_name};
+pub use damage::{Damage, Reason};
+pub use format::MAX_GROUP;
+use format::{HEADER, Header, Previous, encode_group, group_length};
+pub use replay::{ReplayError, replay, verify};
+
+/// One entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its sequence number, which no other entry ever has.
+    pub seq: u64,
+    /// Which record it changes.
+    pub key: IndexKey,
+    /// How.
+    pub change: Change,
+}
+
+/// What happens to a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// A row is merged into it, as [`super::record::Row::encode`] wrote it.
+    Put(Bytes),
+    /// It is removed.
+    Delete,
+}
+
+/// The journal of a folder, for the one thread that writes.
+#[derive(Debug)]
+pub struct Journal {
+    folder: PathBuf,
+    segment_bytes: u64,
+    /// In order. All but the last one never change again.
+    segments: Vec<Kept>,
+    /// The file of the last segment. Without one, the next append begins a new segment.
+    writer: Option<Writer>,
+    /// The next segment begins with this sequence number at least.
+    least_seq: u64,
+    buffer: Vec<u8>,
+}
+
+/// What is acknowledged of a segment.
+#[derive(Debug)]
+struct Kept {
+    first_seq: u64,
+    length: u64,
+    next_seq: u64,
+    path: PathBuf,
+    damaged: bool,
+}
+
+#[derive(Debug)]
+struct Writer {
+    file: File,
+    mark: u64,
+}
+
+/// A journal, and what was found.
+#[derive(Debug)]
+pub struct Opened {
+    /// The journal.
+    pub journal: Journal,
+    /// What was found.
+    pub report: Report,
+}
+
+/// What opening found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The first sequence number that can still be replayed; `None` without any segment.
+    pub first_seq: Option<u64>,
+    /// The sequence number that the next entry gets.
+    pub next_seq: u64,
+    /// How many bytes at the end were cut off, none of which had been acknowledged.
+    pub cut_off: u64,
+    /// Where acknowledged entries may be lost.
+    pub damage: Vec<Damage>,
+}
+
+/// Why the journal cannot be opened or appended to.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// Its files cannot be read.
+    #[error("the journal in {} cannot be read", folder.display())]
+    Read {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file cannot be written.
+    #[error("the journal {} cannot be written", file.display())]
+    Write {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is not touched.
+    #[error("the journal {} was written by a later version of Ledge", file.display())]
+    Newer {
+        /// The file.
+        file: PathBuf,
+    },
+    /// So much cannot be written at once.
+    #[error("more than {} MiB at once cannot be written to the journal", MAX_GROUP >> 20)]
+    TooLarge,
+    /// There is none left.
+    #[error("the journal has used up its sequence numbers")]
+    Exhausted,
+}
+
+impl Journal {
+    /// Opens the journal in `folder`, which is created when it is not there.
+    ///
+    /// The names and headers of all segments are checked, and the last segment to its end; what is damaged further down
+    /// is found by [`replay`] and [`verify`]. The last group counts if it is whole: it is fsynced before this returns.
+    /// When the last segment is damaged, it stays as it is, and a new one begins behind it. The next sequence number is
+    /// `least_seq` at least, and beyond all that were ever seen.
+    pub fn open(folder: &Path, segment_bytes: u64, least_seq: u64) -> Result<Opened, JournalError> {
+        let unreadable = |source| JournalError::Read { folder: folder.to_owned(), source };
+        durable::create_folder(folder).map_err(unreadable)?;
+        let Chain { segments, unborn } = Chain::look(folder).map_err(unreadable)?;
+        let mut journal = Self {
+            folder: folder.to_owned(),
+            segment_bytes,
+            segments: Vec::with_capacity(segments.len()),
+            writer: None,
+            least_seq: least_seq.max(1),
+            buffer: Vec::new(),
+        };
+        let mut cut_off = 0;
+        if let Some(unborn) = unborn {
+            std::fs::remove_file(&unborn.path).map_err(unreadable)?;
+            durable::sync_folder(folder).map_err(unreadable)?;
+            journal.least_seq = journal.least_seq.max(unborn.first_seq);
+            cut_off = unborn.length;
+        }
+        let mut found = Vec::new();
+        for segment in segments {
+            let kept = Kept {
+                first_seq: segment.first_seq,
+                length: segment.length,
+                next_seq: segment.first_seq,
+                path: segment.path.clone(),
+                damaged: false,
+            };
+            let kept = match &segment.end {
+                End::Stated(stated) if segment.header.is_ok() && segment.length >= stated.length => {
+                    Kept { length: stated.length, next_seq: stated.next_seq, ..kept }
+                }
+                _ => {
+                    let mut damage = Vec::new();
+                    let mut reader = SegmentReader::new(&segment).map_err(unreadable)?;
+                    while let Some(step) = reader.step().map_err(unreadable)? {
+                        match step {
+                            Step::Entries(_) => {}
+                            Step::Damage(one) => damage.push(one),
+                            Step::Torn(bytes) if damage.is_empty() => cut_off += bytes,
+                            Step::Torn(_) => {}
+                        }
+                    }
+                    if damage.iter().any(Damage::is_of_a_later_version) {
+                        return Err(JournalError::Newer { file: segment.path });
+                    }
+                    let damaged = damage.iter().any(|damage| damage.file == segment.path);
+                    found.append(&mut damage);
+                    let (length, next_seq) = reader.position();
+                    if let (End::Last, false, Ok(header)) = (&segment.end, damaged, &segment.header) {
+                        let opened = Writer::open(&segment.path, header.mark, length, folder);
+                        journal.writer = Some(opened.map_err(unreadable)?);
+                    }
+                    Kept { length, next_seq, damaged, ..kept }
+                }
+            };
+            journal.least_seq = journal.least_seq.max(kept.next_seq);
+            if kept.damaged {
+                // Its name is taken, and how far it went is not known for certain.
+                journal.least_seq = journal.least_seq.max(kept.first_seq.saturating_add(1));
+            }
+            journal.segments.push(kept);
+        }
+        // When this fails the next append tries again, and says why.
+        if journal.segments.last().is_some_and(|last| last.damaged || last.next_seq < journal.least_seq) {
+            let _ = journal.start_segment();
+        }
+        let first_seq = journal.segments.first().map(|first| first.first_seq);
+        let report = Report { first_seq, next_seq: journal.next_seq(), cut_off, damage: found };
+        Ok(Opened { journal, report })
+    }
+
+    /// Appends changes as one group, with one write and one fsync, and says which sequence numbers they got.
+    ///
+    /// When this returns `Ok`, all of them survive a power cut.
+    /// When it fails, none of them counts: the segment is cut back to what was acknowledged. When that fails too, or the
+    /// fsync had failed, nothing is written to the segment again, its sequence numbers are not used again, and the header
+    /// of the next segment states how much of it counts. Only if the process ends before the next append succeeds, and the
+    /// segment could not be cut, such a group may be found whole when the journal is opened.
+    pub fn append(&mut self, changes: &[(IndexKey, Change)]) -> Result<RangeInclusive<u64>, JournalError> {
+        let length = group_length(changes).ok_or(JournalError::TooLarge)?;
+        let first_seq = self.next_seq();
+        if changes.is_empty() {
+            return Ok(RangeInclusive::new(first_seq, first_seq - 1));
+        }
+        let full = |last: &Kept| last.length > HEADER as u64 && last.length + length as u64 > self.segment_bytes;
+        if self.writer.is_none() || self.segments.last().is_none_or(full) {
+            self.start_segment()?;
+        }
+        let (Some(writer), Some(last)) = (&mut self.writer, self.segments.last_mut()) else {
+            return Err(JournalError::Exhausted);
+        };
+        let first_seq = last.next_seq;
+        let next_seq = first_seq.checked_add(changes.len() as u64).ok_or(JournalError::Exhausted)?;
+        encode_group(&mut self.buffer, writer.mark, first_seq, changes, length);
+        let failed = match writer.file.write_all(&self.buffer) {
+            Ok(()) => writer.file.sync_data().err().map(|source| (source, false)),
+            Err(source) => Some((source, true)),
+        };
+        if let Some((source, may_go_on)) = failed {
+            let file = last.path.clone();
+            self.undo(may_go_on, next_seq);
+            return Err(JournalError::Write { file, source });
+        }
+        last.length += self.buffer.len() as u64;
+        last.next_seq = next_seq;
+        // One large group is no reason to keep so much memory.
+        self.buffer.shrink_to(1 << 20);
+        Ok(first_seq..=next_seq - 1)
+    }
+
+    /// Cuts the last segment back to what was acknowledged. After a failed fsync nobody knows what of the file is on
+    /// disk, and the next fsync would not say: then it is left alone, and so are the sequence numbers below `next_seq`.
+    fn undo(&mut self, may_go_on: bool, next_seq: u64) {
+        let (Some(mut writer), Some(last)) = (self.writer.take(), self.segments.last()) else { return };
+        let cut = writer.cut(last.length);
+        if may_go_on && cut.is_ok() {
+            self.writer = Some(writer);
+        } else {
+            self.least_seq = self.least_seq.max(next_seq);
+            // When this fails the next append tries again, and says why.
+            let _ = self.start_segment();
+        }
+    }
+
+    /// Begins a new segment. The header is on disk, and the name in the folder, before this returns.
+    fn start_segment(&mut self) -> Result<(), JournalError> {
+        self.writer = None;
+        let previous = self.segments.last();
+        let first_seq = previous.map_or(1, |last| last.next_seq).max(self.least_seq);
+        let previous =
+            previous.map(|last| Previous { first_seq: last.first_seq, length: last.length, next_seq: last.next_seq });
+        let path = self.folder.join(file_name(first_seq));
+        let writer = Writer::create(&path, &self.folder, first_seq, previous)
+            .map_err(|source| JournalError::Write { file: path.clone(), source })?;
+        self.writer = Some(writer);
+        self.segments.push(Kept { first_seq, length: HEADER as u64, next_seq: first_seq, path, damaged: false });
+        Ok(())
+    }
+
+    /// The sequence number that the next entry gets, and after the last one that is in the journal.
+    pub fn next_seq(&self) -> u64 {
+        match self.segments.last() {
+            Some(last) => last.next_seq,
+            None => self.least_seq,
+        }
+    }
+
+    /// Begins a new segment at a later sequence number: after a restore, whose records have sequence numbers of their own.
+    /// An earlier one changes nothing. When this returns `Ok`, it survives a power cut.
+    pub fn skip_to(&mut self, seq: u64) -> Result<(), JournalError> {
+        if seq <= self.next_seq() {
+            return Ok(());
+        }
+        self.least_seq = self.least_seq.max(seq);
+        self.start_segment()
+    }
+
+    /// Begins a new segment, unless the last one is still empty.
+    pub fn rotate(&mut self) -> Result<(), JournalError> {
+        match self.segments.last() {
+            Some(last) if self.writer.is_some() && last.next_seq == last.first_seq => Ok(()),
+            _ => self.start_segment(),
+        }
+    }
+
+    /// Notes what [`replay`] or [`verify`] found. Nothing is appended to a damaged segment again, and
+    /// [`Self::remove_before`] sets it aside.
+    pub fn note_damage(&mut self, damage: &[Damage]) -> Result<(), JournalError> {
+        for segment in &mut self.segments {
+            segment.damaged |= damage.iter().any(|damage| damage.file == segment.path);
+        }
+        if let Some(last) = self.segments.last().filter(|last| last.damaged) {
+            self.least_seq = self.least_seq.max(last.next_seq).max(last.first_seq.saturating_add(1));
+            self.start_segment()?;
+        }
+        Ok(())
+    }
+
+    /// Removes the segments all of whose entries come before `seq`, the oldest first, and never the last one.
+    ///
+    /// A damaged one is kept for whoever wants to look at it, as `journal-….log.damaged`, until the next one is. A file
+    /// that somebody else has set aside is no error.
+    pub fn remove_before(&mut self, seq: u64) -> io::Result<()> {
+        while let [first, next, ..] = self.segments.as_slice()
+            && next.first_seq <= seq
+        {
+            let removed = if first.damaged { self.set_aside(&first.path) } else { std::fs::remove_file(&first.path) };
+            match removed {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => drop(self.segments.remove(0)),
+            }
+        }
+        durable::sync_folder(&self.folder)
+    }
+
+    fn set_aside(&self, path: &Path) -> io::Result<()> {
+        for entry in self.folder.read_dir()? {
+            let entry = entry?;
+            if entry.file_name().as_encoded_bytes().ends_with(b".log.damaged") {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+        durable::rename(path, &path.with_extension("log.damaged"))
+    }
+
+    /// How many bytes of its files count.
+    pub fn bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.length).sum()
+    }
+
+    /// How many segments it has.
+    pub fn segments(&self) -> usize {
+        self.segments.len()
+    }
+}
+
+impl Writer {
+    /// Opens a segment of which `length` bytes count, and cuts off the rest.
+    fn open(path: &Path, mark: u64, length: u64, folder: &Path) -> io::Result<Self> {
+        let mut writer = Self { file: OpenOptions::new().read(true).write(true).open(path)?, mark };
+        // Even when nothing is cut: a process that was killed may have written the last group and not yet fsynced it.
+        writer.cut(length)?;
+        durable::sync_folder(folder)?;
+        Ok(writer)
+    }
+
+    fn create(path: &Path, folder: &Path, first_seq: u64, previous: Option<Previous>) -> io::Result<Self> {
+        // What a failed attempt left, if anything.
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mark = getrandom::u64()? | 1;
+        let mut writer = Self { file: OpenOptions::new().write(true).create_new(true).open(path)?, mark };
+        let written = writer.file.write_all(&Header { mark, first_seq, previous }.encode());
+        let written = written.and_then(|()| writer.file.sync_data()).and_then(|()| durable::sync_folder(folder));
+        if let Err(error) = written {
+            let _ = std::fs::remove_file(path);
+            return Err(error);
+        }
+        Ok(writer)
+    }
+
+    fn cut(&mut self, length: u64) -> io::Result<()> {
+        self.file.set_len(length)?;
+        self.file.seek(SeekFrom::Start(length))?;
+        self.file.sync_all()
+    }
+}

@@ -1,0 +1,222 @@
+//! The journal's bytes: the header of a segment, groups, and the entries in them. All integers are little-endian.
+//!
+//! Every group begins with the mark of its segment, a random number. A value that somebody pushed cannot contain it, so
+//! what is found by looking for the mark is a group, and bytes left over from another segment are not taken for one.
+
+use bytes::{Buf, Bytes};
+
+use super::{Change, Entry};
+use crate::features::key::IndexKey;
+use crate::features::record::{Damaged, Seal};
+use crate::features::wire::Reader;
+
+/// The length of a segment's header. It is the same in every version, so that a later version is told from damage.
+pub const HEADER: usize = 64;
+/// Bytes before a group's content: mark, length of the content, checksum.
+pub const GROUP_HEAD: usize = 16;
+/// The longest content of a group.
+pub const MAX_GROUP: usize = 64 << 20;
+
+const MAGIC: &[u8; 8] = b"LEDGEJNL";
+const VERSION: u16 = 1;
+/// The number of the first entry, and how many there are.
+const GROUP_NUMBERS: usize = 12;
+/// What an entry has before its body: its length, and the part that its length counts.
+const ENTRY_LENGTH: usize = 4;
+const ENTRY_HEAD: usize = 6 + IndexKey::LENGTH;
+
+const PUT: u8 = 1;
+const DELETE: u8 = 2;
+
+/// The segment before another one, as the later one states it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Previous {
+    /// The sequence number in its name.
+    pub first_seq: u64,
+    /// How many of its bytes had been acknowledged; what lies beyond counts for nothing.
+    pub length: u64,
+    /// The sequence number after its last entry.
+    pub next_seq: u64,
+}
+
+/// The header of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// What every group of this segment begins with.
+    pub mark: u64,
+    /// The sequence number of its first entry.
+    pub first_seq: u64,
+    /// The segment before it.
+    pub previous: Option<Previous>,
+}
+
+impl Header {
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; HEADER] {
+        let seal = Seal::default();
+        let previous = self.previous.unwrap_or(Previous { first_seq: 0, length: 0, next_seq: 0 });
+        let mut bytes = Vec::with_capacity(HEADER);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&[seal.cipher, 0]);
+        bytes.extend_from_slice(&seal.key_id.to_le_bytes());
+        for number in [self.mark, self.first_seq, previous.first_seq, previous.length, previous.next_seq, 0] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        bytes.truncate(HEADER - 4);
+        let sum = crc32fast::hash(&bytes);
+        bytes.extend_from_slice(&sum.to_le_bytes());
+        let mut header = [0; HEADER];
+        header.copy_from_slice(&bytes);
+        header
+    }
+
+    /// Reads what [`Self::encode`] wrote.
+    pub fn decode(bytes: &[u8; HEADER]) -> Result<Self, Damaged> {
+        let Some((content, sum)) = bytes.split_last_chunk::<4>() else { return Err(Damaged::Malformed) };
+        let mut reader = Reader::new(content);
+        if reader.array()? != *MAGIC {
+            return Err(Damaged::Malformed);
+        }
+        if crc32fast::hash(content) != u32::from_le_bytes(*sum) {
+            return Err(Damaged::Checksum);
+        }
+        let version = u16::from_le_bytes(reader.array()?);
+        let [cipher, _] = reader.array()?;
+        let key_id = u32::from_le_bytes(reader.array()?);
+        if version != VERSION || (Seal { key_id, cipher }) != Seal::default() {
+            return Err(Damaged::Unknown);
+        }
+        let mut number = || reader.array().map(u64::from_le_bytes);
+        let (mark, first_seq) = (number()?, number()?);
+        let previous = Previous { first_seq: number()?, length: number()?, next_seq: number()? };
+        Ok(Self { mark, first_seq, previous: (previous.first_seq > 0).then_some(previous) })
+    }
+}
+
+/// The beginning of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupHead {
+    /// The mark of its segment.
+    pub mark: u64,
+    length: u32,
+    sum: u32,
+}
+
+impl GroupHead {
+    /// Reads it. `None`: no group has such a length.
+    pub fn decode(bytes: [u8; GROUP_HEAD]) -> Option<Self> {
+        let mut bytes = &bytes[..];
+        let head = Self { mark: bytes.get_u64_le(), length: bytes.get_u32_le(), sum: bytes.get_u32_le() };
+        (GROUP_NUMBERS..=MAX_GROUP).contains(&head.length()).then_some(head)
+    }
+
+    /// The length of the content.
+    pub fn length(&self) -> usize {
+        self.length as usize
+    }
+
+    /// Whether `content` is what the group was written with.
+    pub fn matches(&self, content: &[u8]) -> bool {
+        checksum(content) == self.sum
+    }
+}
+
+/// The content of a group: one write and one fsync.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// The sequence number of its first entry.
+    pub first_seq: u64,
+    /// The sequence number after its last entry.
+    pub next_seq: u64,
+    count: u32,
+    entries: Bytes,
+}
+
+impl Group {
+    /// Reads the numbers of a content that [`GroupHead::matches`].
+    pub fn decode(content: Bytes) -> Result<Self, Damaged> {
+        let mut reader = Reader::new(&content);
+        let first_seq = u64::from_le_bytes(reader.array()?);
+        let count = u32::from_le_bytes(reader.array()?);
+        let next_seq = first_seq.checked_add(u64::from(count)).ok_or(Damaged::Malformed)?;
+        // Each entry has a head at least, so a count cannot ask for more than there are bytes.
+        if (count as usize).checked_mul(ENTRY_LENGTH + ENTRY_HEAD).is_none_or(|least| least > reader.rest().len()) {
+            return Err(Damaged::Malformed);
+        }
+        Ok(Self { first_seq, next_seq, count, entries: content.slice(GROUP_NUMBERS..) })
+    }
+
+    /// Its entries, all of which are well-formed.
+    pub fn entries(&self) -> Result<Vec<Entry>, Damaged> {
+        let mut rest = self.entries.clone();
+        let mut entries = Vec::with_capacity(self.count as usize);
+        for seq in self.first_seq..self.next_seq {
+            let length = rest.try_get_u32_le().map_err(|_| Damaged::Malformed)? as usize;
+            if length < ENTRY_HEAD || length > rest.len() {
+                return Err(Damaged::Malformed);
+            }
+            let mut body = rest.split_to(length);
+            let mut reader = Reader::new(&body);
+            let [kind, cipher] = reader.array()?;
+            let key_id = u32::from_le_bytes(reader.array()?);
+            let key = reader.take(IndexKey::LENGTH)?.try_into().map_err(|_| Damaged::Malformed)?;
+            if (Seal { key_id, cipher }) != Seal::default() {
+                return Err(Damaged::Unknown);
+            }
+            body.advance(ENTRY_HEAD);
+            let change = match kind {
+                PUT => Change::Put(body),
+                DELETE if body.is_empty() => Change::Delete,
+                DELETE => return Err(Damaged::Malformed),
+                _ => return Err(Damaged::Unknown),
+            };
+            entries.push(Entry { seq, key, change });
+        }
+        if rest.is_empty() { Ok(entries) } else { Err(Damaged::Malformed) }
+    }
+}
+
+/// How long the content of a group with these changes is. `None`: longer than a group may be.
+pub fn group_length(changes: &[(IndexKey, Change)]) -> Option<usize> {
+    let body = |change: &Change| if let Change::Put(row) = change { row.len() } else { 0 };
+    let length = changes.iter().try_fold(GROUP_NUMBERS, |sum, (_, change)| {
+        sum.checked_add(ENTRY_LENGTH + ENTRY_HEAD)?.checked_add(body(change)).filter(|&sum| sum <= MAX_GROUP)
+    })?;
+    u32::try_from(changes.len()).is_ok().then_some(length)
+}
+
+/// Replaces `bytes` by a group of which [`group_length`] gave the length.
+pub fn encode_group(bytes: &mut Vec<u8>, mark: u64, first_seq: u64, changes: &[(IndexKey, Change)], length: usize) {
+    let seal = Seal::default();
+    bytes.clear();
+    bytes.reserve(GROUP_HEAD + length);
+    bytes.extend_from_slice(&mark.to_le_bytes());
+    bytes.extend_from_slice(&(length as u32).to_le_bytes());
+    bytes.extend_from_slice(&[0; 4]);
+    bytes.extend_from_slice(&first_seq.to_le_bytes());
+    bytes.extend_from_slice(&(changes.len() as u32).to_le_bytes());
+    for (key, change) in changes {
+        let (kind, body) = match change {
+            Change::Put(row) => (PUT, &row[..]),
+            Change::Delete => (DELETE, &[][..]),
+        };
+        bytes.extend_from_slice(&((ENTRY_HEAD + body.len()) as u32).to_le_bytes());
+        bytes.extend_from_slice(&[kind, seal.cipher]);
+        bytes.extend_from_slice(&seal.key_id.to_le_bytes());
+        bytes.extend_from_slice(key.as_bytes());
+        bytes.extend_from_slice(body);
+    }
+    let sum = bytes.get(GROUP_HEAD..).map(checksum).unwrap_or_default();
+    if let Some(place) = bytes.get_mut(GROUP_HEAD - 4..GROUP_HEAD) {
+        place.copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+/// It covers the length too.
+fn checksum(content: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&(content.len() as u32).to_le_bytes());
+    hasher.update(content);
+    hasher.finalize()
+}

@@ -1,0 +1,145 @@
+//! Reading one segment, whatever its bytes are.
+
+use std::io::{self, Read, Seek, SeekFrom};
+
+use bytes::Bytes;
+
+use super::format::{GROUP_HEAD, Group, GroupHead, HEADER, Header};
+use crate::features::record::Damaged;
+
+/// How much is read at a time when looking for a group.
+const WINDOW: usize = 256 << 10;
+
+/// The groups of one segment, in order.
+#[derive(Debug)]
+pub struct Groups<R> {
+    file: R,
+    /// Where the next group begins.
+    at: u64,
+    /// Where the segment ends.
+    end: u64,
+    mark: u64,
+    next_seq: u64,
+}
+
+/// What stands at a place.
+#[derive(Debug)]
+pub enum Found {
+    /// A group.
+    Group(Group),
+    /// Nothing: the segment ends here.
+    End,
+    /// Neither.
+    Bad(Damaged),
+}
+
+/// Reads the header of a segment of `length` bytes.
+pub fn read_header(mut file: impl Read, length: u64) -> io::Result<Result<Header, Damaged>> {
+    if length < HEADER as u64 {
+        return Ok(Err(Damaged::Malformed));
+    }
+    let mut bytes = [0; HEADER];
+    Ok(read_full(&mut file, &mut bytes)?.and_then(|()| Header::decode(&bytes)))
+}
+
+impl<R: Read + Seek> Groups<R> {
+    /// The groups of a segment that ends at `end`, which must not lie beyond the end of the file. Without a readable
+    /// header, the mark is taken from where the first group stands.
+    pub fn new(mut file: R, header: Option<&Header>, first_seq: u64, end: u64) -> io::Result<Self> {
+        let at = HEADER as u64;
+        let mark = match header {
+            Some(header) => header.mark,
+            None => {
+                file.seek(SeekFrom::Start(at))?;
+                let mut mark = [0; 8];
+                read_full(&mut file, &mut mark)?.map_or(0, |()| u64::from_le_bytes(mark))
+            }
+        };
+        file.seek(SeekFrom::Start(at))?;
+        Ok(Self { file, at, end, mark, next_seq: first_seq })
+    }
+
+    /// Where the next group begins, and what its first sequence number has to be.
+    pub fn position(&self) -> (u64, u64) {
+        (self.at, self.next_seq)
+    }
+
+    /// The next group. After one that is bad, this is where it was.
+    pub fn read_next(&mut self) -> io::Result<Found> {
+        if self.at >= self.end {
+            return Ok(Found::End);
+        }
+        Ok(match self.group_at(self.at)? {
+            Ok((group, _)) if group.first_seq != self.next_seq => Found::Bad(Damaged::Malformed),
+            Ok((group, end)) => {
+                self.at = end;
+                self.next_seq = group.next_seq;
+                Found::Group(group)
+            }
+            Err(damaged) => Found::Bad(damaged),
+        })
+    }
+
+    /// Goes to the first whole group at or after the present place. False: there is none.
+    pub fn find_next(&mut self) -> io::Result<bool> {
+        let mark = self.mark.to_le_bytes();
+        let mut from = self.at;
+        let mut window = Vec::with_capacity(WINDOW);
+        while from + (GROUP_HEAD as u64) <= self.end {
+            window.clear();
+            self.file.seek(SeekFrom::Start(from))?;
+            (&mut self.file).take((WINDOW as u64).min(self.end - from)).read_to_end(&mut window)?;
+            let candidates = window.windows(mark.len()).enumerate().filter(|(_, bytes)| *bytes == mark);
+            for (offset, _) in candidates.collect::<Vec<_>>() {
+                let at = from + offset as u64;
+                if let Ok((group, _)) = self.group_at(at)?
+                    && group.first_seq >= self.next_seq
+                {
+                    self.at = at;
+                    self.next_seq = group.first_seq;
+                    self.file.seek(SeekFrom::Start(at))?;
+                    return Ok(true);
+                }
+            }
+            if window.len() < WINDOW {
+                break;
+            }
+            // A mark may lie across the border of two windows.
+            from += (WINDOW - mark.len() + 1) as u64;
+        }
+        Ok(false)
+    }
+
+    fn group_at(&mut self, at: u64) -> io::Result<Result<(Group, u64), Damaged>> {
+        let content = at + GROUP_HEAD as u64;
+        if content > self.end {
+            return Ok(Err(Damaged::Malformed));
+        }
+        self.file.seek(SeekFrom::Start(at))?;
+        let mut head = [0; GROUP_HEAD];
+        if let Err(damaged) = read_full(&mut self.file, &mut head)? {
+            return Ok(Err(damaged));
+        }
+        let head = GroupHead::decode(head).filter(|head| head.mark == self.mark);
+        let Some(head) = head.filter(|head| head.length() as u64 <= self.end - content) else {
+            return Ok(Err(Damaged::Malformed));
+        };
+        let mut bytes = vec![0; head.length()];
+        if let Err(damaged) = read_full(&mut self.file, &mut bytes)? {
+            return Ok(Err(damaged));
+        }
+        if !head.matches(&bytes) {
+            return Ok(Err(Damaged::Checksum));
+        }
+        Ok(Group::decode(Bytes::from(bytes)).map(|group| (group, content + head.length() as u64)))
+    }
+}
+
+/// Fills `bytes`. A file that has become shorter is no failure of the disk.
+fn read_full(file: &mut impl Read, bytes: &mut [u8]) -> io::Result<Result<(), Damaged>> {
+    match file.read_exact(bytes) {
+        Ok(()) => Ok(Ok(())),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Err(Damaged::Malformed)),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,216 @@
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::super::key::HashKey;
+use super::super::value::{ScalarType, Value};
+use super::super::view::{FeatureView, FieldId, ViewId};
+use super::super::window::{Kind, every_function, view};
+use super::*;
+
+const SECOND: i64 = 1_000_000;
+
+/// A view of one number with a ttl of ten seconds, and a lateness of ten.
+fn plain() -> FeatureView {
+    let view = view(&[ScalarType::Int64, ScalarType::String], Duration::from_secs(10));
+    FeatureView { ttl: Some(Duration::from_secs(10)), ..view }
+}
+
+/// The same with every function over a minute.
+fn aggregated() -> FeatureView {
+    let mut view = plain();
+    let [minute, step] = [60, 5].map(Duration::from_secs);
+    view.aggregations = every_function(0, minute, step, Kind::Sliding);
+    view.aggregations.extend(every_function(0, minute, minute, Kind::Tumbling));
+    view
+}
+
+fn row(event_us: i64, number: i64) -> Row {
+    Row { entity: vec![Value::Int64(1)], event_us, values: vec![(FieldId(0), Value::Int64(number))] }
+}
+
+/// What an entity has after some entries.
+#[derive(Default, Clone, Debug, PartialEq)]
+struct Entity(Option<Record>);
+
+impl Entity {
+    fn push(&mut self, view: &FeatureView, seq: u64, row: &Row) -> Merged {
+        let (record, merged) = merge(view, self.0.as_ref(), row, seq, SECOND).unwrap();
+        assert_eq!(record.is_some(), merged == Merged::Accepted);
+        if let Some(record) = record {
+            assert_eq!(record.seq, seq);
+            // Through bytes, as the index keeps it.
+            let key = HashKey::new([0; 32]).index_key(ViewId(0), &row.entity);
+            assert_eq!(Record::decode(&key, &record.encode(&key)), Ok(record.clone()));
+            self.0 = Some(record);
+        }
+        merged
+    }
+
+    fn record(&self) -> &Record {
+        self.0.as_ref().unwrap()
+    }
+
+    /// The count of the minute as of `now_s`.
+    fn count(&self, view: &FeatureView, now_s: i64) -> Value {
+        WindowState::decode(&self.record().windows).unwrap().evaluate(view, 0, now_s * SECOND).unwrap()
+    }
+}
+
+#[test]
+fn the_first_row_of_an_entity_is_accepted_however_old() {
+    for view in [plain(), aggregated()] {
+        let mut entity = Entity::default();
+        assert_eq!(entity.push(&view, 7, &row(-1, 1)), Merged::Accepted);
+        assert_eq!((entity.record().seq, &entity.record().row), (7, &row(-1, 1)));
+    }
+}
+
+#[test]
+fn without_aggregates_the_newest_row_counts() {
+    let (view, mut entity) = (plain(), Entity::default());
+    assert_eq!(entity.push(&view, 1, &row(20, 1)), Merged::Accepted);
+    assert_eq!(entity.push(&view, 2, &row(19, 2)), Merged::Outdated);
+    assert_eq!((entity.record().seq, &entity.record().row), (1, &row(20, 1)));
+    assert_eq!(entity.push(&view, 3, &row(20, 3)), Merged::Accepted, "of one moment, what was pushed later");
+    assert_eq!(entity.record().row, row(20, 3));
+    assert_eq!(entity.push(&view, 3, &row(30, 4)), Merged::Duplicate, "an entry that is in it");
+    assert!(entity.record().windows.is_empty());
+}
+
+#[test]
+fn a_late_row_enters_the_aggregates_and_is_not_the_newest() {
+    let (view, mut entity) = (aggregated(), Entity::default());
+    entity.push(&view, 1, &row(20 * SECOND, 1));
+    let purge_us = entity.record().purge_us;
+    assert_eq!(entity.push(&view, 2, &row(10 * SECOND, 2)), Merged::Accepted);
+    assert_eq!((entity.record().seq, &entity.record().row), (2, &row(20 * SECOND, 1)));
+    assert_eq!(entity.record().purge_us, purge_us, "by the newest row");
+    assert_eq!(entity.count(&view, 20), Value::Int64(2));
+}
+
+#[test]
+fn what_the_aggregates_refuse_leaves_the_record_as_it_is() {
+    let (view, mut entity) = (aggregated(), Entity::default());
+    entity.push(&view, 1, &row(20 * SECOND, 1));
+    entity.push(&view, 2, &row(20 * SECOND, 2));
+    let before = entity.clone();
+    assert_eq!(entity.push(&view, 3, &row(10 * SECOND - 1, 3)), Merged::TooLate);
+    assert_eq!(entity.push(&view, 4, &row(20 * SECOND, 1)), Merged::Duplicate, "though of the newest moment");
+    assert_eq!(entity, before);
+    assert_eq!(entity.record().row, row(20 * SECOND, 2));
+}
+
+#[test]
+fn a_moment_with_too_many_rows_is_over() {
+    let (view, mut entity) = (aggregated(), Entity::default());
+    let merged: Vec<Merged> = (0..2100).map(|number| entity.push(&view, number + 1, &row(0, number as i64))).collect();
+    let accepted = merged.iter().filter(|merged| **merged == Merged::Accepted).count() as i64;
+    assert!(accepted < 2100 && merged.last() == Some(&Merged::TooLate));
+    assert_eq!(entity.record().row, row(0, accepted - 1));
+    assert_eq!(entity.count(&view, 0), Value::Int64(accepted));
+}
+
+#[test]
+fn a_record_from_before_there_were_aggregates_gets_them_with_the_next_row() {
+    let mut entity = Entity::default();
+    entity.push(&plain(), 1, &row(20 * SECOND, 1));
+    let view = aggregated();
+    assert_eq!(entity.count(&view, 20), Value::Int64(0));
+    // No aggregate knows the first row, so this one is not too late.
+    assert_eq!(entity.push(&view, 2, &row(SECOND, 2)), Merged::Accepted);
+    assert_eq!((entity.count(&view, 20), &entity.record().row), (Value::Int64(1), &row(20 * SECOND, 1)));
+    assert_eq!(entity.push(&plain(), 3, &row(30 * SECOND, 3)), Merged::Accepted);
+    assert!(entity.record().windows.is_empty(), "and loses them when they are not declared");
+}
+
+#[test]
+fn a_record_is_kept_until_its_row_and_its_aggregates_are_over() {
+    let purge_s = |view: &FeatureView| {
+        let mut entity = Entity::default();
+        entity.push(view, 1, &row(100 * SECOND, 1));
+        let after = entity.record().purge_us;
+        // Nothing of it is left to see then.
+        if !view.aggregations.is_empty() && after < i64::MAX {
+            for at in [0, view.aggregations.len() / 2] {
+                let state = WindowState::decode(&entity.record().windows).unwrap();
+                assert_eq!(state.evaluate(view, at, after), Some(Value::Int64(0)));
+            }
+        }
+        after / SECOND
+    };
+    assert_eq!(purge_s(&plain()), 100 + 10 + 1);
+    assert_eq!(purge_s(&aggregated()), 100 + 2 * 60 + 10 + 1);
+    assert_eq!(purge_s(&FeatureView { ttl: Some(Duration::from_secs(1000)), ..aggregated() }), 100 + 1000 + 1);
+    assert_eq!(purge_s(&FeatureView { ttl: None, ..aggregated() }), i64::MAX / SECOND);
+    assert_eq!(purge_s(&FeatureView { ttl: Some(Duration::MAX), ..plain() }), i64::MAX / SECOND);
+}
+
+#[test]
+fn damaged_aggregates_are_an_error_and_no_empty_ones() {
+    let mut entity = Entity::default();
+    entity.push(&aggregated(), 1, &row(0, 1));
+    let mut record = entity.record().clone();
+    record.windows.pop();
+    assert_eq!(merge(&aggregated(), Some(&record), &row(1, 1), 2, 0), Err(Damaged));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// A snapshot may have a record as of any moment, and the journal is replayed from any earlier one.
+    #[test]
+    fn replaying_from_anywhere_makes_the_same_record(
+        rows in vec((0..40_i64, 0..3_i64), 1..60),
+        from in any::<prop::sample::Index>(),
+        had in any::<prop::sample::Index>(),
+        aggregates in any::<bool>(),
+    ) {
+        let view = if aggregates { aggregated() } else { plain() };
+        let rows: Vec<Row> = rows.into_iter().map(|(at, number)| row(at * SECOND, number)).collect();
+        let mut entity = Entity::default();
+        let mut history = vec![entity.clone()];
+        let mut outcomes = Vec::new();
+        for (seq, row) in (1..).zip(&rows) {
+            outcomes.push(entity.push(&view, seq, row));
+            history.push(entity.clone());
+        }
+        let had = had.index(history.len());
+        let from = from.index(had + 1);
+        let mut replayed = history[had].clone();
+        let in_it = replayed.0.as_ref().map_or(0, |record| record.seq);
+        for (seq, row) in (1..).zip(&rows).skip(from) {
+            let again = replayed.push(&view, seq, row);
+            // What had been refused is refused for the same reason, unless the record knows better.
+            prop_assert_eq!(again, if seq > in_it { outcomes[seq as usize - 1] } else { Merged::Duplicate });
+        }
+        prop_assert_eq!(replayed, entity);
+    }
+
+    /// Rows that are pushed again, in whatever order, are nothing new.
+    #[test]
+    fn pushing_rows_again_changes_no_aggregate(
+        rows in vec((0..20_i64, 0..3_i64), 1..40),
+        again in vec(any::<prop::sample::Index>(), 0..80),
+    ) {
+        let view = aggregated();
+        let rows: Vec<Row> = rows.into_iter().map(|(at, number)| row(at * SECOND, number)).collect();
+        let mut entity = Entity::default();
+        let mut seq = 0;
+        let mut push = |entity: &mut Entity, row: &Row| {
+            seq += 1;
+            entity.push(&view, seq, row)
+        };
+        let accepted: Vec<&Row> = rows.iter().filter(|row| push(&mut entity, row) == Merged::Accepted).collect();
+        let before = entity.clone();
+        for row in again.iter().map(|again| accepted[again.index(accepted.len())]) {
+            let merged = push(&mut entity, row);
+            prop_assert!(matches!(merged, Merged::Duplicate | Merged::TooLate), "{merged:?}");
+        }
+        prop_assert_eq!(&entity, &before);
+        // And the newest row is the newest, as the one that was accepted last among them.
+        let newest = accepted.iter().max_by_key(|row| row.event_us);
+        prop_assert_eq!(Some(&&before.record().row), newest);
+    }
+}

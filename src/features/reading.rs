@@ -1,0 +1,154 @@
+//! Reads: which records, and what of them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use super::engine::{Engine, State};
+use super::key::IndexKey;
+use super::online::{Cell, Columns, FeatureColumn, FeatureError, FieldStatus, OnlineFeatures, OnlineRequest};
+use super::record::Record;
+use super::statistics::Counters;
+use super::store::{Index, IndexError};
+use super::typed;
+use super::value::Value;
+use super::view::{Feature, FeatureIndex, FeatureView};
+use super::window::WindowState;
+use crate::clock;
+
+/// Reads that are expected to take so long at most are done where they are asked for, in nanoseconds. Waking another thread
+/// and being woken by it costs more than that on a busy machine.
+const BRIEF_NS: u64 = 100_000;
+
+/// A read, as far as it can be prepared without the index.
+#[derive(Debug)]
+pub struct Plan {
+    join_keys: Columns,
+    features: Vec<Feature>,
+    views: Vec<Rows>,
+}
+
+/// The rows wanted of one view.
+#[derive(Debug)]
+struct Rows {
+    view: Arc<FeatureView>,
+    entities: Vec<Vec<Value>>,
+    keys: Vec<IndexKey>,
+}
+
+/// What was found of an entity.
+struct Found {
+    record: Record,
+    windows: Option<WindowState>,
+    expired: bool,
+}
+
+impl Plan {
+    /// Finds out what is asked for.
+    pub fn new(engine: &Engine, request: OnlineRequest) -> Result<Self, FeatureError> {
+        let features = engine.registry.load().select(&request.selection)?;
+        let mut views: Vec<Rows> = Vec::new();
+        for feature in &features {
+            if views.iter().any(|rows| rows.view.id == feature.view.id) {
+                continue;
+            }
+            let view = feature.view.clone();
+            let entities = typed::entities(&view, &request.entities)?;
+            let keys = entities.iter().map(|entity| engine.hash_key.index_key(view.id, entity)).collect();
+            views.push(Rows { view, entities, keys });
+        }
+        let is_key = |name: &str| views.iter().any(|rows| rows.view.join_keys.iter().any(|key| &*key.name == name));
+        let join_keys = request.entities.into_iter().filter(|(name, _)| is_key(name)).collect();
+        Ok(Self { join_keys, features, views })
+    }
+
+    /// Whether it will take no longer than asking another thread.
+    pub fn is_brief(&self, engine: &Engine) -> bool {
+        let keys: usize = self.views.iter().map(|rows| rows.keys.len()).sum();
+        (keys as u64).saturating_mul(engine.counters.usual_get_ns.load(Relaxed)) <= BRIEF_NS
+    }
+
+    /// Reads.
+    pub fn answer(self, engine: &Engine) -> Result<OnlineFeatures, FeatureError> {
+        let state = engine.state.load_full();
+        let State::Ready(index) = &*state else { return Err(FeatureError::Unavailable { reason: state.reason() }) };
+        let now_us = clock::unix_micros();
+        let started = Instant::now();
+        let mut records = Vec::with_capacity(self.views.len());
+        for rows in &self.views {
+            let wants_windows = self.features.iter().any(|feature| {
+                feature.view.id == rows.view.id && matches!(feature.index, FeatureIndex::Aggregation(_))
+            });
+            let read =
+                |(key, entity): (&IndexKey, &Vec<Value>)| find(index, key, entity, &rows.view, wants_windows, now_us);
+            let found = rows.keys.iter().zip(&rows.entities).map(read).collect::<Result<Vec<_>, IndexError>>();
+            records.push(found.map_err(|error| {
+                engine.give_up(index, &error);
+                FeatureError::Unavailable { reason: error.to_string() }
+            })?);
+        }
+        let keys: usize = self.views.iter().map(|rows| rows.keys.len()).sum();
+        engine.counters.timed(keys, started.elapsed());
+        Counters::count(&engine.counters.reads);
+        let views = &self.views;
+        let column = |feature: Feature| {
+            let at = views.iter().position(|rows| rows.view.id == feature.view.id);
+            let found = at.and_then(|at| records.get(at)).map_or(&[][..], Vec::as_slice);
+            let cells: Vec<Cell> = found.iter().map(|found| cell(&feature, found.as_ref(), now_us)).collect();
+            for status in FieldStatus::ALL {
+                let count = cells.iter().filter(|cell| cell.status == status).count() as u64;
+                if count > 0 {
+                    engine.counters.cell(status, count);
+                }
+            }
+            FeatureColumn { feature, cells }
+        };
+        let columns = self.features.into_iter().map(column).collect();
+        Ok(OnlineFeatures { join_keys: self.join_keys, columns })
+    }
+}
+
+fn find(
+    index: &Index,
+    key: &IndexKey,
+    entity: &[Value],
+    view: &FeatureView,
+    wants_windows: bool,
+    now_us: i64,
+) -> Result<Option<Found>, IndexError> {
+    let Some(bytes) = index.get(key)? else { return Ok(None) };
+    let damaged = |error: &dyn std::fmt::Display| IndexError::damaged(format!("of a record, {error}"));
+    let record = Record::decode(key, &bytes).map_err(|error| damaged(&error))?;
+    // Two entities with one hash: it has never been seen, and would be an answer about somebody else.
+    if record.row.entity != entity {
+        return Ok(None);
+    }
+    let windows = if wants_windows && !record.windows.is_empty() {
+        Some(WindowState::decode(&record.windows).map_err(|error| damaged(&error))?)
+    } else {
+        None
+    };
+    let expired = view.ttl_us().is_some_and(|ttl| record.row.event_us.saturating_add(ttl) < now_us);
+    Ok(Some(Found { record, windows, expired }))
+}
+
+/// One feature of what was found.
+fn cell(feature: &Feature, found: Option<&Found>, now_us: i64) -> Cell {
+    let Some(found) = found else { return Cell { value: None, status: FieldStatus::NotFound, event_us: 0 } };
+    let event_us = found.record.row.event_us;
+    if found.expired {
+        return Cell { value: None, status: FieldStatus::OutsideMaxAge, event_us };
+    }
+    let value = match feature.index {
+        FeatureIndex::Field(at) => {
+            feature.view.fields.get(at).and_then(|field| found.record.row.value(field.id)).cloned()
+        }
+        // A record from before the view had aggregates has none: nothing has entered them.
+        FeatureIndex::Aggregation(at) => match &found.windows {
+            Some(windows) => windows.evaluate(&feature.view, at, now_us),
+            None => WindowState::default().evaluate(&feature.view, at, now_us),
+        },
+    };
+    let status = if value.is_some() { FieldStatus::Present } else { FieldStatus::NullValue };
+    Cell { value, status, event_us }
+}

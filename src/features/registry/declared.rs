@@ -1,0 +1,225 @@
+//! What the files declare, checked as a whole: entities first, then the views over them, then the services over those.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Display;
+use std::sync::Arc;
+
+use super::file::{EntityToml, ServiceToml, Source, Sources};
+use crate::features::value::ScalarType;
+use crate::features::view::{FeatureService, FeatureView};
+use crate::names::FeatureName;
+use crate::toml_check::Mistake;
+
+/// How many feature views may be declared.
+pub const MAX_VIEWS: usize = 1024;
+
+/// A place in a file.
+#[derive(Debug, Clone)]
+pub struct Place<'s> {
+    source: &'s Source,
+    key: String,
+}
+
+impl Place<'_> {
+    /// A key of the table at this place.
+    pub fn at(&self, key: &str) -> Self {
+        let key = if self.key.is_empty() { key.to_owned() } else { format!("{}.{key}", self.key) };
+        Self { source: self.source, key }
+    }
+
+    /// An element of an array of the table at this place.
+    pub fn element(&self, key: &str, index: usize) -> Self {
+        let mut place = self.at(key);
+        place.key.push_str(&format!("[{index}]"));
+        place
+    }
+
+    /// A mistake at this place.
+    pub fn mistake(&self, message: impl Display) -> Mistake {
+        let line = self.source.line(&self.key);
+        Mistake { line, ..Mistake::new(&self.source.path, &self.key, message) }
+    }
+
+    /// Whether there was a mistake in it already.
+    pub fn is_misread(&self) -> bool {
+        self.source.is_misread(&self.key)
+    }
+
+    fn line(&self) -> String {
+        match self.source.line(&self.key) {
+            Some(line) => format!("{}:{line}", self.source.path),
+            None => self.source.path.clone(),
+        }
+    }
+}
+
+/// An entity as far as views need it.
+#[derive(Debug, Clone)]
+pub struct Entity {
+    /// The column of its key.
+    pub join_key: Arc<str>,
+    /// The type of that.
+    pub value_type: ScalarType,
+}
+
+/// What was found in the files.
+#[derive(Debug, Default)]
+pub struct Declared<'s> {
+    /// The views without a mistake, where they stand, and where in there each field does. Their numbers are not given yet.
+    pub views: Vec<(FeatureView, Place<'s>, Vec<Place<'s>>)>,
+    /// The services without a mistake.
+    pub services: Vec<FeatureService>,
+    /// Every mistake.
+    pub mistakes: Vec<Mistake>,
+    pub(super) entities: HashMap<Arc<str>, Entity>,
+    /// Whether names may be missing only because they could not be read.
+    pub(super) lost_names: bool,
+    names: HashMap<(&'static str, Arc<str>), String>,
+    key_types: HashMap<Arc<str>, (ScalarType, String)>,
+    timestamps: HashMap<Arc<str>, (Arc<str>, String)>,
+}
+
+impl<'s> Declared<'s> {
+    /// Checks what was read.
+    pub fn check(read: &'s Sources) -> Self {
+        let mut declared = Self { lost_names: read.lost_names, ..Self::default() };
+        let all = || read.sources.iter().map(|source| (source, Place { source, key: String::new() }));
+        for (source, root) in all() {
+            for (at, entity) in source.file.entity.iter().enumerate() {
+                declared.entity(entity, &root.element("entity", at));
+            }
+        }
+        let mut views = 0;
+        for (source, root) in all() {
+            for (at, view) in source.file.feature_view.iter().enumerate() {
+                let place = root.element("feature_view", at);
+                views += 1;
+                if views == MAX_VIEWS + 1 {
+                    declared.report(&place, format!("is the {views}th feature view, and {MAX_VIEWS} is the most"));
+                }
+                declared.view(view, place);
+            }
+        }
+        for (source, root) in all() {
+            for (at, service) in source.file.feature_service.iter().enumerate() {
+                declared.service(service, &root.element("feature_service", at));
+            }
+        }
+        declared
+    }
+
+    /// Notes a mistake.
+    pub(super) fn report(&mut self, place: &Place<'_>, message: impl Display) {
+        self.mistakes.push(place.mistake(message));
+    }
+
+    /// The value of a key that must be there.
+    pub(super) fn required<T: Clone>(&mut self, place: &Place<'_>, key: &str, value: Option<&T>) -> Option<T> {
+        if value.is_none() && !place.at(key).is_misread() {
+            self.report(place, format!("needs the key {key}"));
+        }
+        value.cloned()
+    }
+
+    /// The name at `place`, which no other of its kind may have.
+    pub(super) fn name(
+        &mut self,
+        what: &'static str,
+        place: &Place<'_>,
+        name: Option<&FeatureName>,
+    ) -> Option<Arc<str>> {
+        let name: Arc<str> = self.required(place, "name", name)?.as_str().into();
+        let place = place.at("name");
+        match self.names.get(&(what, name.clone())) {
+            Some(first) => {
+                let message = format!("there is {what} '{name}' already in {first}: give one of them another name");
+                self.report(&place, message);
+            }
+            None => drop(self.names.insert((what, name.clone()), place.line())),
+        }
+        Some(name)
+    }
+
+    fn entity(&mut self, entity: &EntityToml, place: &Place<'_>) {
+        let Some(name) = self.name("an entity", place, entity.name.as_ref()) else { return };
+        let join_key: Arc<str> = entity.join_key.as_ref().map_or_else(|| name.clone(), |key| key.as_str().into());
+        let value_type = entity.value_type.unwrap_or(ScalarType::String);
+        let type_place = place.at("value_type");
+        if matches!(value_type, ScalarType::Float32 | ScalarType::Float64) {
+            self.report(
+                &type_place,
+                format!("{value_type} cannot be a join key: two floats are seldom equal; take String or Int64"),
+            );
+        }
+        match self.key_types.get(&join_key) {
+            Some((other, first)) if *other != value_type => {
+                let message = format!(
+                    "join key '{join_key}' is {value_type} here and {other} in {first}: make it one type, or two names"
+                );
+                self.report(&type_place, message);
+            }
+            Some(_) => {}
+            None => drop(self.key_types.insert(join_key.clone(), (value_type, place.line()))),
+        }
+        self.entities.entry(name).or_insert(Entity { join_key, value_type });
+    }
+
+    /// Views of one push source take one event time: a push has one column of it.
+    pub(super) fn timestamp(&mut self, source: &Arc<str>, field: &Arc<str>, place: &Place<'_>) {
+        match self.timestamps.get(source) {
+            Some((other, first)) if other != field => {
+                let message = format!(
+                    "push source '{source}' has its event time in '{field}' here and in '{other}' in {first}: make it one, or two sources"
+                );
+                self.report(place, message);
+            }
+            Some(_) => {}
+            None => drop(self.timestamps.insert(source.clone(), (field.clone(), place.line()))),
+        }
+    }
+
+    fn service(&mut self, service: &ServiceToml, place: &Place<'_>) {
+        let before = self.mistakes.len();
+        let name = self.name("a feature service", place, service.name.as_ref());
+        if service.features.is_empty() && !place.at("features").is_misread() {
+            self.report(place, "needs the key features: a list of \"VIEW:FEATURE\" or \"VIEW\"");
+        }
+        let views: BTreeMap<&str, &FeatureView> = self.views.iter().map(|(view, ..)| (&*view.name, view)).collect();
+        let (mut features, mut seen, mut mistakes) = (Vec::new(), HashSet::new(), Vec::new());
+        for (at, reference) in service.features.iter().enumerate() {
+            let place = place.element("features", at);
+            let (view_name, feature) = match reference.split_once(':') {
+                Some((view, feature)) => (view, Some(feature)),
+                None => (reference.as_str(), None),
+            };
+            let Some(view) = views.get(view_name) else {
+                // One that has mistakes of its own is no unknown one.
+                if !self.lost_names && !self.names.contains_key(&("a feature view", view_name.into())) {
+                    mistakes.push(place.mistake(format!("there is no feature view '{view_name}'")));
+                }
+                continue;
+            };
+            let meant: Vec<Arc<str>> = view
+                .feature_names()
+                .filter(|name| feature.is_none_or(|feature| &***name == feature))
+                .cloned()
+                .collect();
+            if meant.is_empty() {
+                let feature = feature.unwrap_or_default();
+                mistakes.push(place.mistake(format!("feature view '{view_name}' has no feature '{feature}'")));
+            }
+            for feature in meant {
+                if !seen.insert((view.name.clone(), feature.clone())) {
+                    mistakes.push(place.mistake(format!("{view_name}:{feature} is in this service twice")));
+                }
+                features.push((view.name.clone(), feature));
+            }
+        }
+        self.mistakes.extend(mistakes);
+        if let Some(name) = name
+            && self.mistakes.len() == before
+        {
+            self.services.push(FeatureService { name, description: service.description.clone(), features });
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The files of `feature_views.d` as they are written. What each key means is checked in [`super::declared`]; here every
+//! key is optional, so that one mistake does not hide what stands around it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File as OpenFile;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer};
+
+use super::duration::DurationText;
+use crate::features::value::{ScalarType, ValueType};
+use crate::features::window::{Function, Kind};
+use crate::names::FeatureName;
+use crate::toml_check::{self, Mistake, from_text};
+
+/// The largest file, in bytes. There may be several.
+const MAX_FILE: u64 = 4 << 20;
+
+/// The text of a file.
+#[derive(Debug, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct File {
+    pub entity: Vec<EntityToml>,
+    pub feature_view: Vec<ViewToml>,
+    pub feature_service: Vec<ServiceToml>,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct EntityToml {
+    #[serde(deserialize_with = "given")]
+    pub name: Option<FeatureName>,
+    #[serde(deserialize_with = "given")]
+    pub join_key: Option<FeatureName>,
+    #[serde(deserialize_with = "given")]
+    pub value_type: Option<ScalarType>,
+    pub description: String,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct ViewToml {
+    #[serde(deserialize_with = "given")]
+    pub name: Option<FeatureName>,
+    pub description: String,
+    pub entities: Vec<String>,
+    pub ttl: Option<DurationText>,
+    pub source: SourceToml,
+    pub lateness: Option<DurationText>,
+    pub schema: Vec<FieldToml>,
+    pub aggregation: Vec<AggregationToml>,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct SourceToml {
+    #[serde(deserialize_with = "given")]
+    pub name: Option<FeatureName>,
+    #[serde(deserialize_with = "given")]
+    pub timestamp_field: Option<FeatureName>,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct FieldToml {
+    #[serde(deserialize_with = "given")]
+    pub name: Option<FeatureName>,
+    #[serde(deserialize_with = "given")]
+    pub dtype: Option<ValueType>,
+    pub optional: bool,
+    pub description: String,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct AggregationToml {
+    pub column: Option<String>,
+    #[serde(deserialize_with = "given")]
+    pub function: Option<FunctionText>,
+    pub time_window: Option<DurationText>,
+    pub slide_interval: Option<DurationText>,
+    #[serde(deserialize_with = "given")]
+    pub kind: Option<KindText>,
+    #[serde(deserialize_with = "given")]
+    pub name: Option<FeatureName>,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServiceToml {
+    #[serde(deserialize_with = "given")]
+    pub name: Option<FeatureName>,
+    pub description: String,
+    pub features: Vec<String>,
+}
+
+/// What an aggregation computes, in Feast's words.
+#[derive(Debug, Clone, Copy)]
+pub struct FunctionText(pub Function);
+
+impl FunctionText {
+    const ALL: [(&str, Function); 8] = [
+        ("count", Function::Count),
+        ("sum", Function::Sum),
+        ("mean", Function::Mean),
+        ("min", Function::Min),
+        ("max", Function::Max),
+        ("last", Function::Last),
+        ("std", Function::Std),
+        ("count_distinct", Function::CountDistinct),
+    ];
+}
+
+impl fmt::Display for FunctionText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::ALL.iter().find(|(_, function)| *function == self.0).map(|(name, _)| name);
+        f.write_str(name.unwrap_or(&""))
+    }
+}
+
+impl FromStr for FunctionText {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().find(|(name, _)| *name == text);
+        found.map(|(_, function)| Self(*function)).ok_or_else(|| {
+            format!("unknown function {text:?}: expected count, sum, mean, min, max, last, std or count_distinct")
+        })
+    }
+}
+
+/// Where the window of an aggregation ends.
+#[derive(Debug, Clone, Copy)]
+pub struct KindText(pub Kind);
+
+impl FromStr for KindText {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "sliding" => Ok(Self(Kind::Sliding)),
+            "tumbling" => Ok(Self(Kind::Tumbling)),
+            _ => Err(format!("unknown kind {text:?}: expected sliding or tumbling")),
+        }
+    }
+}
+
+fn given<'de, T: FromStr<Err: fmt::Display>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    from_text(deserializer).map(Some)
+}
+
+/// A file that was read.
+#[derive(Debug)]
+pub struct Source {
+    /// Its path.
+    pub path: String,
+    /// What stands in it, without what is a mistake.
+    pub file: File,
+    lines: BTreeMap<String, usize>,
+    misread: Vec<String>,
+}
+
+impl Source {
+    /// The line of a key, or of what holds it.
+    pub fn line(&self, key: &str) -> Option<usize> {
+        let mut key = key;
+        loop {
+            if let Some(line) = self.lines.get(key) {
+                return Some(*line);
+            }
+            key = key.rsplit_once('.')?.0;
+        }
+    }
+
+    /// Whether there was a mistake in a key already: then it is not missing.
+    pub fn is_misread(&self, key: &str) -> bool {
+        self.misread.iter().any(|misread| {
+            misread.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        })
+    }
+}
+
+/// All files of a folder.
+#[derive(Debug, Default)]
+pub struct Sources {
+    /// The files that are TOML, by name.
+    pub sources: Vec<Source>,
+    /// What in the files is no TOML, or not of the type that its key takes.
+    pub mistakes: Vec<Mistake>,
+    /// Whether names may be missing for such a mistake.
+    pub lost_names: bool,
+}
+
+impl Sources {
+    /// Reads every `*.toml` of `folder`, by name; a folder that does not exist has none.
+    pub fn read(folder: &Path) -> Self {
+        let mut read = Self::default();
+        let listed = match paths(folder) {
+            Ok(listed) => listed,
+            Err(error) => {
+                read.fail(folder, &error);
+                return read;
+            }
+        };
+        for path in listed {
+            match read_text(&path) {
+                Ok(text) => read.add(path.display().to_string(), &text),
+                Err(error) => read.fail(&path, &error),
+            }
+        }
+        read
+    }
+
+    fn fail(&mut self, path: &Path, error: &io::Error) {
+        self.lost_names = true;
+        self.mistakes.push(Mistake::new(path.display().to_string(), "", format!("cannot be read: {error}")));
+    }
+
+    /// Adds the text of one file.
+    pub fn add(&mut self, path: String, text: &str) {
+        let checked = toml_check::check::<File>(&path, text);
+        let misread: Vec<String> = checked.mistakes.iter().map(|mistake| mistake.key.clone()).collect();
+        self.lost_names |= checked.value.is_none()
+            || misread.iter().any(|key| !key.contains('.') || key.ends_with("name") || key.ends_with(']'));
+        self.mistakes.extend(checked.mistakes);
+        if let Some(file) = checked.value {
+            self.sources.push(Source { path, file, lines: checked.lines, misread });
+        }
+    }
+}
+
+fn paths(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    // A hidden file is an editor's, or one that is still being written.
+    let hidden = |path: &Path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml") && !hidden(path));
+    paths.sort();
+    Ok(paths)
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    OpenFile::open(path)?.take(MAX_FILE + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE {
+        let reason = format!("it is larger than {MAX_FILE} bytes: make several files of it");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
+    }
+    Ok(text)
+}

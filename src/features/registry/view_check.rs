@@ -1,0 +1,283 @@
+//! One `[[feature_view]]`, checked.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::declared::{Declared, Place};
+use super::duration::shown;
+use super::file::{AggregationToml, FieldToml, FunctionText, ViewToml};
+use crate::features::value::{ScalarType, ValueType};
+use crate::features::view::{Aggregation, FeatureView, Field, FieldId, JoinKey, Source, ViewId};
+use crate::features::window::{self, Function, Kind};
+
+/// How many features a view may have, aggregates included.
+pub const MAX_FEATURES: usize = 512;
+
+/// The shortest and the longest window.
+const WINDOWS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(30 * 86_400)];
+
+/// In about so many steps a sliding window moves unless it is said otherwise.
+const USUAL_STEPS: u64 = 60;
+
+/// The columns and features of one view: each name is there once.
+#[derive(Default)]
+struct Columns(HashMap<Arc<str>, &'static str>);
+
+impl Columns {
+    /// Takes a name, or says what has it.
+    fn take(&mut self, name: &Arc<str>, what: &'static str) -> Option<String> {
+        let other = self.0.insert(name.clone(), what)?;
+        Some(format!("'{name}' is {other} of this view already: give one of them another name"))
+    }
+}
+
+impl<'s> Declared<'s> {
+    pub(super) fn view(&mut self, view: &ViewToml, place: Place<'s>) {
+        let before = self.mistakes.len();
+        let name = self.name("a feature view", &place, view.name.as_ref());
+        if let Some(name) = &name
+            && (name.contains("__") || name.ends_with('_'))
+        {
+            let message = "has \"__\" in it or \"_\" at its end: full feature names are VIEW__FEATURE";
+            self.report(&place.at("name"), message);
+        }
+        let mut columns = Columns::default();
+        let join_keys = self.join_keys(view, &place, &mut columns);
+        let source = self.source(view, &place, name.as_ref(), &mut columns);
+        let (fields, field_places) = self.schema(view, &place, &mut columns);
+        // A column that could not be read is no unknown one.
+        let whole = fields.len() == view.schema.len() && !place.at("schema").is_misread();
+        let lateness = view.lateness.unwrap_or_default().0;
+        if lateness > WINDOWS[1] {
+            self.report(&place.at("lateness"), "is longer than the longest window, 30d");
+        }
+        if lateness > Duration::ZERO && view.aggregation.is_empty() {
+            self.report(&place.at("lateness"), "is for aggregations, and this view has none: leave it out");
+        }
+        let mut aggregations = Vec::with_capacity(view.aggregation.len());
+        for (at, aggregation) in view.aggregation.iter().enumerate() {
+            let place = place.element("aggregation", at);
+            let Some(made) = self.aggregation(aggregation, &place, &fields, whole) else { continue };
+            if let Some(problem) = columns.take(&made.name, "an aggregation") {
+                self.report(&place, problem);
+            }
+            aggregations.push(made);
+        }
+        let count = view.schema.len() + view.aggregation.len();
+        if count > MAX_FEATURES {
+            self.report(&place, format!("has {count} features, and {MAX_FEATURES} is the most: make several views"));
+        }
+        let flawless = |declared: &Self| declared.mistakes.len() == before && !place.is_misread();
+        let (Some(name), Some(source), true) = (name, source, flawless(self)) else { return };
+        let view = FeatureView {
+            id: ViewId(0),
+            name,
+            description: view.description.clone(),
+            entities: view.entities.iter().map(|entity| entity.as_str().into()).collect(),
+            join_keys,
+            fields,
+            aggregations,
+            ttl: view.ttl.map(|ttl| ttl.0).filter(|ttl| *ttl > Duration::ZERO),
+            lateness,
+            source,
+        };
+        match window::state_limit_problem(&view) {
+            Some(problem) => self.report(&place, problem),
+            None => self.views.push((view, place, field_places)),
+        }
+    }
+
+    fn join_keys(&mut self, view: &ViewToml, place: &Place<'_>, columns: &mut Columns) -> Vec<JoinKey> {
+        if view.entities.is_empty() && !place.at("entities").is_misread() {
+            self.report(place, "needs the key entities: what its rows are about");
+        }
+        let mut join_keys = Vec::with_capacity(view.entities.len());
+        for (at, name) in view.entities.iter().enumerate() {
+            let place = place.element("entities", at);
+            let Some(entity) = self.entities.get(name.as_str()).cloned() else {
+                if !self.lost_names {
+                    self.report(&place, format!("there is no entity '{name}': declare it with [[entity]]"));
+                }
+                continue;
+            };
+            if let Some(problem) = columns.take(&entity.join_key, "a join key") {
+                self.report(&place, problem);
+            }
+            join_keys.push(JoinKey { name: entity.join_key, value_type: entity.value_type });
+        }
+        join_keys.sort_by(|one, other| one.name.cmp(&other.name));
+        join_keys
+    }
+
+    fn source(
+        &mut self,
+        view: &ViewToml,
+        place: &Place<'_>,
+        view_name: Option<&Arc<str>>,
+        columns: &mut Columns,
+    ) -> Option<Source> {
+        let named = view.source.name.as_ref().map(|name| name.as_str().into());
+        let timestamp_field: Arc<str> =
+            view.source.timestamp_field.as_ref().map_or("event_timestamp", |name| name.as_str()).into();
+        let place = place.at("source");
+        if let Some(problem) = columns.take(&timestamp_field, "the event time") {
+            self.report(&place.at("timestamp_field"), problem);
+        }
+        let source = Source { name: named.or_else(|| view_name.cloned())?, timestamp_field };
+        let key = if view.source.timestamp_field.is_some() { "timestamp_field" } else { "name" };
+        self.timestamp(&source.name, &source.timestamp_field, &place.at(key));
+        Some(source)
+    }
+
+    fn schema(&mut self, view: &ViewToml, place: &Place<'s>, columns: &mut Columns) -> (Vec<Field>, Vec<Place<'s>>) {
+        if view.schema.is_empty() && !place.at("schema").is_misread() {
+            self.report(place, "needs the key schema: the columns that are pushed, such as [{ name = \"temperature\", dtype = \"Float32\" }]");
+        }
+        let (mut fields, mut places) = (Vec::with_capacity(view.schema.len()), Vec::with_capacity(view.schema.len()));
+        for (at, field) in view.schema.iter().enumerate() {
+            let place = place.element("schema", at);
+            let FieldToml { name, dtype, optional, description } = field;
+            let name = self.required(&place, "name", name.as_ref());
+            let dtype = self.required(&place, "dtype", dtype.as_ref());
+            let (Some(name), Some(value_type)) = (name, dtype) else { continue };
+            let name: Arc<str> = name.as_str().into();
+            if let Some(problem) = columns.take(&name, "a feature") {
+                self.report(&place.at("name"), problem);
+            }
+            let (optional, description) = (*optional, description.clone());
+            fields.push(Field { id: FieldId(0), name, value_type, optional, description });
+            places.push(place);
+        }
+        (fields, places)
+    }
+
+    fn aggregation(
+        &mut self,
+        toml: &AggregationToml,
+        place: &Place<'_>,
+        fields: &[Field],
+        whole: bool,
+    ) -> Option<Aggregation> {
+        let before = self.mistakes.len();
+        let column = self.required(place, "column", toml.column.as_ref());
+        let function = self.required(place, "function", toml.function.as_ref());
+        let time_window = self.required(place, "time_window", toml.time_window.as_ref()).map(|window| window.0);
+        let kind = toml.kind.map_or(Kind::Sliding, |kind| kind.0);
+        if let Some(window) = time_window {
+            self.window(window, place);
+        }
+        let slide_interval = self.slide(toml, time_window, kind, place);
+        let (column_name, function, time_window) = (column?, function?, time_window?);
+        let Some(column) = fields.iter().position(|field| *field.name == *column_name) else {
+            if whole {
+                let message = format!("there is no column '{column_name}' in the schema of this view");
+                self.report(&place.at("column"), message);
+            }
+            return None;
+        };
+        let column_type = fields.get(column)?.value_type;
+        let value_type = match result_type(function.0, column_type) {
+            Ok(value_type) => value_type,
+            Err(problem) => {
+                self.report(
+                    &place.at("function"),
+                    format!("{function} takes {problem}, and '{column_name}' is {column_type}"),
+                );
+                return None;
+            }
+        };
+        let name = match &toml.name {
+            Some(name) => name.as_str().into(),
+            // As Feast names it.
+            None => feast_name(function, &column_name, time_window, place, self)?,
+        };
+        let slide_interval = slide_interval?;
+        let function = function.0;
+        (self.mistakes.len() == before).then_some(Aggregation {
+            name,
+            column,
+            function,
+            time_window,
+            slide_interval,
+            kind,
+            value_type,
+        })
+    }
+
+    fn window(&mut self, window: Duration, place: &Place<'_>) {
+        let [shortest, longest] = WINDOWS;
+        let place = place.at("time_window");
+        if !(shortest..=longest).contains(&window) {
+            let message = format!("{} is out of range: expected 1m to 30d", shown(window));
+            self.report(&place, message);
+        } else if window.subsec_nanos() != 0 {
+            self.report(&place, format!("{} is no whole number of seconds", shown(window)));
+        }
+    }
+
+    /// The steps of a window.
+    fn slide(
+        &mut self,
+        toml: &AggregationToml,
+        window: Option<Duration>,
+        kind: Kind,
+        place: &Place<'_>,
+    ) -> Option<Duration> {
+        let place = place.at("slide_interval");
+        match (kind, toml.slide_interval) {
+            (Kind::Tumbling, Some(_)) => {
+                self.report(&place, "is for sliding windows: a tumbling one moves by its whole length; leave it out");
+                None
+            }
+            (Kind::Tumbling, None) => window,
+            (Kind::Sliding, Some(slide)) => {
+                let (slide_ms, window) = (slide.0.as_millis(), window?);
+                if slide_ms == 0 || !window.as_millis().is_multiple_of(slide_ms) {
+                    let message = format!("{} does not divide the window of {}", shown(slide.0), shown(window));
+                    self.report(&place, message);
+                }
+                Some(slide.0)
+            }
+            (Kind::Sliding, None) => Some(usual_slide(window?)),
+        }
+    }
+}
+
+/// The longest step of whole milliseconds that divides a window, of those with 60 steps at most: a sixtieth of every
+/// window of whole minutes.
+fn usual_slide(window: Duration) -> Duration {
+    let ms = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
+    let steps = (1..=USUAL_STEPS).rev().find(|&steps| ms.is_multiple_of(steps)).unwrap_or(1);
+    Duration::from_millis(ms / steps)
+}
+
+/// Feast's name of an aggregation that has none of its own.
+fn feast_name(
+    function: FunctionText,
+    column: &str,
+    window: Duration,
+    place: &Place<'_>,
+    declared: &mut Declared<'_>,
+) -> Option<Arc<str>> {
+    let name = format!("{function}_{column}_{}s", window.as_secs());
+    if name.len() > crate::names::MAX_NAME_LENGTH {
+        declared.report(place, format!("'{name}' is longer than 128 bytes: give it a name"));
+        return None;
+    }
+    Some(name.into())
+}
+
+/// The type of an aggregate, or what columns its function takes.
+fn result_type(function: Function, column: ValueType) -> Result<ValueType, &'static str> {
+    let ValueType::Scalar(scalar) = column else { return Err("columns that are no lists") };
+    let is_number = matches!(scalar, ScalarType::Int32 | ScalarType::Int64 | ScalarType::Float32 | ScalarType::Float64);
+    match function {
+        Function::Count | Function::CountDistinct => Ok(ValueType::Scalar(ScalarType::Int64)),
+        Function::Last => Ok(column),
+        Function::Sum | Function::Mean | Function::Min | Function::Max | Function::Std if is_number => {
+            Ok(ValueType::Scalar(ScalarType::Float64))
+        }
+        Function::Sum | Function::Mean | Function::Min | Function::Max | Function::Std => Err("numbers"),
+    }
+}

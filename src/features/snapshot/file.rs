@@ -1,0 +1,103 @@
+//! Snapshots in a folder.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader, BufWriter};
+use std::path::{Path, PathBuf};
+
+use super::{Header, SnapshotError, SnapshotReader, SnapshotWriter, Summary};
+use crate::durable;
+
+/// What the name of one that is not finished ends with.
+const UNFINISHED: &str = ".tmp";
+
+/// The name of the snapshot from which the journal is to be replayed from `replay_from` on.
+pub fn file_name(replay_from: u64) -> String {
+    format!("snapshot-{replay_from:016x}.ledge")
+}
+
+fn replay_from(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("snapshot-")?.strip_suffix(".ledge")?;
+    let replay_from = u64::from_str_radix(digits, 16).ok()?;
+    (file_name(replay_from) == name).then_some(replay_from)
+}
+
+/// The snapshots in `folder`, the newest first, each with where the replay begins.
+pub fn list(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let mut found = Vec::new();
+    for entry in folder.read_dir()? {
+        let entry = entry?;
+        if let Some(replay_from) = entry.file_name().to_str().and_then(replay_from) {
+            found.push((replay_from, entry.path()));
+        }
+    }
+    found.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(found)
+}
+
+/// Writes a snapshot into `folder`, which is there; `fill` adds the records.
+///
+/// When this returns `Ok`, the snapshot survives a power cut, and all of it was read back from its file. When it fails, the
+/// folder has the snapshots that it had. A power cut in the middle leaves a file that [`list`] does not name and the next
+/// call removes; so no two of them may run at the same time.
+pub fn write_file(
+    folder: &Path,
+    header: &Header,
+    fill: impl FnOnce(&mut SnapshotWriter<BufWriter<File>>) -> io::Result<()>,
+) -> Result<(PathBuf, Summary), SnapshotError> {
+    let path = folder.join(file_name(header.replay_from));
+    let temporary = path.with_extension(format!("ledge{UNFINISHED}"));
+    let written = remove_unfinished(folder)
+        .and_then(|()| write(&temporary, header, fill))
+        .map_err(|source| SnapshotError::Write { file: path.clone(), source });
+    let done = written.and_then(|summary| {
+        read_back(&temporary, header, summary)?;
+        durable::rename(&temporary, &path).map_err(|source| SnapshotError::Write { file: path.clone(), source })?;
+        Ok(summary)
+    });
+    if done.is_err() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    done.map(|summary| (path, summary))
+}
+
+fn write(
+    path: &Path,
+    header: &Header,
+    fill: impl FnOnce(&mut SnapshotWriter<BufWriter<File>>) -> io::Result<()>,
+) -> io::Result<Summary> {
+    let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    let mut writer = SnapshotWriter::new(BufWriter::new(file), header)?;
+    fill(&mut writer)?;
+    let (buffer, summary) = writer.finish()?;
+    buffer.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    Ok(summary)
+}
+
+/// Reads a snapshot to its end and checks every checksum.
+pub fn verify_file(path: &Path) -> Result<Summary, SnapshotError> {
+    read_all(path).map(|reader| reader.summary())
+}
+
+fn read_all(path: &Path) -> Result<SnapshotReader<BufReader<File>>, SnapshotError> {
+    let mut reader = SnapshotReader::new(BufReader::new(File::open(path).map_err(SnapshotError::Read)?))?;
+    while reader.next()?.is_some() {}
+    Ok(reader)
+}
+
+fn read_back(path: &Path, header: &Header, summary: Summary) -> Result<(), SnapshotError> {
+    let reader = read_all(path)?;
+    if reader.summary() != summary || reader.header() != header {
+        return Err(SnapshotError::ReadBack { found: reader.summary().records, written: summary.records });
+    }
+    Ok(())
+}
+
+fn remove_unfinished(folder: &Path) -> io::Result<()> {
+    for entry in folder.read_dir()? {
+        let entry = entry?;
+        if entry.file_name().to_str().and_then(|name| replay_from(name.strip_suffix(UNFINISHED)?)).is_some() {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! What the store counts.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::merge::Merged;
+use super::online::{FieldStatus, Pushed};
+use super::view::ViewId;
+
+/// Counters since the start. Kept by the threads that do the work, read by whoever asks.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub cells: [AtomicU64; 4],
+    /// How long one record takes to read, of late, in nanoseconds.
+    pub usual_get_ns: AtomicU64,
+    pub reads: AtomicU64,
+    pub groups: AtomicU64,
+    pub refused_disk_full: AtomicU64,
+    pub refused_overload: AtomicU64,
+    pub not_written: AtomicU64,
+    pub purged: AtomicU64,
+    pub rebuilds: AtomicU64,
+    pub damage_found: AtomicU64,
+    pub snapshots: AtomicU64,
+    pub journal_bytes: AtomicU64,
+    pub journal_next_seq: AtomicU64,
+    pub index_bytes: AtomicU64,
+    pub snapshot_bytes: AtomicU64,
+    pub snapshot_created_ms: AtomicU64,
+    pub last_recovery_us: AtomicU64,
+    pub views: Mutex<HashMap<ViewId, OfView>>,
+}
+
+/// What is counted for each view.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct OfView {
+    pub rows: u64,
+    pub newest_us: i64,
+    pub pushed: Pushed,
+}
+
+/// The figures of one view.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ViewStatistics {
+    /// Its name.
+    pub view: String,
+    /// Entities with a row.
+    pub rows: u64,
+    /// The newest event time pushed since the start, in microseconds since the Unix epoch; 0 without one.
+    pub newest_us: i64,
+    /// What came of the rows pushed since the start.
+    pub pushed: Pushed,
+}
+
+/// The figures of the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FeatureStatistics {
+    /// `opening`, `ready`, `rebuilding`, `restoring`, `closed`.
+    pub state: &'static str,
+    /// Each declared view.
+    pub views: Vec<ViewStatistics>,
+    /// Reads answered.
+    pub reads: u64,
+    /// Cells answered, by status.
+    pub cells: Vec<(FieldStatus, u64)>,
+    /// Groups of pushes written, each with one fsync.
+    pub groups: u64,
+    /// Pushes refused because the disk was full.
+    pub refused_disk_full: u64,
+    /// Pushes refused because too many waited.
+    pub refused_overload: u64,
+    /// Pushes that could not be written for another reason.
+    pub not_written: u64,
+    /// Rows removed after their ttl.
+    pub purged: u64,
+    /// Times that the index was rebuilt.
+    pub rebuilds: u64,
+    /// Places where files were found damaged.
+    pub damage_found: u64,
+    /// Bytes of the journal, the index and the snapshots.
+    pub journal_bytes: u64,
+    /// Likewise.
+    pub index_bytes: u64,
+    /// Likewise.
+    pub snapshot_bytes: u64,
+    /// When the newest snapshot was taken, in milliseconds since the Unix epoch; 0 without one.
+    pub snapshot_created_ms: u64,
+    /// The next entry of the journal.
+    pub journal_next_seq: u64,
+    /// How long the last opening or rebuild took, in microseconds.
+    pub last_recovery_us: u64,
+}
+
+impl Counters {
+    pub fn count(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes note of how long the reading of so many records took.
+    pub fn timed(&self, records: usize, took: Duration) {
+        if let Some(each) = u64::try_from(took.as_nanos()).ok().and_then(|took| took.checked_div(records as u64)) {
+            let usual = self.usual_get_ns.load(Ordering::Relaxed);
+            self.usual_get_ns.store(usual - usual / 8 + each / 8, Ordering::Relaxed);
+        }
+    }
+
+    /// The cells answered, by status.
+    pub fn cells(&self) -> Vec<(FieldStatus, u64)> {
+        FieldStatus::ALL.into_iter().zip(self.cells.iter().map(|count| count.load(Ordering::Relaxed))).collect()
+    }
+
+    pub fn cell(&self, status: FieldStatus, count: u64) {
+        let at = FieldStatus::ALL.iter().position(|known| *known == status);
+        if let Some(counter) = at.and_then(|at| self.cells.get(at)) {
+            counter.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    pub fn with_views<T>(&self, work: impl FnOnce(&mut HashMap<ViewId, OfView>) -> T) -> T {
+        work(&mut self.views.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Pushed {
+    pub(super) fn count(&mut self, merged: Merged) {
+        match merged {
+            Merged::Accepted => self.accepted += 1,
+            Merged::Outdated => self.outdated += 1,
+            Merged::Duplicate => self.duplicate += 1,
+            Merged::TooLate => self.too_late += 1,
+        }
+    }
+}

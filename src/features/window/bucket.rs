@@ -1,0 +1,284 @@
+//! What is kept of the values of one step, in parts: only those that the declared functions need.
+
+use super::super::value::Value;
+use super::super::wire::put_value;
+use super::distinct::Distinct;
+use super::{Function, hash};
+
+/// The bits of the parts.
+pub const COUNT: u8 = 1;
+pub const SUM: u8 = 1 << 1;
+pub const MOMENTS: u8 = 1 << 2;
+pub const MIN: u8 = 1 << 3;
+pub const MAX: u8 = 1 << 4;
+pub const LAST: u8 = 1 << 5;
+pub const DISTINCT: u8 = 1 << 6;
+
+/// One step of a track.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bucket {
+    /// The number of the step since the epoch; negative before it.
+    pub number: i64,
+    /// How many values.
+    pub count: Option<u64>,
+    /// For the sum and the mean.
+    pub sum: Option<Sum>,
+    /// For the standard deviation.
+    pub moments: Option<Moments>,
+    /// The least value.
+    pub min: Option<f64>,
+    /// The greatest value.
+    pub max: Option<f64>,
+    /// The newest value.
+    pub last: Option<Last>,
+    /// The different values.
+    pub distinct: Option<Distinct>,
+}
+
+/// A sum that does not lose small numbers beside large ones.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Sum {
+    /// Of how many values.
+    pub count: u64,
+    /// The integers among them, exactly.
+    pub integer: i128,
+    /// The floats among them, and what rounding took from their sum.
+    pub float: f64,
+    /// See `float`.
+    pub lost: f64,
+}
+
+/// Welford's running mean and sum of squared differences from it.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Moments {
+    /// Of how many values.
+    pub count: u64,
+    /// Their mean.
+    pub mean: f64,
+    /// The sum of the squares of their differences from the mean.
+    pub squares: f64,
+}
+
+/// The newest value of a step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Last {
+    /// When it happened, in microseconds since the step began.
+    pub offset_us: u64,
+    /// The value.
+    pub value: Value,
+}
+
+/// A value that counts, and what is computed with it.
+#[derive(Debug, Clone, Copy)]
+pub struct Sample<'v> {
+    value: &'v Value,
+    number: Number,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Number {
+    Integer(i64),
+    Float(f64),
+    None,
+}
+
+impl<'v> Sample<'v> {
+    /// `None` for NaN, which is taken for null.
+    pub fn new(value: &'v Value) -> Option<Self> {
+        let number = match value {
+            Value::Int32(number) => Number::Integer((*number).into()),
+            Value::Int64(number) | Value::UnixTimestamp(number) => Number::Integer(*number),
+            Value::Bool(flag) => Number::Integer((*flag).into()),
+            Value::Float32(number) if number.is_nan() => return None,
+            Value::Float64(number) if number.is_nan() => return None,
+            Value::Float32(number) => Number::Float((*number).into()),
+            Value::Float64(number) => Number::Float(*number),
+            _ => Number::None,
+        };
+        Some(Self { value, number })
+    }
+
+    fn float(&self) -> Option<f64> {
+        match self.number {
+            Number::Integer(number) => Some(number as f64),
+            Number::Float(number) => Some(number),
+            Number::None => None,
+        }
+    }
+
+    fn hash(&self) -> u64 {
+        let mut bytes = Vec::with_capacity(16);
+        // The two zeros are one number.
+        match self.number {
+            Number::Float(0.0) => put_value(&mut bytes, &Value::Float64(0.0)),
+            _ => put_value(&mut bytes, self.value),
+        }
+        hash(&bytes)
+    }
+}
+
+/// The parts that a function needs.
+pub fn needs(function: Function) -> u8 {
+    match function {
+        Function::Count => COUNT,
+        Function::Sum | Function::Mean => SUM,
+        Function::Min => MIN,
+        Function::Max => MAX,
+        Function::Last => LAST,
+        Function::Std => MOMENTS,
+        Function::CountDistinct => DISTINCT,
+    }
+}
+
+impl Bucket {
+    /// One without a value.
+    pub fn new(number: i64) -> Self {
+        Self { number, count: None, sum: None, moments: None, min: None, max: None, last: None, distinct: None }
+    }
+
+    /// The parts that it has.
+    pub fn parts(&self) -> u8 {
+        let part = |has: bool, bit: u8| if has { bit } else { 0 };
+        part(self.count.is_some(), COUNT)
+            | part(self.sum.is_some(), SUM)
+            | part(self.moments.is_some(), MOMENTS)
+            | part(self.min.is_some(), MIN)
+            | part(self.max.is_some(), MAX)
+            | part(self.last.is_some(), LAST)
+            | part(self.distinct.is_some(), DISTINCT)
+    }
+
+    /// Drops all parts but these. False when nothing is left.
+    pub fn keep(&mut self, parts: u8) -> bool {
+        if self.parts() & !parts != 0 {
+            self.count = self.count.filter(|_| parts & COUNT != 0);
+            self.sum = self.sum.filter(|_| parts & SUM != 0);
+            self.moments = self.moments.filter(|_| parts & MOMENTS != 0);
+            self.min = self.min.filter(|_| parts & MIN != 0);
+            self.max = self.max.filter(|_| parts & MAX != 0);
+            self.last = self.last.take().filter(|_| parts & LAST != 0);
+            self.distinct = self.distinct.take().filter(|_| parts & DISTINCT != 0);
+        }
+        self.parts() != 0
+    }
+
+    /// Takes a value into these parts.
+    pub fn add(&mut self, parts: u8, offset_us: u64, sample: &Sample<'_>) {
+        if parts & COUNT != 0 {
+            self.count = Some(self.count.unwrap_or(0).saturating_add(1));
+        }
+        if parts & LAST != 0 && self.last.as_ref().is_none_or(|last| offset_us >= last.offset_us) {
+            self.last = Some(Last { offset_us, value: sample.value.clone() });
+        }
+        if parts & DISTINCT != 0 {
+            let hash = sample.hash();
+            match &mut self.distinct {
+                Some(distinct) => distinct.add(hash),
+                None => self.distinct = Some(Distinct::of(hash)),
+            }
+        }
+        let Some(float) = sample.float() else { return };
+        if parts & SUM != 0 {
+            self.sum.get_or_insert_default().add(sample.number);
+        }
+        if parts & MOMENTS != 0 {
+            self.moments.get_or_insert_default().add(float);
+        }
+        if parts & MIN != 0 {
+            self.min = Some(self.min.map_or(float, |min| min.min(float)));
+        }
+        if parts & MAX != 0 {
+            self.max = Some(self.max.map_or(float, |max| max.max(float)));
+        }
+    }
+}
+
+impl Sum {
+    fn add(&mut self, number: Number) {
+        self.count = self.count.saturating_add(1);
+        match number {
+            Number::Integer(number) => self.integer = self.integer.saturating_add(number.into()),
+            Number::Float(number) => self.add_float(number),
+            Number::None => {}
+        }
+    }
+
+    /// Neumaier: what the larger of the two loses of the smaller one is kept.
+    fn add_float(&mut self, number: f64) {
+        let sum = self.float + number;
+        if sum.is_finite() {
+            let (large, small) =
+                if self.float.abs() >= number.abs() { (self.float, number) } else { (number, self.float) };
+            self.lost += (large - sum) + small;
+        }
+        self.float = sum;
+    }
+
+    fn merge(mut self, other: &Self) -> Self {
+        self.count = self.count.saturating_add(other.count);
+        self.integer = self.integer.saturating_add(other.integer);
+        self.add_float(other.float);
+        self.lost += other.lost;
+        self
+    }
+
+    fn value(&self) -> f64 {
+        self.integer as f64 + (self.float + self.lost)
+    }
+}
+
+impl Moments {
+    fn add(&mut self, number: f64) {
+        self.count = self.count.saturating_add(1);
+        let before = number - self.mean;
+        self.mean += before / self.count as f64;
+        self.squares += before * (number - self.mean);
+    }
+
+    /// Chan's merge.
+    fn merge(self, other: &Self) -> Self {
+        if self.count == 0 {
+            return *other;
+        }
+        let (ours, theirs) = (self.count as f64, other.count as f64);
+        let between = other.mean - self.mean;
+        Self {
+            count: self.count.saturating_add(other.count),
+            mean: self.mean + between * (theirs / (ours + theirs)),
+            squares: self.squares + other.squares + between * between * (ours * theirs / (ours + theirs)),
+        }
+    }
+
+    fn deviation(&self) -> Option<f64> {
+        (self.count > 1).then(|| (self.squares / (self.count - 1) as f64).sqrt())
+    }
+}
+
+/// A function over the buckets of a window. `None` is null.
+pub fn result(function: Function, buckets: &[Bucket]) -> Option<Value> {
+    let integer = |number: u64| Some(Value::Int64(i64::try_from(number).unwrap_or(i64::MAX)));
+    // Of infinities of both signs there is no sum, and so on.
+    let float = |number: Option<f64>| number.filter(|number| !number.is_nan()).map(Value::Float64);
+    let sum = || buckets.iter().filter_map(|bucket| bucket.sum.as_ref()).fold(Sum::default(), Sum::merge);
+    match function {
+        Function::Count => integer(buckets.iter().filter_map(|bucket| bucket.count).fold(0, u64::saturating_add)),
+        Function::Sum => {
+            let sum = sum();
+            float((sum.count > 0).then(|| sum.value()))
+        }
+        Function::Mean => {
+            let sum = sum();
+            float((sum.count > 0).then(|| sum.value() / sum.count as f64))
+        }
+        Function::Min => float(buckets.iter().filter_map(|bucket| bucket.min).reduce(f64::min)),
+        Function::Max => float(buckets.iter().filter_map(|bucket| bucket.max).reduce(f64::max)),
+        Function::Last => buckets.iter().rev().find_map(|bucket| bucket.last.as_ref()).map(|last| last.value.clone()),
+        Function::Std => {
+            let moments = buckets.iter().filter_map(|bucket| bucket.moments.as_ref());
+            float(moments.fold(Moments::default(), Moments::merge).deviation())
+        }
+        Function::CountDistinct => {
+            integer(Distinct::count(buckets.iter().filter_map(|bucket| bucket.distinct.as_ref())))
+        }
+    }
+}

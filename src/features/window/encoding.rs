@@ -1,0 +1,208 @@
+//! The state as bytes: a version, the watermark, the floor below it, the tracks with their buckets, the identities. Numbers
+//! are variable-length, and steps and event times are differences from the one before. No bytes are the state before the
+//! first event, so that a record from before there were aggregations has a state, too.
+
+use super::super::record;
+use super::super::view::FieldId;
+use super::super::wire::{Reader, put_value, put_varint};
+use super::bucket::{self, Bucket, Last, Moments, Sum};
+use super::distinct::Distinct;
+use super::{Damaged, Track, WindowState};
+
+/// The version of this form.
+const VERSION: u8 = 1;
+
+/// The bits in front of a sum's count: which of its numbers are not zero, and follow.
+const INTEGER: u64 = 1;
+const FLOAT: u64 = 1 << 1;
+const LOST: u64 = 1 << 2;
+
+impl From<record::Damaged> for Damaged {
+    fn from(_: record::Damaged) -> Self {
+        Self
+    }
+}
+
+/// See [`WindowState::encode`].
+pub fn encode(state: &WindowState, bytes: &mut Vec<u8>) {
+    let Some(watermark_us) = state.watermark_us else { return };
+    bytes.push(VERSION);
+    put_signed(bytes, watermark_us);
+    put_signed(bytes, state.floor_us.wrapping_sub(watermark_us));
+    put_varint(bytes, state.tracks.len() as u64);
+    for track in &state.tracks {
+        put_varint(bytes, u64::from(track.column.0));
+        put_varint(bytes, track.interval_us.unsigned_abs());
+        bytes.push(track.parts);
+        put_varint(bytes, track.buckets.len() as u64);
+        let mut before = None;
+        for bucket in &track.buckets {
+            match before {
+                None => put_signed(bytes, bucket.number),
+                Some(before) => put_varint(bytes, bucket.number.abs_diff(before)),
+            }
+            before = Some(bucket.number);
+            put_bucket(bytes, bucket);
+        }
+    }
+    put_varint(bytes, state.identities.len() as u64);
+    let mut newer_us = watermark_us;
+    for &(event_us, hash) in state.identities.iter().rev() {
+        put_varint(bytes, newer_us.abs_diff(event_us));
+        bytes.extend_from_slice(&hash.to_le_bytes());
+        newer_us = event_us;
+    }
+}
+
+fn put_bucket(bytes: &mut Vec<u8>, bucket: &Bucket) {
+    bytes.push(bucket.parts());
+    if let Some(count) = bucket.count {
+        put_varint(bytes, count);
+    }
+    if let Some(sum) = &bucket.sum {
+        let flag = |has: bool, bit: u64| if has { bit } else { 0 };
+        let flags = flag(sum.integer != 0, INTEGER) | flag(sum.float != 0.0, FLOAT) | flag(sum.lost != 0.0, LOST);
+        put_varint(bytes, sum.count.min(u64::MAX >> 3) << 3 | flags);
+        if flags & INTEGER != 0 {
+            put_integer(bytes, sum.integer);
+        }
+        if flags & FLOAT != 0 {
+            bytes.extend_from_slice(&sum.float.to_le_bytes());
+        }
+        if flags & LOST != 0 {
+            bytes.extend_from_slice(&sum.lost.to_le_bytes());
+        }
+    }
+    if let Some(moments) = &bucket.moments {
+        put_varint(bytes, moments.count);
+        bytes.extend_from_slice(&moments.mean.to_le_bytes());
+        bytes.extend_from_slice(&moments.squares.to_le_bytes());
+    }
+    for number in [bucket.min, bucket.max].into_iter().flatten() {
+        bytes.extend_from_slice(&number.to_le_bytes());
+    }
+    if let Some(last) = &bucket.last {
+        put_varint(bytes, last.offset_us);
+        put_value(bytes, &last.value);
+    }
+    if let Some(distinct) = &bucket.distinct {
+        distinct.encode(bytes);
+    }
+}
+
+/// See [`WindowState::decode`].
+pub fn decode(bytes: &[u8]) -> Result<WindowState, Damaged> {
+    if bytes.is_empty() {
+        return Ok(WindowState::default());
+    }
+    let mut reader = Reader::new(bytes);
+    if reader.array()? != [VERSION] {
+        return Err(Damaged);
+    }
+    let watermark_us = signed(&mut reader)?;
+    let floor_us = signed(&mut reader)?.wrapping_add(watermark_us);
+    // A track has seven bytes at least, a bucket three, and an identity nine: no count asks for more than the bytes justify.
+    let count = reader.count(7)?;
+    let tracks = (0..count).map(|_| track(&mut reader)).collect::<Result<_, _>>()?;
+    let count = reader.count(9)?;
+    let mut identities = Vec::with_capacity(count);
+    let mut newer_us = watermark_us;
+    for _ in 0..count {
+        newer_us = newer_us.checked_sub_unsigned(reader.varint()?).ok_or(Damaged)?;
+        identities.push((newer_us, u64::from_le_bytes(reader.array()?)));
+    }
+    identities.reverse();
+    if !reader.is_empty() || !identities.is_sorted_by(|a, b| a < b) {
+        return Err(Damaged);
+    }
+    Ok(WindowState { watermark_us: Some(watermark_us), floor_us, identities, tracks })
+}
+
+fn track(reader: &mut Reader<'_>) -> Result<Track, Damaged> {
+    let column = FieldId(u16::try_from(reader.varint()?).map_err(|_| Damaged)?);
+    let interval_us = i64::try_from(reader.varint()?).ok().filter(|interval| *interval > 0).ok_or(Damaged)?;
+    let [parts] = reader.array()?;
+    let count = Some(reader.count(3)?).filter(|count| *count > 0).ok_or(Damaged)?;
+    let mut buckets: Vec<Bucket> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let number = match buckets.last() {
+            None => signed(reader)?,
+            Some(before) => {
+                let step = Some(reader.varint()?).filter(|step| *step > 0).ok_or(Damaged)?;
+                before.number.checked_add_unsigned(step).ok_or(Damaged)?
+            }
+        };
+        let bucket = read_bucket(reader, number)?;
+        if bucket.parts() & !parts != 0 {
+            return Err(Damaged);
+        }
+        buckets.push(bucket);
+    }
+    Ok(Track { column, interval_us, parts, buckets })
+}
+
+fn read_bucket(reader: &mut Reader<'_>, number: i64) -> Result<Bucket, Damaged> {
+    let [parts] = reader.array()?;
+    if parts == 0 || parts >= bucket::DISTINCT << 1 {
+        return Err(Damaged);
+    }
+    let mut bucket = Bucket::new(number);
+    if parts & bucket::COUNT != 0 {
+        bucket.count = Some(reader.varint()?);
+    }
+    if parts & bucket::SUM != 0 {
+        let head = reader.varint()?;
+        bucket.sum = Some(Sum {
+            count: head >> 3,
+            integer: if head & INTEGER == 0 { 0 } else { integer(reader)? },
+            float: if head & FLOAT == 0 { 0.0 } else { float(reader)? },
+            lost: if head & LOST == 0 { 0.0 } else { float(reader)? },
+        });
+    }
+    if parts & bucket::MOMENTS != 0 {
+        bucket.moments = Some(Moments { count: reader.varint()?, mean: float(reader)?, squares: float(reader)? });
+    }
+    if parts & bucket::MIN != 0 {
+        bucket.min = Some(float(reader)?);
+    }
+    if parts & bucket::MAX != 0 {
+        bucket.max = Some(float(reader)?);
+    }
+    if parts & bucket::LAST != 0 {
+        bucket.last = Some(Last { offset_us: reader.varint()?, value: reader.value()? });
+    }
+    if parts & bucket::DISTINCT != 0 {
+        bucket.distinct = Some(Distinct::read(reader)?);
+    }
+    Ok(bucket)
+}
+
+/// Small numbers of either sign become small numbers.
+fn put_signed(bytes: &mut Vec<u8>, number: i64) {
+    put_varint(bytes, (number << 1 ^ number >> 63).cast_unsigned());
+}
+
+fn signed(reader: &mut Reader<'_>) -> Result<i64, Damaged> {
+    let number = reader.varint()?;
+    Ok((number >> 1).cast_signed() ^ -(number & 1).cast_signed())
+}
+
+/// The bytes that are needed, behind how many they are.
+fn put_integer(bytes: &mut Vec<u8>, number: i128) {
+    let number = (number << 1 ^ number >> 127).cast_unsigned();
+    let length = 16 - number.leading_zeros() as usize / 8;
+    bytes.push(length as u8);
+    bytes.extend(number.to_le_bytes().iter().take(length));
+}
+
+fn integer(reader: &mut Reader<'_>) -> Result<i128, Damaged> {
+    let length = reader.count(1)?;
+    let mut bytes = [0; 16];
+    bytes.get_mut(..length).ok_or(Damaged)?.copy_from_slice(reader.take(length)?);
+    let number = u128::from_le_bytes(bytes);
+    Ok((number >> 1).cast_signed() ^ -(number & 1).cast_signed())
+}
+
+fn float(reader: &mut Reader<'_>) -> Result<f64, Damaged> {
+    Ok(f64::from_le_bytes(reader.array()?))
+}

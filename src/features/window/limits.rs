@@ -1,0 +1,186 @@
+//! What a view's aggregations need: which steps of which columns, how far back, and how many bytes at worst.
+
+use std::time::Duration;
+
+use super::super::value::{ScalarType, Value, ValueType};
+use super::super::view::{Aggregation, FeatureView, FieldId};
+use super::super::wire::put_value;
+use super::bucket::{self, needs};
+use super::{Function, Kind, distinct};
+
+/// The most bytes that the aggregates of an entity may take; the rest of the largest record is its row's.
+const MAX_STATE: u64 = 60_000;
+
+/// How many identities are kept, at most and at least.
+const IDENTITIES: [usize; 4] = [2048, 1024, 512, 256];
+
+/// The most bytes of a text, of bytes or of a list that `last` keeps for every step.
+const MAX_LAST: usize = 128;
+
+/// Which steps a window has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// How long a step is; at least 1.
+    pub interval_us: i64,
+    /// The first and the last step, counted back from the one that now is in.
+    first: i64,
+    last: i64,
+}
+
+/// A column and step that are kept, for one aggregation or several.
+#[derive(Debug, Clone, Copy)]
+pub struct Track {
+    pub column: FieldId,
+    pub interval_us: i64,
+    /// What its functions need.
+    pub parts: u8,
+    /// How many steps before the one that now is in they need.
+    pub back: i64,
+    value_type: ValueType,
+}
+
+impl Span {
+    pub fn of(aggregation: &Aggregation) -> Self {
+        let window_us = micros(aggregation.time_window).max(1);
+        match aggregation.kind {
+            Kind::Sliding => {
+                let interval_us = micros(aggregation.slide_interval).max(1);
+                // No step for a window that is shorter than one.
+                Self { interval_us, first: window_us / interval_us - 1, last: 0 }
+            }
+            Kind::Tumbling => Self { interval_us: window_us, first: 1, last: 1 },
+        }
+    }
+
+    /// The numbers of the first and the last step as of `now_us`.
+    pub fn steps(&self, now_us: i64) -> (i64, i64) {
+        let now = now_us.div_euclid(self.interval_us);
+        (now.saturating_sub(self.first), now.saturating_sub(self.last))
+    }
+}
+
+/// The tracks of a view's aggregations.
+pub fn tracks(view: &FeatureView) -> Vec<Track> {
+    let mut tracks: Vec<Track> = Vec::with_capacity(view.aggregations.len());
+    for aggregation in &view.aggregations {
+        let Some(field) = view.fields.get(aggregation.column) else { continue };
+        let Span { interval_us, first, .. } = Span::of(aggregation);
+        let parts = needs(aggregation.function);
+        match tracks.iter_mut().find(|track| track.column == field.id && track.interval_us == interval_us) {
+            Some(track) => {
+                track.parts |= parts;
+                track.back = track.back.max(first);
+            }
+            None => tracks.push(Track {
+                column: field.id,
+                interval_us,
+                parts,
+                back: first.max(0),
+                value_type: field.value_type,
+            }),
+        }
+    }
+    tracks
+}
+
+/// How many identities are kept: the most that fit beside the buckets.
+pub fn identities(tracks: &[Track], lateness_us: i64) -> usize {
+    let room = MAX_STATE.saturating_sub(buckets_bytes(tracks, lateness_us));
+    let [.., least] = IDENTITIES;
+    IDENTITIES.into_iter().find(|count| identities_bytes(*count, lateness_us) <= room).unwrap_or(least)
+}
+
+/// Why the aggregates of an entity could grow too large, in words for who declared them.
+pub fn state_limit_problem(view: &FeatureView) -> Option<String> {
+    let bytes = most_bytes(view);
+    (bytes > MAX_STATE).then(|| {
+        format!(
+            "its aggregations take up to {bytes} bytes an entity, and {MAX_STATE} is the most: make slide_interval longer, or \
+             time_window or lateness shorter"
+        )
+    })
+}
+
+/// Why a row cannot enter the aggregates: `last` would keep something long of it for every step. A push has to be asked about
+/// before it is written anywhere.
+pub fn value_problem(view: &FeatureView, values: &[(FieldId, Value)]) -> Option<String> {
+    let lasts = view.aggregations.iter().filter(|aggregation| aggregation.function == Function::Last);
+    for field in lasts.filter_map(|aggregation| view.fields.get(aggregation.column)) {
+        let value = values.iter().find(|(id, _)| *id == field.id).map(|(_, value)| value);
+        let Some(value) = value.filter(|_| scalar_bytes(field.value_type).is_none()) else { continue };
+        let mut bytes = Vec::new();
+        put_value(&mut bytes, value);
+        if bytes.len() > MAX_LAST {
+            let name = &field.name;
+            return Some(format!("'{name}' has {} bytes, and an aggregation `last` keeps {MAX_LAST}", bytes.len()));
+        }
+    }
+    None
+}
+
+/// The most bytes that a state of the view can take.
+pub fn most_bytes(view: &FeatureView) -> u64 {
+    let (tracks, lateness_us) = (tracks(view), micros(view.lateness));
+    buckets_bytes(&tracks, lateness_us).saturating_add(identities_bytes(identities(&tracks, lateness_us), lateness_us))
+}
+
+/// Everything but the identities.
+fn buckets_bytes(tracks: &[Track], lateness_us: i64) -> u64 {
+    // Version, watermark, floor and two counts, each variable-length number at its longest.
+    let state = 1 + 10 + 10 + 3 + 3;
+    tracks.iter().fold(state, |sum, track| sum.saturating_add(track.bytes(lateness_us)))
+}
+
+impl Track {
+    /// The most bytes it can take.
+    fn bytes(&self, lateness_us: i64) -> u64 {
+        let late = lateness_us / self.interval_us + i64::from(lateness_us % self.interval_us != 0);
+        let buckets = self.back.saturating_add(1).saturating_add(late).unsigned_abs();
+        // Column, interval, parts, how many buckets, and the number of the first one.
+        let head = 3 + 10 + 1 + 10 + 10;
+        buckets.saturating_mul(self.bucket_bytes()).saturating_add(head)
+    }
+
+    fn bucket_bytes(&self) -> u64 {
+        let part = |bit: u8, bytes: u64| if self.parts & bit == 0 { 0 } else { bytes };
+        // No step is reckoned with more than 2^32 values. The first two are what the step is behind the one before, as there
+        // are no more of those than steps, and which parts there are.
+        2 + part(bucket::COUNT, 5)
+            + part(bucket::SUM, 5 + 16)
+            + part(bucket::MOMENTS, 5 + 16)
+            + part(bucket::MIN, 8)
+            + part(bucket::MAX, 8)
+            + part(
+                bucket::LAST,
+                varint_bytes(self.interval_us) + scalar_bytes(self.value_type).unwrap_or(MAX_LAST as u64),
+            )
+            + part(bucket::DISTINCT, distinct::BYTES as u64)
+    }
+}
+
+/// What `count` identities take at most: a hash and a difference each. The differences add up to the lateness at most, so
+/// not all of them can be long.
+fn identities_bytes(count: usize, lateness_us: i64) -> u64 {
+    let count = count as u64;
+    let long: u64 = (1..9).map(|byte| count.min(lateness_us.unsigned_abs() >> (7 * byte))).sum();
+    count * 9 + long
+}
+
+/// The bytes of a value of a type that all values of it have, with the number of the type.
+fn scalar_bytes(value_type: ValueType) -> Option<u64> {
+    match value_type {
+        ValueType::Scalar(ScalarType::Bool) => Some(2),
+        ValueType::Scalar(ScalarType::Int32 | ScalarType::Float32) => Some(5),
+        ValueType::Scalar(ScalarType::Int64 | ScalarType::Float64 | ScalarType::UnixTimestamp) => Some(9),
+        ValueType::Scalar(ScalarType::Bytes | ScalarType::String) | ValueType::Array(_) => None,
+    }
+}
+
+fn varint_bytes(number: i64) -> u64 {
+    u64::from(64 - number.max(1).leading_zeros()).div_ceil(7)
+}
+
+/// A duration in microseconds.
+pub fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,172 @@
+//! The feature store, as Feast's feature server offers it, and what is declared in it.
+
+use axum::Extension;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use bytes::Bytes;
+use serde::Serialize;
+
+use super::models::PathParts;
+use super::reply::{Failure, json, json_bytes};
+use super::{App, body};
+use crate::features::online::{FeatureError, Pushed};
+use crate::features::view::{FeatureService, FeatureView};
+use crate::principal::Principal;
+use crate::protocol::call::LARGE_JSON;
+use crate::protocol::feast::describe::{self, EntityDocument, ServiceDocument, ViewDocument};
+use crate::protocol::feast::{self, FeastError, PushCall, PushMode};
+
+/// Says what came of the rows of a push: Feast's answer has no place for it.
+const PUSHED: &str = "x-ledge-pushed";
+
+/// Says what came of the part of a push that is for an offline store.
+const OFFLINE: &str = "x-ledge-offline";
+
+/// An answer of more cells than this, features times entities, is not written on an async thread.
+const MANY_CELLS: usize = 5_000;
+
+/// `POST /get-online-features`.
+pub async fn get_online_features(State(app): State<App>, request: Request) -> Result<Response, FeastError> {
+    let (parts, body) = request.into_parts();
+    let body = body::read(&parts.headers, body, app.config()).await.map_err(Failure::into_feast)?;
+    let store = app.serving().features();
+    let call = decode(body, feast::decode_online_features).await?;
+    call.check_size(&store.registry())?;
+    let full_names = call.full_feature_names;
+    let features = store.get_online_features(call.request).await;
+    let features = features.map_err(|error| FeastError::of_store(&error, "entities"))?;
+    let cells: usize = features.columns.iter().map(|column| column.cells.len()).sum();
+    let reply = off_thread(cells > MANY_CELLS, move || feast::encode_online_features(&features, full_names)).await?;
+    Ok(body::pack(&parts.headers, json_bytes(reply)).await)
+}
+
+/// `POST /push`.
+pub async fn push(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Response, FeastError> {
+    let call = decode(received(&app, request).await?, feast::decode_push).await?;
+    write(&app, call, &principal).await
+}
+
+/// `POST /write-to-online-store`.
+pub async fn write_to_online_store(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Response, FeastError> {
+    let registry = app.serving().features().registry();
+    let call = decode(received(&app, request).await?, move |body| feast::decode_write(body, &registry)).await?;
+    write(&app, call, &principal).await
+}
+
+/// Writes rows. The answer is `null`, as from Feast's server; a header has the counts.
+async fn write(app: &App, call: PushCall, principal: &Principal) -> Result<Response, FeastError> {
+    let PushCall { push, mode } = call;
+    let target = push.target.clone();
+    let Pushed { accepted, outdated, duplicate, too_late } = app
+        .serving()
+        .features()
+        .push(push)
+        .await
+        .map_err(|error| FeastError::of_store(&error, "df"))
+        .inspect_err(|error| tracing::debug!(to = ?target, %principal, reason = error.message(), "push refused"))?;
+    tracing::debug!(to = ?target, %principal, accepted, outdated, duplicate, too_late, "pushed");
+    let mut response = json_bytes("null");
+    let counts = format!("accepted={accepted}, outdated={outdated}, duplicate={duplicate}, too_late={too_late}");
+    if let Ok(counts) = HeaderValue::from_str(&counts) {
+        response.headers_mut().insert(PUSHED, counts);
+    }
+    if mode == PushMode::OnlineAndOffline {
+        response.headers_mut().insert(OFFLINE, HeaderValue::from_static("none"));
+    }
+    Ok(response)
+}
+
+/// `POST /materialize` and `/materialize-incremental`: there is nothing to materialize from.
+pub async fn materialize(State(app): State<App>, request: Request) -> FeastError {
+    body::discard(request.into_body(), app.config()).await;
+    let message =
+        "Ledge has no offline store to materialize from: rows come in by /push, /write-to-online-store or MQTT";
+    FeastError::new(StatusCode::NOT_IMPLEMENTED.as_u16(), message)
+}
+
+async fn received(app: &App, request: Request) -> Result<Bytes, FeastError> {
+    let (parts, body) = request.into_parts();
+    body::read(&parts.headers, body, app.config()).await.map_err(Failure::into_feast)
+}
+
+/// Decodes a body, a large one off the async thread.
+async fn decode<T: Send + 'static>(
+    body: Bytes,
+    decode: impl FnOnce(&[u8]) -> Result<T, FeastError> + Send + 'static,
+) -> Result<T, FeastError> {
+    off_thread(body.len() > LARGE_JSON, move || decode(&body)).await
+}
+
+/// Does `work`, on a thread of its own when it is `much`: it would keep other callers waiting.
+async fn off_thread<T: Send + 'static>(much: bool, work: impl FnOnce() -> T + Send + 'static) -> T {
+    if much {
+        let working = tokio::task::spawn_blocking(work);
+        working.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+    } else {
+        work()
+    }
+}
+
+#[derive(Serialize)]
+struct Views<'a> {
+    feature_views: Vec<ViewDocument<'a>>,
+}
+
+#[derive(Serialize)]
+struct Services<'a> {
+    feature_services: Vec<ServiceDocument<'a>>,
+}
+
+#[derive(Serialize)]
+struct Entities<'a> {
+    entities: Vec<EntityDocument<'a>>,
+}
+
+/// `GET /feature-views`.
+pub async fn views(State(app): State<App>) -> Response {
+    let registry = app.serving().features().registry();
+    json(&Views { feature_views: registry.views().map(|view| (&**view).into()).collect() })
+}
+
+/// `GET /feature-views/{feature_view}`.
+pub async fn view(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, Failure> {
+    let name = path.get("feature_view").map_or("", String::as_str);
+    let registry = app.serving().features().registry();
+    let view: &FeatureView = registry.view(name).map_err(|error| not_found(&error))?;
+    Ok(json(&ViewDocument::from(view)))
+}
+
+/// `GET /feature-services`.
+pub async fn services(State(app): State<App>) -> Response {
+    let registry = app.serving().features().registry();
+    json(&Services { feature_services: registry.services().map(|service| (&**service).into()).collect() })
+}
+
+/// `GET /feature-services/{feature_service}`.
+pub async fn service(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, Failure> {
+    let name = path.get("feature_service").map_or("", String::as_str);
+    let registry = app.serving().features().registry();
+    let service = registry.services().find(|service| &*service.name == name);
+    let unknown = || not_found(&FeatureError::UnknownService { service: name.to_owned() });
+    let service: &FeatureService = service.ok_or_else(unknown)?;
+    Ok(json(&ServiceDocument::from(service)))
+}
+
+/// `GET /entities`.
+pub async fn entities(State(app): State<App>) -> Response {
+    let registry = app.serving().features().registry();
+    json(&Entities { entities: describe::entities(&registry) })
+}
+
+fn not_found(error: &FeatureError) -> Failure {
+    Failure::new(StatusCode::NOT_FOUND, error.to_string())
+}

@@ -1,0 +1,215 @@
+//! What a binding takes out of a message for the feature store: rows, and whose they are. Pure.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value as Json;
+
+use super::config::BindingConfig;
+use super::extract::{BindingError, find, kind, parse};
+use crate::clock;
+use crate::features::online::{Columns, PushTarget};
+use crate::features::registry::Registry;
+use crate::features::value::Value;
+use crate::features::view::FeatureView;
+use crate::mqtt::fields::{FieldPath, InvalidPath};
+use crate::mqtt::topics::{InvalidTopic, TopicTemplate};
+use crate::names::{DeviceName, ModelName};
+use crate::toml_check::from_text;
+
+/// Where the value of a join key comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeySource {
+    /// The topic and the box: `"{1}"`.
+    Topic(TopicTemplate),
+    /// The message: `"$.machine"`.
+    Field(FieldPath),
+}
+
+/// Why a text is no source of a join key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidSource {
+    /// It should be a template.
+    #[error(transparent)]
+    Topic(#[from] InvalidTopic),
+    /// It should be a path.
+    #[error(transparent)]
+    Field(#[from] InvalidPath),
+}
+
+impl FromStr for KeySource {
+    type Err = InvalidSource;
+
+    fn from_str(text: &str) -> Result<Self, InvalidSource> {
+        if text.starts_with('$') { Ok(Self::Field(text.parse()?)) } else { Ok(Self::Topic(text.parse()?)) }
+    }
+}
+
+impl fmt::Display for KeySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Topic(template) => template.fmt(f),
+            Self::Field(path) => path.fmt(f),
+        }
+    }
+}
+
+impl Serialize for KeySource {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for KeySource {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
+
+/// Where a message comes from: what its topic says, and when.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin<'a> {
+    /// What the wildcards of the binding's filter stand for.
+    pub captures: &'a [String],
+    /// This box.
+    pub device: &'a DeviceName,
+    /// When it came, in microseconds since the Unix epoch.
+    pub arrived_us: i64,
+}
+
+/// The rows to push, for all views of the target.
+pub fn push_columns(
+    config: &BindingConfig,
+    views: &[Arc<FeatureView>],
+    payload: &Bytes,
+    origin: Origin<'_>,
+) -> Result<Columns, BindingError> {
+    let document = parse("message", payload)?;
+    let rows = rows(&document)?;
+    let mut columns = entity_columns(config, views, &rows, origin)?;
+    for view in views {
+        let keys = view.join_keys.iter().map(|key| &key.name);
+        let fields = view.fields.iter().map(|field| &field.name).filter(|_| config.features.is_empty());
+        for name in keys.chain(fields) {
+            if columns.iter().all(|(known, _)| **known != **name) {
+                columns.extend(column(name, &rows, |row| row.get(&**name)));
+            }
+        }
+    }
+    for (name, path) in &config.features {
+        columns.extend(column(name, &rows, |row| path.find(row)));
+    }
+    for view in views {
+        let name = &view.source.timestamp_field;
+        if columns.iter().all(|(known, _)| **known != **name) {
+            let times = rows.iter().map(|row| event_time(config, name, row, origin.arrived_us));
+            columns.push((name.to_string(), times.collect::<Result<_, _>>()?));
+        }
+    }
+    Ok(columns)
+}
+
+/// The join keys of the message, for a model that looks their features up. Without rows to push, `views` are all that there
+/// are: a join key is of one type wherever it is used.
+pub fn entities(
+    config: &BindingConfig,
+    registry: &Registry,
+    payload: &Bytes,
+    origin: Origin<'_>,
+) -> Result<Columns, BindingError> {
+    let views: Vec<_> = registry.views().cloned().collect();
+    if config.entities.values().all(|source| matches!(source, KeySource::Topic(_))) {
+        return entity_columns(config, &views, &[&Json::Null], origin);
+    }
+    let document = parse("message", payload)?;
+    let rows = rows(&document)?;
+    entity_columns(config, &views, &rows, origin)
+}
+
+/// Those of the columns that are join keys.
+pub fn join_keys(columns: &Columns, views: &[Arc<FeatureView>]) -> Columns {
+    let is_key = |name: &str| views.iter().any(|view| view.join_keys.iter().any(|key| &*key.name == name));
+    columns.iter().filter(|(name, _)| is_key(name)).cloned().collect()
+}
+
+/// The views that a target stands for.
+pub fn views_of(
+    target: &PushTarget,
+    registry: &Registry,
+) -> Result<Vec<Arc<FeatureView>>, crate::features::online::FeatureError> {
+    match target {
+        PushTarget::View(name) => registry.view(name).map(|view| vec![view.clone()]),
+        PushTarget::Source(name) => registry.source(name),
+    }
+}
+
+/// An object is one row; an array of objects has a row in each.
+fn rows(document: &Json) -> Result<Vec<&Json>, BindingError> {
+    const EXPECTED: &str = "an object, or an array of objects";
+    let rows = match document {
+        Json::Array(rows) => rows.iter().collect(),
+        row => vec![row],
+    };
+    let root = || "$".parse().map_err(|_| BindingError::Absent { what: "message", path: "$".into() });
+    if rows.is_empty() {
+        return Err(BindingError::Absent { what: "message", path: "$[0]".into() });
+    }
+    match rows.iter().find(|row| !row.is_object()) {
+        Some(other) => Err(kind(&root()?, other, EXPECTED)),
+        None => Ok(rows),
+    }
+}
+
+fn entity_columns(
+    config: &BindingConfig,
+    views: &[Arc<FeatureView>],
+    rows: &[&Json],
+    origin: Origin<'_>,
+) -> Result<Columns, BindingError> {
+    let column = |(name, source): (&String, &KeySource)| {
+        let cells: Vec<Json> = match source {
+            KeySource::Field(path) => {
+                rows.iter().map(|row| find("message", path, row).cloned()).collect::<Result<_, _>>()?
+            }
+            KeySource::Topic(template) => {
+                let text = template
+                    .text(origin.captures, origin.device, config.model.as_ref().map(ModelName::as_str))
+                    .map_err(|error| BindingError::Topic { reason: error.to_string() })?;
+                vec![typed(views, name, text)?; rows.len()]
+            }
+        };
+        Ok((name.clone(), cells))
+    };
+    config.entities.iter().map(column).collect()
+}
+
+/// A text of a topic as what the join key takes.
+fn typed(views: &[Arc<FeatureView>], name: &str, text: String) -> Result<Json, BindingError> {
+    let mut keys = views.iter().flat_map(|view| &view.join_keys);
+    let Some(key) = keys.find(|key| &*key.name == name) else { return Ok(text.into()) };
+    let value = Value::from_text(key.value_type, &text);
+    value.map(|value| value.to_json()).map_err(|reason| BindingError::Topic { reason })
+}
+
+/// A cell for each row, null where a row has none; no column when no row has one.
+fn column<'v>(
+    name: &str,
+    rows: &[&'v Json],
+    find: impl Fn(&'v Json) -> Option<&'v Json>,
+) -> Option<(String, Vec<Json>)> {
+    let cells: Vec<Option<&Json>> = rows.iter().map(|row| find(row)).collect();
+    let is_there = cells.iter().any(Option::is_some);
+    is_there.then(|| (name.to_owned(), cells.into_iter().map(|cell| cell.cloned().unwrap_or_default()).collect()))
+}
+
+/// When a row happened: as it says, else when it came.
+fn event_time(config: &BindingConfig, field: &str, row: &Json, arrived_us: i64) -> Result<Json, BindingError> {
+    let said = match &config.event_timestamp {
+        Some(path) => Some(find("message", path, row)?),
+        None => row.get(field).filter(|said| !said.is_null()),
+    };
+    Ok(said.cloned().unwrap_or_else(|| clock::rfc3339_micros(arrived_us).into()))
+}

@@ -1,0 +1,171 @@
+//! Errors as Feast's feature server sends them.
+//!
+//! An error of Feast's own is a JSON string that holds a JSON object with the class of the exception. What does not fit the
+//! form of a request is told as pydantic tells it.
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+
+use crate::features::online::FeatureError;
+
+/// An answer that is not a success.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FeastError {
+    /// The HTTP status.
+    pub status: u16,
+    /// When it is worth another try, in seconds. Feast's client waits as long and comes again, three times.
+    pub retry_after_s: Option<u64>,
+    /// What is told.
+    pub told: Told,
+}
+
+/// What an error answer says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told {
+    /// The client raises this class of `feast.errors` with the message.
+    Exception {
+        /// The name of the class.
+        class: &'static str,
+        /// The message.
+        message: String,
+    },
+    /// The client shows the answer as it is.
+    Detail(Detail),
+}
+
+/// What is wrong with a request, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Detail {
+    /// Pydantic's name of the mistake.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// The way to it from the body down.
+    pub loc: Vec<Location>,
+    /// The mistake in words.
+    pub msg: String,
+}
+
+/// A step to a part of a request: a key or an index.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Location {
+    /// The key of an object.
+    Key(Cow<'static, str>),
+    /// An index into an array.
+    Index(usize),
+}
+
+impl From<&'static str> for Location {
+    fn from(key: &'static str) -> Self {
+        Self::Key(key.into())
+    }
+}
+
+impl Detail {
+    /// Something in a body, below its key `place`.
+    pub fn new(kind: &'static str, place: &'static str, msg: impl Into<String>) -> Self {
+        Self { kind, loc: vec!["body".into(), place.into()], msg: msg.into() }
+    }
+
+    /// Something with the body itself.
+    pub fn of_body(kind: &'static str, msg: impl Into<String>) -> Self {
+        Self { kind, loc: vec!["body".into()], msg: msg.into() }
+    }
+
+    fn below(mut self, steps: impl IntoIterator<Item = Location>) -> Self {
+        self.loc.extend(steps);
+        self
+    }
+}
+
+impl From<Detail> for FeastError {
+    fn from(detail: Detail) -> Self {
+        Self { status: 422, retry_after_s: None, told: Told::Detail(detail) }
+    }
+}
+
+impl FeastError {
+    /// An error for which Feast has no class of its own.
+    pub fn new(status: u16, message: impl Into<String>) -> Self {
+        Self::exception(status, "FeastError", message)
+    }
+
+    fn exception(status: u16, class: &'static str, message: impl Into<String>) -> Self {
+        Self { status, retry_after_s: None, told: Told::Exception { class, message: message.into() } }
+    }
+
+    fn retry_after(self, seconds: u64) -> Self {
+        Self { retry_after_s: Some(seconds), ..self }
+    }
+
+    /// Two features would have one name in the answer.
+    pub fn collision(name: &str, full: bool) -> Self {
+        let message = if full {
+            format!("Duplicate features named {name} found: each feature can be asked for once.")
+        } else {
+            format!("Duplicate features named {name} found: ask with 'full_feature_names', or for each feature once.")
+        };
+        Self::exception(422, "FeatureNameCollisionError", message)
+    }
+
+    /// Why the store did not do what `place` of a request's body asked for: its key with the rows or entities.
+    ///
+    /// One exhaustive match without `_`: a new error does not compile until someone decides.
+    pub fn of_store(error: &FeatureError, place: &'static str) -> Self {
+        let message = error.to_string();
+        let key = |name: &str| Location::Key(name.to_owned().into());
+        match error {
+            FeatureError::Disabled { .. } | FeatureError::UnknownFeature { .. } => {
+                Self::exception(404, "FeastObjectNotFoundException", message)
+            }
+            FeatureError::UnknownView { .. } => Self::exception(404, "FeatureViewNotFoundException", message),
+            FeatureError::UnknownService { .. } => Self::exception(404, "FeatureServiceNotFoundException", message),
+            FeatureError::UnknownSource { .. } => Self::exception(422, "PushSourceNotFoundException", message),
+            FeatureError::Reference { .. } => Detail::new("value_error", "features", message).into(),
+            FeatureError::MissingColumn { column, .. } => {
+                Detail::new("missing", place, message).below([key(column)]).into()
+            }
+            FeatureError::Columns { .. } => Detail::new("value_error", place, message).into(),
+            FeatureError::Value { column, row, .. } => {
+                Detail::new("value_error", place, message).below([key(column), Location::Index(*row)]).into()
+            }
+            FeatureError::TooLarge { .. } => Detail::new("value_error", place, message).into(),
+            FeatureError::Unavailable { .. } => Self::new(503, message).retry_after(1),
+            FeatureError::Overloaded { .. } => Self::new(429, message).retry_after(1),
+            FeatureError::DiskFull { .. } => Self::new(507, message),
+            FeatureError::NotWritten { .. } => Self::new(500, message),
+        }
+    }
+
+    /// The message alone.
+    pub fn message(&self) -> &str {
+        match &self.told {
+            Told::Exception { message, .. } => message,
+            Told::Detail(detail) => &detail.msg,
+        }
+    }
+
+    /// The body, JSON.
+    pub fn to_json(&self) -> Vec<u8> {
+        #[derive(Serialize)]
+        struct Exception<'a> {
+            module: &'static str,
+            class: &'static str,
+            message: &'a str,
+        }
+        #[derive(Serialize)]
+        struct Details<'a> {
+            detail: [&'a Detail; 1],
+        }
+        let json = match &self.told {
+            Told::Exception { class, message } => {
+                serde_json::to_string(&Exception { module: "feast.errors", class, message })
+                    .and_then(|object| serde_json::to_vec(&object))
+            }
+            Told::Detail(detail) => serde_json::to_vec(&Details { detail: [detail] }),
+        };
+        // Strings and numbers always serialize.
+        json.unwrap_or_default()
+    }
+}

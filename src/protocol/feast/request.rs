@@ -1,0 +1,149 @@
+//! Requests of Feast's clients.
+//!
+//! Keys that are not known are let be, as Feast's server does: `transform_on_write`, `allow_registry_cache` and
+//! `include_feature_view_version_metadata` say nothing here, where nothing is transformed and the registry is at hand.
+
+use serde::Deserialize;
+
+use super::MOST_CELLS;
+use super::error::{Detail, FeastError};
+use super::frame::{Frame, References};
+use crate::features::online::{Columns, OnlineRequest, Push, PushTarget, Selection};
+use crate::features::registry::Registry;
+
+/// The column in which Feast's client sends event times to `/write-to-online-store`, whatever the view calls it.
+const WRITE_TIMESTAMP: &str = "event_timestamp";
+
+/// A decoded `/get-online-features`.
+#[derive(Debug, PartialEq)]
+pub struct OnlineFeaturesCall {
+    /// The question.
+    pub request: OnlineRequest,
+    /// Whether features are named `view__feature` in the answer.
+    pub full_feature_names: bool,
+}
+
+/// A decoded `/push` or `/write-to-online-store`.
+#[derive(Debug, PartialEq)]
+pub struct PushCall {
+    /// The rows.
+    pub push: Push,
+    /// Which stores they are for.
+    pub mode: PushMode,
+}
+
+/// Which stores a push is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PushMode {
+    /// The online store, which this is.
+    Online,
+    /// The online store, and an offline store that is not here.
+    OnlineAndOffline,
+}
+
+#[derive(Deserialize)]
+struct OnlineFeaturesBody {
+    entities: Frame,
+    feature_service: Option<String>,
+    features: Option<References>,
+    #[serde(default)]
+    full_feature_names: bool,
+}
+
+#[derive(Deserialize)]
+struct PushBody {
+    push_source_name: String,
+    df: Frame,
+    to: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct WriteBody {
+    feature_view_name: String,
+    df: Frame,
+}
+
+/// Reads the body of `/get-online-features`. Feast takes the feature service when there are features as well.
+pub fn decode_online_features(body: &[u8]) -> Result<OnlineFeaturesCall, FeastError> {
+    let body: OnlineFeaturesBody = read(body)?;
+    let selection = match (body.feature_service, body.features) {
+        (Some(service), _) if !service.is_empty() => Selection::Service(service),
+        (_, Some(References(features))) if !features.is_empty() => Selection::Features(features),
+        _ => return Err(Detail::new("missing", "features", "No features specified for retrieval").into()),
+    };
+    let request = OnlineRequest { selection, entities: body.entities.0 };
+    Ok(OnlineFeaturesCall { request, full_feature_names: body.full_feature_names })
+}
+
+impl OnlineFeaturesCall {
+    /// Refuses a question whose answer would be too large.
+    pub fn check_size(&self, registry: &Registry) -> Result<(), FeastError> {
+        let entities = self.request.entities.first().map_or(0, |(_, cells)| cells.len());
+        let features = match &self.request.selection {
+            Selection::Features(references) => references.iter().map(|reference| count(registry, reference)).sum(),
+            // An unknown one is for the store to refuse.
+            service @ Selection::Service(_) => registry.select(service).map_or(0, |features| features.len()),
+        };
+        if features.saturating_mul(entities) <= MOST_CELLS {
+            return Ok(());
+        }
+        let message = format!(
+            "{features} features of {entities} entities are more than {MOST_CELLS} values: ask for fewer entities at a time"
+        );
+        Err(Detail::new("too_long", "entities", message).into())
+    }
+}
+
+/// How many features a reference means: one, or those of a whole view.
+fn count(registry: &Registry, reference: &str) -> usize {
+    if reference.contains(':') { 1 } else { registry.view(reference).map_or(1, |view| view.feature_names().count()) }
+}
+
+/// Reads the body of `/push`.
+pub fn decode_push(body: &[u8]) -> Result<PushCall, FeastError> {
+    let PushBody { push_source_name, df: Frame(columns), to } = read(body)?;
+    let mode = match to.as_deref() {
+        None | Some("online") => PushMode::Online,
+        Some("online_and_offline") => PushMode::OnlineAndOffline,
+        Some("offline") => {
+            let message = "Ledge has no offline store, so nothing of the push was kept: push with 'to': 'online'";
+            return Err(FeastError::new(501, message));
+        }
+        Some(_) => {
+            let message = "Input should be 'online', 'offline' or 'online_and_offline'";
+            return Err(Detail::new("literal_error", "to", message).into());
+        }
+    };
+    Ok(PushCall { push: Push { target: PushTarget::Source(push_source_name), columns }, mode })
+}
+
+/// Reads the body of `/write-to-online-store`.
+pub fn decode_write(body: &[u8], registry: &Registry) -> Result<PushCall, FeastError> {
+    let WriteBody { feature_view_name: view, df: Frame(mut columns) } = read(body)?;
+    if let Ok(view) = registry.view(&view) {
+        name_timestamps(&mut columns, &view.source.timestamp_field);
+    }
+    Ok(PushCall { push: Push { target: PushTarget::View(view), columns }, mode: PushMode::Online })
+}
+
+/// Gives the event times of Feast's client the name that the view has for them.
+fn name_timestamps(columns: &mut Columns, field: &str) {
+    if columns.iter().any(|(name, _)| name == field) {
+        return;
+    }
+    if let Some((name, _)) = columns.iter_mut().find(|(name, _)| name == WRITE_TIMESTAMP) {
+        field.clone_into(name);
+    }
+}
+
+/// Reads a body, which is an object: serde's structs would take an array too.
+fn read<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, FeastError> {
+    let bad = |kind, error: &serde_json::Error| FeastError::from(Detail::of_body(kind, error.to_string()));
+    let is_object = body.trim_ascii_start().first() == Some(&b'{');
+    match serde_json::from_slice(body) {
+        Ok(request) if is_object => Ok(request),
+        Err(error) if !error.is_data() => Err(bad("json_invalid", &error)),
+        Err(error) if is_object => Err(bad("value_error", &error)),
+        _ => Err(Detail::of_body("dict_type", "Input should be a valid dictionary").into()),
+    }
+}
