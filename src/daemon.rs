@@ -146,6 +146,11 @@ impl App {
         if let Some(statistics) = messages {
             spawn_mqtt(&config, device, egress, &serving, statistics, &readiness, shutdown);
         }
+        let (opening, features) = (readiness.latch(), serving.features().clone());
+        shutdown.spawn(async move {
+            features.opened().await;
+            drop(opening);
+        });
         let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
         shutdown.spawn_essential("model repository", {
             let shutdown = shutdown.clone();

@@ -131,6 +131,14 @@ impl FeatureStore {
         self.shared.registry.load_full()
     }
 
+    /// Waits until the index was opened and checked, or is found to need a rebuild.
+    pub async fn opened(&self) {
+        if let Some(Ok(opened)) = self.shared.opened.get() {
+            // The sender lives as long as this does.
+            let _ = opened.engine.opened.subscribe().wait_for(|opened| *opened).await;
+        }
+    }
+
     /// Writes what waits, and closes the files. No call is answered afterwards.
     pub fn close(&self) {
         let Some(Ok(opened)) = self.shared.opened.get() else { return };
@@ -303,6 +311,7 @@ impl Opened {
             registry: ArcSwap::new(registry),
             hash_key,
             state: ArcSwap::from_pointee(State::Opening),
+            opened: tokio::sync::watch::Sender::new(false),
             counters: Counters::default(),
             audit,
             commands,

@@ -78,6 +78,8 @@ pub struct Engine {
     pub registry: ArcSwap<Registry>,
     pub hash_key: HashKey,
     pub state: ArcSwap<State>,
+    /// Whether the first opening is over, however it ended.
+    pub opened: tokio::sync::watch::Sender<bool>,
     pub counters: Counters,
     pub audit: AuditSink,
     pub commands: tokio::sync::mpsc::Sender<Command>,

@@ -10,7 +10,7 @@ use super::super::key::IndexKey;
 use super::super::record::Row;
 use super::super::snapshot::{self, SnapshotReader};
 use super::super::store::{Index, IndexError};
-use super::Engine;
+use super::{Engine, State};
 use super::applier::{Action, Applier, Content, Pending};
 use super::files::Clean;
 

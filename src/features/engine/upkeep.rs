@@ -137,6 +137,7 @@ impl Upkeep {
         let started = Instant::now();
         self.retry = None;
         let made = make(&self.engine).and_then(|applier| self.hand_over(applier));
+        self.engine.opened.send_replace(true);
         match made {
             Ok(_) => {
                 let took = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
