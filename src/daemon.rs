@@ -147,9 +147,12 @@ impl App {
             spawn_mqtt(&config, device, egress, &serving, statistics, &readiness, shutdown);
         }
         let (opening, features) = (readiness.latch(), serving.features().clone());
+        let stop = shutdown.clone();
         shutdown.spawn(async move {
-            features.opened().await;
-            drop(opening);
+            tokio::select! {
+                () = features.opened() => drop(opening),
+                () = stop.requested() => {}
+            }
         });
         let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
         shutdown.spawn_essential("model repository", {

@@ -10,9 +10,9 @@ use super::super::key::IndexKey;
 use super::super::record::Row;
 use super::super::snapshot::{self, SnapshotReader};
 use super::super::store::{Index, IndexError};
-use super::{Engine, State};
 use super::applier::{Action, Applier, Content, Pending};
 use super::files::Clean;
+use super::{Engine, State};
 
 /// How many entries or records are taken at a time.
 const BATCH: usize = 1024;
@@ -39,6 +39,9 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
             Err(Unusable::Damaged(error)) => {
                 engine
                     .alarm("the feature index is set aside and rebuilt from snapshot and journal", &error.to_string());
+                engine.state.store(Arc::new(State::Rebuilding { reason: error.to_string() }));
+                // That may take a while, and models need not wait for it.
+                engine.opened.send_replace(true);
                 set_aside(engine, &engine.files.index(generation));
             }
             Err(Unusable::Replay(reason)) => return Err(reason),
