@@ -21,6 +21,8 @@ pub struct ConfigArgs {
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
     /// Say "ok", or every mistake with its file and line and exit code 78. Nothing is started.
+    ///
+    /// Looks at the feature views too: each *.toml in the folder features.views, and what the store has of them.
     Check {
         /// Write JSON instead of text: {"ok": false, "mistakes": [...]}.
         #[arg(long)]

@@ -7,11 +7,17 @@ use super::value::{ScalarType, Value, ValueType};
 use super::{record, registry};
 
 /// Feeds arbitrary bytes to the reader of declarations: it ends with views or mistakes, and the same text declares the same.
+///
+/// # Panics
+/// When that does not hold, which is a bug.
 pub fn fuzz_feature_views(data: &[u8]) {
     registry::fuzz(data);
 }
 
 /// Feeds arbitrary bytes to the readers of what is on disk: rows, records and the catalog.
+///
+/// # Panics
+/// When that does not hold, which is a bug.
 pub fn fuzz_feature_records(data: &[u8]) {
     record::fuzz(data);
     if let Ok(text) = std::str::from_utf8(data)
@@ -22,6 +28,9 @@ pub fn fuzz_feature_records(data: &[u8]) {
 }
 
 /// Feeds arbitrary bytes as JSON to every type of value: what is read is read again from what it is written as.
+///
+/// # Panics
+/// When that does not hold, which is a bug.
 pub fn fuzz_feature_values(data: &[u8]) {
     let Ok(json) = serde_json::from_slice::<Json>(data) else { return };
     let kinds = ScalarType::ALL.into_iter().flat_map(|kind| [ValueType::Scalar(kind), ValueType::Array(kind)]);

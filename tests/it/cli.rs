@@ -107,6 +107,22 @@ fn a_wrong_configuration_ends_with_78_and_every_mistake() {
 }
 
 #[test]
+fn wrong_feature_views_end_with_78_and_every_mistake_of_every_file() {
+    let root = TestRoot::new();
+    let views = root.folder.path().join("feature_views.d");
+    write(&views.join("a.toml"), b"[[entity]]\nname = \"machine\"\nvalue_type = \"Float64\"\n");
+    write(&views.join("b.toml"), b"[[feature_service]]\nname = \"s\"\nfeatures = [\"stats:heat\"]\n");
+    for verb in [&["serve"][..], &["config", "check"]] {
+        let output = run(&root, verb);
+        assert_eq!(output.status.code(), Some(78), "{verb:?}");
+        let mistakes = text(&output.stderr);
+        assert!(mistakes.contains("a.toml:3: entity[0].value_type: Float64 cannot be a join key"), "{mistakes}");
+        assert!(mistakes.contains("b.toml:3: feature_service[0].features[0]: there is no feature view"), "{mistakes}");
+    }
+    assert!(!root.folder.path().join("features").exists(), "a refused start leaves nothing behind");
+}
+
+#[test]
 fn doctor_tells_of_the_machine_the_runtimes_and_the_models() {
     let root = TestRoot::new().models(&["add_sub"]);
     let output = run(&root, &["doctor", "--json"]);

@@ -14,7 +14,9 @@ impl Folder {
     fn new(files: &[(&str, &str)]) -> Self {
         let folder = Self(tempfile::tempdir().unwrap());
         std::fs::create_dir(folder.0.path().join("views")).unwrap();
-        files.iter().for_each(|(name, text)| folder.write(name, text));
+        for (name, text) in files {
+            folder.write(name, text);
+        }
         folder
     }
 
@@ -52,15 +54,12 @@ fn mistakes(text: &str, expected: &[&str]) {
 fn the_example_declares_what_it_says() {
     let registry = Registry::of(EXAMPLE);
     let stats = registry.view("machine_stats").unwrap();
-    assert_eq!(
-        (stats.id, &*stats.source.name, stats.ttl),
-        (ViewId(1), "machine_push", Some(Duration::from_secs(3600)))
-    );
+    assert_eq!((stats.id, &*stats.source.name, stats.ttl), (ViewId(1), "machine_push", Some(Duration::from_hours(1))));
     let [mean, distinct] = stats.aggregations.as_slice() else { panic!("{stats:?}") };
     assert_eq!((&*mean.name, mean.function, mean.kind), ("temperature_1h", Function::Mean, Kind::Sliding));
     assert_eq!(
         (mean.slide_interval, mean.value_type),
-        (Duration::from_secs(60), ValueType::Scalar(ScalarType::Float64))
+        (Duration::from_mins(1), ValueType::Scalar(ScalarType::Float64))
     );
     assert_eq!((&*distinct.name, distinct.kind), ("count_distinct_program_86400s", Kind::Tumbling));
     assert_eq!(distinct.slide_interval, distinct.time_window);
