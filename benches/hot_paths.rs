@@ -213,20 +213,21 @@ fn hourly() -> FeatureView {
 fn windows(c: &mut Criterion) {
     let view = hourly();
     let mut state = WindowState::default();
-    let values = |event: i64| vec![(FieldId(0), Value::Float64(event as f64 / 7.0))];
+    let values = |event: i32| vec![(FieldId(0), Value::Float64(f64::from(event) / 7.0))];
     // An event a second for an hour and a half: 61 buckets, and 60 identities.
-    let events = 5400;
+    let (events, second) = (5400, 1_000_000);
     for event in 0..events {
-        state.add(&view, event * 1_000_000, &values(event));
+        state.add(&view, i64::from(event) * second, &values(event));
     }
     let mut bytes = Vec::new();
     state.encode(&mut bytes);
+    let now_us = i64::from(events) * second;
     let mut group = c.benchmark_group("window of 60 steps");
     group.throughput(Throughput::Bytes(bytes.len() as u64));
     group.bench_function("add", |b| {
         b.iter(|| {
             let mut state = WindowState::decode(black_box(&bytes)).unwrap();
-            state.add(&view, events * 1_000_000, &values(events));
+            state.add(&view, now_us, &values(events));
             let mut into = Vec::with_capacity(bytes.len() + 16);
             state.encode(&mut into);
             into
@@ -235,7 +236,7 @@ fn windows(c: &mut Criterion) {
     group.bench_function("evaluate three", |b| {
         b.iter(|| {
             let state = WindowState::decode(black_box(&bytes)).unwrap();
-            [0, 1, 2].map(|at| state.evaluate(&view, at, events * 1_000_000))
+            [0, 1, 2].map(|at| state.evaluate(&view, at, now_us))
         });
     });
     group.finish();

@@ -267,6 +267,5 @@ fn identity(values: &[(FieldId, Value)]) -> u64 {
 }
 
 fn hash(bytes: &[u8]) -> u64 {
-    let [a, b, c, d, e, f, g, h, ..] = *blake3::hash(bytes).as_bytes();
-    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    blake3::hash(bytes).as_bytes().first_chunk().map_or(0, |first| u64::from_le_bytes(*first))
 }

@@ -105,8 +105,9 @@ fn what_the_aggregates_refuse_leaves_the_record_as_it_is() {
 #[test]
 fn a_moment_with_too_many_rows_is_over() {
     let (view, mut entity) = (aggregated(), Entity::default());
-    let merged: Vec<Merged> = (0..2100).map(|number| entity.push(&view, number + 1, &row(0, number as i64))).collect();
-    let accepted = merged.iter().filter(|merged| **merged == Merged::Accepted).count() as i64;
+    let merged: Vec<Merged> =
+        (1..).zip(0..2100).map(|(seq, number)| entity.push(&view, seq, &row(0, number))).collect();
+    let accepted = merged.iter().map(|merged| i64::from(*merged == Merged::Accepted)).sum();
     assert!(accepted < 2100 && merged.last() == Some(&Merged::TooLate));
     assert_eq!(entity.record().row, row(0, accepted - 1));
     assert_eq!(entity.count(&view, 0), Value::Int64(accepted));
@@ -180,10 +181,10 @@ proptest! {
         let from = from.index(had + 1);
         let mut replayed = history[had].clone();
         let in_it = replayed.0.as_ref().map_or(0, |record| record.seq);
-        for (seq, row) in (1..).zip(&rows).skip(from) {
+        for ((seq, row), outcome) in (1..).zip(&rows).zip(outcomes).skip(from) {
             let again = replayed.push(&view, seq, row);
             // What had been refused is refused for the same reason, unless the record knows better.
-            prop_assert_eq!(again, if seq > in_it { outcomes[seq as usize - 1] } else { Merged::Duplicate });
+            prop_assert_eq!(again, if seq > in_it { outcome } else { Merged::Duplicate });
         }
         prop_assert_eq!(replayed, entity);
     }

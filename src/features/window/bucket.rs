@@ -1,5 +1,7 @@
 //! What is kept of the values of one step, in parts: only those that the declared functions need.
 
+#![expect(clippy::cast_precision_loss, reason = "results are doubles, and no step has 2^53 values")]
+
 use super::super::value::Value;
 use super::super::wire::put_value;
 use super::distinct::Distinct;

@@ -1,5 +1,12 @@
 //! How many different values there are: exact while they are few, a `HyperLogLog` estimate beyond.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "positions in 64 bits, numbers of registers, and a count that is not negative"
+)]
+
 use super::super::wire::{Reader, put_varint};
 use super::Damaged;
 
@@ -44,7 +51,9 @@ impl Distinct {
                     hashes.insert(at, hash);
                 } else {
                     let mut registers = Box::new(Registers([0; REGISTERS]));
-                    hashes.iter().chain([&hash]).for_each(|&hash| registers.add(hash));
+                    for &hash in hashes.iter().chain([&hash]) {
+                        registers.add(hash);
+                    }
                     *self = Self::Estimate(registers);
                 }
             }
@@ -66,7 +75,9 @@ impl Distinct {
             }
         }
         if let Some(mut union) = union {
-            all.into_iter().for_each(|hash| union.add(hash));
+            for hash in all {
+                union.add(hash);
+            }
             union.estimate()
         } else {
             all.sort_unstable();
@@ -80,7 +91,7 @@ impl Distinct {
         match self {
             Self::Exact(hashes) => {
                 put_varint(bytes, hashes.len() as u64);
-                hashes.iter().for_each(|hash| bytes.extend_from_slice(&hash.to_le_bytes()));
+                bytes.extend(hashes.iter().flat_map(|hash| hash.to_le_bytes()));
             }
             Self::Estimate(registers) => {
                 bytes.push(0);
@@ -133,7 +144,7 @@ impl Registers {
         }
     }
 
-    /// Otmar Ertl's improved estimator ("New cardinality estimation algorithms for HyperLogLog sketches", 2017,
+    /// Otmar Ertl's improved estimator ("New cardinality estimation algorithms for `HyperLogLog` sketches", 2017,
     /// algorithm 6), which needs no correction for few values or for many.
     fn estimate(&self) -> u64 {
         let mut histogram = [0.0; HIGHEST as usize + 1];

@@ -190,9 +190,9 @@ fn signed(reader: &mut Reader<'_>) -> Result<i64, Damaged> {
 /// The bytes that are needed, behind how many they are.
 fn put_integer(bytes: &mut Vec<u8>, number: i128) {
     let number = (number << 1 ^ number >> 127).cast_unsigned();
-    let length = 16 - number.leading_zeros() as usize / 8;
-    bytes.push(length as u8);
-    bytes.extend(number.to_le_bytes().iter().take(length));
+    let length = 16 - number.leading_zeros() / 8;
+    put_varint(bytes, length.into());
+    bytes.extend(number.to_le_bytes().iter().zip(0..length).map(|(byte, _)| byte));
 }
 
 fn integer(reader: &mut Reader<'_>) -> Result<i128, Damaged> {

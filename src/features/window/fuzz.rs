@@ -20,8 +20,8 @@ pub const FUNCTIONS: [Function; 8] = [
 
 /// A view with an optional column of each of `types`, numbered from 0, and without aggregations.
 pub fn view(types: &[ScalarType], lateness: Duration) -> FeatureView {
-    let field = |(at, scalar): (usize, &ScalarType)| Field {
-        id: FieldId(at as u16),
+    let field = |(at, scalar): (u16, &ScalarType)| Field {
+        id: FieldId(at),
         name: format!("column_{at}").as_str().into(),
         value_type: ValueType::Scalar(*scalar),
         optional: true,
@@ -33,7 +33,7 @@ pub fn view(types: &[ScalarType], lateness: Duration) -> FeatureView {
         description: String::new(),
         entities: Vec::new(),
         join_keys: Vec::new(),
-        fields: types.iter().enumerate().map(field).collect(),
+        fields: (0..).zip(types).map(field).collect(),
         aggregations: Vec::new(),
         ttl: None,
         lateness,
@@ -68,13 +68,17 @@ fn every_column() -> FeatureView {
 /// States to begin with: of few events and of many, before the epoch and after.
 pub fn window_seeds() -> Vec<Vec<u8>> {
     let view = every_column();
-    let seed = |(events, from_us): (i64, i64)| {
+    let seed = |(events, from_us): (i32, i64)| {
         let mut state = WindowState::default();
         for event in 0..events {
             let text = format!("text {event}");
-            let values = [Value::Float64(event as f64 / 3.0), Value::Int64(event), Value::String(text.as_str().into())];
+            let values = [
+                Value::Float64(f64::from(event) / 3.0),
+                Value::Int64(event.into()),
+                Value::String(text.as_str().into()),
+            ];
             let values: Vec<_> = (0..).map(FieldId).zip(values).collect();
-            state.add(&view, from_us + event * 20_000, &values);
+            state.add(&view, from_us + i64::from(event) * 20_000, &values);
         }
         let mut bytes = Vec::new();
         state.encode(&mut bytes);

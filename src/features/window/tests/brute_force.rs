@@ -108,9 +108,9 @@ impl Window {
         let values: Vec<(i64, i64)> =
             inside.filter_map(|event| Some((event.event_us, event.cells[aggregation.column]?))).collect();
         let mut steps: HashMap<i64, HashSet<i64>> = HashMap::new();
-        values
-            .iter()
-            .for_each(|(event_us, value)| drop(steps.entry(event_us.div_euclid(step_us)).or_default().insert(*value)));
+        for (event_us, value) in &values {
+            steps.entry(event_us.div_euclid(step_us)).or_default().insert(*value);
+        }
         Self {
             sum: values.iter().map(|(_, value)| i128::from(*value)).sum(),
             squares: values.iter().map(|(_, value)| i128::from(*value) * i128::from(*value)).sum(),
@@ -125,22 +125,22 @@ impl Window {
 #[derive(Default)]
 struct Estimates(Vec<f64>);
 
-fn check(window: &Window, aggregation: &Aggregation, got: Option<Value>, estimates: &mut Estimates) {
+fn check(window: &Window, aggregation: &Aggregation, got: Option<&Value>, estimates: &mut Estimates) {
     let unit = if aggregation.column == 0 { UNIT } else { 1.0 };
     let &Window { ref values, sum, squares, distinct, variety } = window;
     let count = values.len() as i128;
     let numbers = || values.iter().map(|(_, value)| *value as f64 / unit);
-    let near = |expected: Option<f64>| match (&got, expected) {
+    let near = |expected: Option<f64>| match (got, expected) {
         (None, None) => true,
         (Some(Value::Float64(got)), Some(expected)) => (got - expected).abs() <= expected.abs() * 1e-9,
         _ => false,
     };
     let right = match aggregation.function {
-        Function::Count => got == Some(Value::Int64(count as i64)),
+        Function::Count => got == Some(&Value::Int64(count as i64)),
         Function::Sum => near((count > 0).then(|| sum as f64 / unit)),
         Function::Mean => near((count > 0).then(|| sum as f64 / unit / count as f64)),
-        Function::Min => got == numbers().reduce(f64::min).map(Value::Float64),
-        Function::Max => got == numbers().reduce(f64::max).map(Value::Float64),
+        Function::Min => got == numbers().reduce(f64::min).map(Value::Float64).as_ref(),
+        Function::Max => got == numbers().reduce(f64::max).map(Value::Float64).as_ref(),
         Function::Std => {
             let variance = |count: i128| (count * squares - sum * sum) as f64 / (count * (count - 1)) as f64;
             near((count > 1).then(|| variance(count).sqrt() / unit))
@@ -148,19 +148,20 @@ fn check(window: &Window, aggregation: &Aggregation, got: Option<Value>, estimat
         Function::Last => {
             // Of the greatest, `max_by_key` takes the one that came last.
             let last = values.iter().max_by_key(|(event_us, _)| *event_us).map(|(_, value)| *value);
-            got == last.map(|value| match aggregation.column {
+            let last = last.map(|value| match aggregation.column {
                 0 => Value::Float64(value as f64 / UNIT),
                 1 => Value::Int64(value),
                 _ => Value::String(format!("text {value}").as_str().into()),
-            })
+            });
+            got == last.as_ref()
         }
         Function::CountDistinct => match got {
             Some(Value::Int64(got)) if variety > 24 => {
-                let error = (got - distinct) as f64 / distinct as f64;
+                let error = (*got - distinct) as f64 / distinct as f64;
                 estimates.0.push(error);
                 error.abs() < 4.0 * 0.065
             }
-            _ => got == Some(Value::Int64(distinct)),
+            _ => got == Some(&Value::Int64(distinct)),
         },
     };
     assert!(right, "{aggregation:?}: {got:?} of {values:?}");
@@ -237,7 +238,7 @@ fn aggregates_are_those_of_all_events_at_once() {
                     window = Some((same, Window::of(&entity.events, aggregation, now_us)));
                 }
                 let (_, window) = window.as_ref().unwrap();
-                check(window, aggregation, got, &mut estimates);
+                check(window, aggregation, got.as_ref(), &mut estimates);
                 checked += 1;
             }
         }

@@ -184,7 +184,7 @@ fn few_values_are_counted_exactly_and_many_take_no_more_room() {
         if number < EXACT as u64 {
             assert_eq!(Distinct::count([&distinct, &distinct].into_iter()), number + 1);
         }
-        if number < 100 || number > 99_000 {
+        if !(100..99_000).contains(&number) {
             let mut bytes = Vec::new();
             distinct.encode(&mut bytes);
             assert!(bytes.len() <= BYTES);

@@ -262,6 +262,9 @@ fn aggregations_share_buckets() {
 
 #[test]
 fn no_state_is_larger_than_what_the_configuration_is_told() {
+    const INTEGER: ScalarType = ScalarType::Int64;
+    const FLOAT: ScalarType = ScalarType::Float64;
+    const TEXT: ScalarType = ScalarType::String;
     let functions = |column, seconds: [u64; 2], count: usize, lateness: u64| {
         let mut view = view(&[column], Duration::from_secs(lateness));
         let [window, step] = seconds.map(Duration::from_secs);
@@ -270,13 +273,12 @@ fn no_state_is_larger_than_what_the_configuration_is_told() {
         view.aggregations.truncate(count);
         view
     };
-    use ScalarType::{Float64, Int64, String};
     for (column, window, count, lateness) in [
-        (Int64, [600, 10], 8, 60),
-        (Float64, [3600, 60], 8, 600),
-        (Float64, [24 * 3600, 3600], 8, 7200),
-        (Int64, [100, 1], 1, 0),
-        (String, [3600, 60], 3, 3600),
+        (INTEGER, [600, 10], 8, 60),
+        (FLOAT, [3600, 60], 8, 600),
+        (FLOAT, [24 * 3600, 3600], 8, 7200),
+        (INTEGER, [100, 1], 1, 0),
+        (TEXT, [3600, 60], 3, 3600),
     ] {
         let view = functions(column, window, count, lateness);
         let mut state = WindowState::default();
@@ -284,8 +286,8 @@ fn no_state_is_larger_than_what_the_configuration_is_told() {
         let mut most = 0;
         for event in 0..(window[0] / window[1]) as i64 * 300 * 2 {
             let value = match column {
-                Int64 => Value::Int64(i64::MAX - event),
-                Float64 => Value::Float64((event as f64 + 0.1) * 1e300),
+                INTEGER => Value::Int64(i64::MAX - event),
+                FLOAT => Value::Float64((event as f64 + 0.1) * 1e300),
                 _ => Value::String(format!("{event:0>124}").as_str().into()),
             };
             let values = vec![(FieldId(0), value)];
