@@ -23,7 +23,7 @@ pub struct FeaturesConfig {
     /// A snapshot is taken when the journal has grown by so many MiB since the last one.
     #[serde(deserialize_with = "in_range::<1, 1_048_576, _, _>")]
     pub snapshot_mb: u64,
-    /// How long a row whose ttl has passed is kept, to say OUTSIDE_MAX_AGE of it and not NOT_FOUND, in hours.
+    /// How long a row whose ttl has passed is kept, to say `OUTSIDE_MAX_AGE` of it and not `NOT_FOUND`, in hours.
     #[serde(deserialize_with = "in_range::<0, 87_600, _, _>")]
     pub keep_expired_h: u64,
     /// How far ahead of this box's clock an event time may be, in seconds. One from the far future would stay the newest.

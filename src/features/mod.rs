@@ -5,6 +5,7 @@
 
 pub mod catalog;
 pub mod config;
+pub mod fuzz;
 mod key;
 mod merge;
 pub mod online;

@@ -69,7 +69,7 @@ impl Registry {
 
     /// What is read from one text, for a store that has nothing in it yet.
     #[cfg(test)]
-    pub fn of(text: &str) -> Self {
+    pub(crate) fn of(text: &str) -> Self {
         let mut read = Sources::default();
         read.add("views.toml".into(), text);
         Self::build(&read, Catalog::default()).expect("the declarations of a test are right")
@@ -199,6 +199,9 @@ impl Registry {
 
 /// Feeds arbitrary bytes to the reader of declarations, for a fuzzer: whatever they are, it ends with views or mistakes, and
 /// the same text declares the same.
+///
+/// # Panics
+/// When that does not hold, which is a bug.
 pub fn fuzz(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let mut read = Sources::default();

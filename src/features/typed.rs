@@ -142,3 +142,6 @@ fn from_float(number: f64) -> Option<i64> {
     };
     Some(micros.round() as i64)
 }
+
+#[cfg(test)]
+mod tests;

@@ -152,3 +152,6 @@ impl Value {
         }
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -142,6 +142,7 @@ impl FeatureView {
     }
 }
 
+#[expect(clippy::indexing_slicing, reason = "an index is of its view: only the registry makes features")]
 impl Feature {
     /// Its name within the view.
     pub fn name(&self) -> &Arc<str> {

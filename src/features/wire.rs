@@ -5,11 +5,14 @@ use super::value::Value;
 
 /// Appends a number, seven bits a byte, lowest first.
 pub fn put_varint(bytes: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        bytes.push((number & 0x7f) as u8 | 0x80);
+    loop {
+        let [lowest, ..] = number.to_le_bytes();
         number >>= 7;
+        if number == 0 {
+            return bytes.push(lowest);
+        }
+        bytes.push(lowest | 0x80);
     }
-    bytes.push(number as u8);
 }
 
 fn put_bytes(bytes: &mut Vec<u8>, content: &[u8]) {
@@ -23,7 +26,9 @@ pub fn put_value(bytes: &mut Vec<u8>, value: &Value) {
         ($tag:literal, $values:expr) => {{
             bytes.push($tag);
             put_varint(bytes, $values.len() as u64);
-            $values.iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes()));
+            for value in $values {
+                bytes.extend_from_slice(&value.to_le_bytes());
+            }
         }};
     }
     macro_rules! one {
@@ -50,12 +55,16 @@ pub fn put_value(bytes: &mut Vec<u8>, value: &Value) {
         Value::BytesList(values) => {
             bytes.push(11);
             put_varint(bytes, values.len() as u64);
-            values.iter().for_each(|value| put_bytes(bytes, value));
+            for value in values {
+                put_bytes(bytes, value);
+            }
         }
         Value::StringList(values) => {
             bytes.push(12);
             put_varint(bytes, values.len() as u64);
-            values.iter().for_each(|value| put_bytes(bytes, value.as_bytes()));
+            for value in values {
+                put_bytes(bytes, value.as_bytes());
+            }
         }
         Value::Int32List(values) => list!(13, values),
         Value::Int64List(values) => list!(14, values),
@@ -179,5 +188,64 @@ impl<'b> Reader<'b> {
             18 => Value::UnixTimestampList(self.many(8, |reader| reader.array().map(i64::from_le_bytes))?),
             _ => return Err(Damaged::Malformed),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::features::value::tests::any_value;
+
+    proptest! {
+        #[test]
+        fn a_number_comes_back_as_it_was(number in any::<u64>(), shift in 0..64_u32) {
+            let number = number >> shift;
+            let mut bytes = Vec::new();
+            put_varint(&mut bytes, number);
+            let mut reader = Reader::new(&bytes);
+            prop_assert_eq!(reader.varint(), Ok(number));
+            prop_assert!(reader.is_empty());
+            prop_assert_eq!(bytes.len(), (number | 1).ilog2() as usize / 7 + 1);
+        }
+
+        #[test]
+        fn values_come_back_as_they_were(values in prop::collection::vec(any_value(), 0..5)) {
+            let mut bytes = Vec::new();
+            for value in &values {
+                put_value(&mut bytes, value);
+            }
+            let mut reader = Reader::new(&bytes);
+            for value in values {
+                prop_assert_eq!(reader.value(), Ok(value));
+            }
+            prop_assert!(reader.is_empty());
+        }
+
+        #[test]
+        fn any_bytes_are_values_or_damage(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            let mut reader = Reader::new(&bytes);
+            while !reader.is_empty() && reader.value().is_ok() {}
+            prop_assert!(reader.rest().len() <= bytes.len());
+        }
+    }
+
+    #[test]
+    fn a_number_of_more_than_64_bits_or_without_an_end_is_damage() {
+        let most = [[0xff; 9].as_slice(), &[1]].concat();
+        assert_eq!(Reader::new(&most).varint(), Ok(u64::MAX));
+        for wrong in [[[0xff; 9].as_slice(), &[2]].concat(), vec![0xff; 9], vec![0x80; 20], Vec::new()] {
+            assert_eq!(Reader::new(&wrong).varint(), Err(Damaged::Malformed), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_count_beyond_the_bytes_asks_for_no_memory() {
+        for tag in [1, 2, 11, 12, 13, 14, 15, 16, 17, 18] {
+            let mut bytes = vec![tag];
+            put_varint(&mut bytes, u64::MAX >> 1);
+            assert_eq!(Reader::new(&bytes).value(), Err(Damaged::Malformed), "{tag}");
+        }
     }
 }

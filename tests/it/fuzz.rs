@@ -1,5 +1,6 @@
 //! Bounded, repeatable fuzzing on the stable compiler. `fuzz/` has the same targets for cargo-fuzz, which runs for longer.
 
+use ledge::features::fuzz::{fuzz_feature_records, fuzz_feature_values, fuzz_feature_views};
 use ledge::mqtt::client::fuzz::mqtt_packets;
 use ledge::mqtt::fuzz::{fuzz_message, fuzz_topics};
 use ledge::pipeline::image::fuzz_image;
@@ -138,6 +139,63 @@ fn a_foreign_model_toml_never_breaks_the_repository() {
     }
     for seed in 0..5_000 {
         model_config::fuzz(&mutate(seed, MODEL_TOML));
+    }
+}
+
+/// Declarations of every kind of key.
+const FEATURE_VIEWS: &[&[u8]] = &[
+    include_bytes!("../../configs/feature_views.d/example.toml.example"),
+    b"[[entity]]\nname = \"m\"\nvalue_type = \"Int64\"\n[[feature_view]]\nname = \"v\"\nentities = [\"m\"]\nttl = 0\n\
+      schema = [{ name = \"a\", dtype = \"Array(Bytes)\" }, { name = \"b\", dtype = \"Int32\" }]\n\
+      [[feature_view.aggregation]]\ncolumn = \"b\"\nfunction = \"std\"\ntime_window = \"61s\"\n\
+      [[feature_service]]\nname = \"s\"\nfeatures = [\"v\"]\n",
+];
+
+/// Rows: the event time, join keys, fields; records, of which those bytes are the end; and a catalog.
+const FEATURE_RECORDS: &[&[u8]] = &[
+    b"\x40\x42\x0f\0\0\0\0\0\x02\x02\x01a\x04\x07\0\0\0\0\0\0\0\x02\x01\x06\0\0\x80\x3f\x02\x10\x02\0\0\x80\x3f\0\0\xc0\x7f",
+    b"\x01\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0\x40\x42\x0f\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\x7f\
+      \x40\x42\x0f\0\0\0\0\0\x01\x03\x07\0\0\0\x03\x01\x07\x01\x02\x0c\x02\x01a\x02bc\x80\x01\x11\x02\0\x01",
+    br#"{"format":1,"blake3":"00","catalog":{"generation":1,"last_view":1,"views":{}}}"#,
+];
+
+/// Values of every type.
+const FEATURE_VALUES: &[&[u8]] = &[
+    b"[1,2.0,-3e0,9007199254740993,1e16]",
+    b"[1.5,null,-0.0,3.4028235e38,5e-324]",
+    b"[\"AAEC\",\"\",\"2026-11-21T01:00:00.5Z\"]",
+    b"[true,false]",
+    b"9223372036854775807",
+    b"\"1969-12-31 23:59:59.999999+02:00\"",
+];
+
+#[test]
+fn foreign_declarations_never_break_the_feature_store() {
+    for seed in FEATURE_VIEWS {
+        fuzz_feature_views(seed);
+    }
+    for seed in 0..3_000 {
+        fuzz_feature_views(&mutate(seed, FEATURE_VIEWS));
+    }
+}
+
+#[test]
+fn foreign_records_never_break_the_feature_store() {
+    for seed in FEATURE_RECORDS {
+        fuzz_feature_records(seed);
+    }
+    for seed in 0..50_000 {
+        fuzz_feature_records(&mutate(seed, FEATURE_RECORDS));
+    }
+}
+
+#[test]
+fn foreign_values_never_break_the_feature_store() {
+    for seed in FEATURE_VALUES {
+        fuzz_feature_values(seed);
+    }
+    for seed in 0..50_000 {
+        fuzz_feature_values(&mutate(seed, FEATURE_VALUES));
     }
 }
 

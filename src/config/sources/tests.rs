@@ -79,11 +79,11 @@ fn mistakes_of_every_source_come_together() {
             "ledge.toml:2: http.listen[0]: expected \"HOST:PORT\" with an IP address or localhost, or \"unix:PATH\", got \"localhost\"",
             "ledge.toml:3: http.max_connections: invalid value: integer `0`, expected a whole number from 1 to 65536",
             "ledge.toml:5: log.format: unknown variant `xml`, expected one of `auto`, `journal`, `text`, `json`",
-            "ledge.toml:7: htpp: unknown field `htpp`, expected one of `http`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `egress`, `log`, `device`, `mqtt`, `state`, `shutdown`, `control`",
+            "ledge.toml:7: htpp: unknown field `htpp`, expected one of `http`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `features`, `egress`, `log`, `device`, `mqtt`, `state`, `shutdown`, `control`",
             "ledge.toml:9: serving.max_queue: unknown field `max_queue`, expected one of `max_queue_size`, `default_timeout_ms`, `batch_windows`",
             "LEDGE_CONTROL_THREADS: control.threads: invalid type: string \"many\", expected a whole number from 1 to 16",
             "LEDGE_DEVICE_ID: device.id: device name \"shop/7\" has a character outside A-Z a-z 0-9 . _ -",
-            "LEDGE_HTPP_LISTEN: htpp: unknown field `htpp`, expected one of `http`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `egress`, `log`, `device`, `mqtt`, `state`, `shutdown`, `control`",
+            "LEDGE_HTPP_LISTEN: htpp: unknown field `htpp`, expected one of `http`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `features`, `egress`, `log`, `device`, `mqtt`, `state`, `shutdown`, `control`",
             "LEDGE_HTTP: names no key: expected LEDGE_SECTION_KEY",
             "LEDGE_HTTP_MAX_BODY_BYTE: http.max_body_byte: unknown field `max_body_byte`, expected one of `listen`, `socket_mode`, `max_body_bytes`, `max_pixels`, `max_connections`, `header_timeout_ms`, `body_timeout_ms`",
             "--set log.level: expected off, error, warn, info, debug or trace, or TARGET=LEVEL, separated by commas, got \"verbose\"",
@@ -283,4 +283,24 @@ fn a_file_that_is_no_text_or_too_large_is_a_mistake() {
     ]);
     std::fs::write(&path, "\n".repeat((1 << 20) + 1)).unwrap();
     root.mistakes(&[], &[], &["ledge.toml: cannot be read: is larger than 1048576 bytes"]);
+}
+
+#[test]
+fn the_shipped_file_states_the_range_of_every_key_of_the_feature_store() {
+    let section = shipped().split_once("[features]").unwrap().1.split_once("\n[").unwrap().0;
+    let mut ranges = 0;
+    for paragraph in section.split("\n\n") {
+        let words = paragraph.replace("\n# ", " ");
+        let Some((_, range)) = words.split_once("From ") else { continue };
+        let (least, rest) = range.split_once(" to ").unwrap();
+        let most = &rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap()];
+        let key = paragraph.lines().last().unwrap().strip_prefix('#').unwrap().split_once(" = ").unwrap().0;
+        let accepted =
+            |value: i128| toml_check::parse::<Config>("set", &format!("[features]\n{key} = {value}")).is_ok();
+        let (least, most): (i128, i128) = (least.parse().unwrap(), most.parse().unwrap());
+        assert!(accepted(least) && accepted(most), "{key}");
+        assert!(!accepted(least - 1) && !accepted(most + 1), "{key}");
+        ranges += 1;
+    }
+    assert_eq!(ranges, 5);
 }

@@ -29,9 +29,7 @@ impl Place<'_> {
 
     /// An element of an array of the table at this place.
     pub fn element(&self, key: &str, index: usize) -> Self {
-        let mut place = self.at(key);
-        place.key.push_str(&format!("[{index}]"));
-        place
+        self.at(&format!("{key}[{index}]"))
     }
 
     /// A mistake at this place.
@@ -83,7 +81,7 @@ impl<'s> Declared<'s> {
     /// Checks what was read.
     pub fn check(read: &'s Sources) -> Self {
         let mut declared = Self { lost_names: read.lost_names, ..Self::default() };
-        let all = || read.sources.iter().map(|source| (source, Place { source, key: String::new() }));
+        let all = || read.files.iter().map(|source| (source, Place { source, key: String::new() }));
         for (source, root) in all() {
             for (at, entity) in source.file.entity.iter().enumerate() {
                 declared.entity(entity, &root.element("entity", at));

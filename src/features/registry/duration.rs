@@ -74,7 +74,7 @@ impl<'de> Deserialize<'de> for DurationText {
 pub fn shown(length: Duration) -> String {
     let ms = length.as_millis();
     let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];
-    let unit = units.into_iter().find(|(unit, _)| ms >= *unit && ms % unit == 0);
+    let unit = units.into_iter().find(|(unit, _)| ms >= *unit && ms.is_multiple_of(*unit));
     let (unit, name) = unit.unwrap_or((1, "ms"));
     format!("{}{name}", ms / unit)
 }

@@ -187,7 +187,7 @@ impl Source {
 #[derive(Debug, Default)]
 pub struct Sources {
     /// The files that are TOML, by name.
-    pub sources: Vec<Source>,
+    pub files: Vec<Source>,
     /// What in the files is no TOML, or not of the type that its key takes.
     pub mistakes: Vec<Mistake>,
     /// Whether names may be missing for such a mistake.
@@ -227,7 +227,7 @@ impl Sources {
             || misread.iter().any(|key| !key.contains('.') || key.ends_with("name") || key.ends_with(']'));
         self.mistakes.extend(checked.mistakes);
         if let Some(file) = checked.value {
-            self.sources.push(Source { path, file, lines: checked.lines, misread });
+            self.files.push(Source { path, file, lines: checked.lines, misread });
         }
     }
 }

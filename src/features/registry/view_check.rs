@@ -15,7 +15,7 @@ use crate::features::window::{self, Function, Kind};
 pub const MAX_FEATURES: usize = 512;
 
 /// The shortest and the longest window.
-const WINDOWS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(30 * 86_400)];
+const WINDOWS: [Duration; 2] = [Duration::from_mins(1), Duration::from_hours(30 * 24)];
 
 /// In about so many steps a sliding window moves unless it is said otherwise.
 const USUAL_STEPS: u64 = 60;
@@ -49,7 +49,8 @@ impl<'s> Declared<'s> {
         // A column that could not be read is no unknown one.
         let whole = fields.len() == view.schema.len() && !place.at("schema").is_misread();
         let lateness = view.lateness.unwrap_or_default().0;
-        if lateness > WINDOWS[1] {
+        let [_, longest] = WINDOWS;
+        if lateness > longest {
             self.report(&place.at("lateness"), "is longer than the longest window, 30d");
         }
         if lateness > Duration::ZERO && view.aggregation.is_empty() {
@@ -125,7 +126,8 @@ impl<'s> Declared<'s> {
             self.report(&place.at("timestamp_field"), problem);
         }
         let source = Source { name: named.or_else(|| view_name.cloned())?, timestamp_field };
-        self.timestamp(&source.name, &source.timestamp_field, &place);
+        let key = if view.source.timestamp_field.is_some() { "timestamp_field" } else { "name" };
+        self.timestamp(&source.name, &source.timestamp_field, &place.at(key));
         Some(source)
     }
 

@@ -110,7 +110,9 @@ impl Serialize for Double {
 
 /// A number of single precision with its own digits: 0.1 and not 0.10000000149011612.
 fn single(number: f32) -> Json {
-    number.to_string().parse::<f64>().map_or(Json::Null, Json::from)
+    // Of several shortest forms that which the serializer takes too.
+    let text = serde_json::to_string(&number).unwrap_or_default();
+    text.parse::<f64>().map_or(Json::Null, Json::from)
 }
 
 fn scalar(kind: ScalarType, json: &Json) -> Result<Value, String> {

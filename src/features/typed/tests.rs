@@ -1,0 +1,132 @@
+use serde_json::json;
+
+use super::*;
+use crate::features::registry::Registry;
+
+const NOW: i64 = 1_795_222_800_000_000;
+const LATEST: i64 = NOW + 600_000_000;
+
+const VIEW: &str = "
+[[entity]]
+name = 'machine'
+[[entity]]
+name = 'line'
+value_type = 'Int64'
+[[feature_view]]
+name = 'stats'
+entities = ['machine', 'line']
+source = { timestamp_field = 'at' }
+schema = [{ name = 'heat', dtype = 'Float32' }, { name = 'tags', dtype = 'Array(String)', optional = true }]
+";
+
+fn columns(json: &Json) -> Columns {
+    let columns = json.as_object().unwrap().iter();
+    columns.map(|(name, cells)| (name.clone(), cells.as_array().unwrap().clone())).collect()
+}
+
+fn push(json: &Json) -> Result<Vec<Row>, String> {
+    let registry = Registry::of(VIEW);
+    rows(registry.view("stats").unwrap(), &columns(json), NOW, LATEST).map_err(|error| error.to_string())
+}
+
+fn event_of(cell: &Json) -> Result<i64, String> {
+    Ok(push(&json!({ "machine": ["a"], "line": [1], "heat": [1], "at": [cell] }))?[0].event_us)
+}
+
+#[test]
+fn columns_become_rows() {
+    let pushed = push(&json!({
+        "machine": ["a", "b"], "line": [1, 2.0], "heat": [1.5, null], "tags": [null, ["x"]],
+        "at": ["2026-11-21T01:00:00Z", null], "unknown": [{}, []],
+    }));
+    let [first, second] = pushed.unwrap().try_into().unwrap();
+    // Join keys by name: line before machine.
+    assert_eq!(first.entity, [Value::Int64(1), Value::String("a".into())]);
+    assert_eq!(second.entity, [Value::Int64(2), Value::String("b".into())]);
+    assert_eq!(first.values, [(crate::features::view::FieldId(1), Value::Float32(1.5))]);
+    assert_eq!(second.values, [(crate::features::view::FieldId(2), Value::StringList(vec!["x".into()]))]);
+    assert_eq!((first.event_us, second.event_us), (NOW, NOW));
+}
+
+#[test]
+fn only_an_optional_column_may_be_left_out() {
+    let whole = json!({ "machine": ["a"], "line": [1], "heat": [1] });
+    let pushed = push(&whole).unwrap();
+    assert_eq!((pushed.len(), pushed[0].event_us), (1, NOW));
+    for column in ["machine", "line", "heat"] {
+        let mut less = whole.clone();
+        less.as_object_mut().unwrap().remove(column);
+        assert_eq!(push(&less), Err(format!("column '{column}' is missing, which feature view 'stats' needs")));
+    }
+}
+
+#[test]
+fn a_wrong_cell_is_named_by_column_and_row() {
+    let wrong = |json: Json| push(&json).unwrap_err();
+    assert_eq!(
+        wrong(json!({ "machine": ["a", "b"], "line": [1, 1], "heat": [1, "hot"] })),
+        "column 'heat', row 1: \"hot\" is no Float32"
+    );
+    assert_eq!(
+        wrong(json!({ "machine": ["a", null], "line": [1, 1], "heat": [1, 1] })),
+        "column 'machine', row 1: a join key cannot be null"
+    );
+    assert_eq!(
+        wrong(json!({ "machine": ["a"], "line": ["1"], "heat": [1] })),
+        "column 'line', row 0: \"1\" is no Int64"
+    );
+    assert_eq!(
+        wrong(json!({ "machine": ["a"], "line": [1, 2], "heat": [1] })),
+        "column 'heat' has 1 rows, and column 'line' has 2"
+    );
+    assert_eq!(wrong(json!({})), "there is no column");
+}
+
+#[test]
+fn an_event_time_is_a_text_or_a_number_told_apart_by_size() {
+    for cell in [
+        json!("2026-11-21T01:00:00Z"),
+        json!("2026-11-21T01:00:00"),
+        json!("2026-11-21 02:00:00+01:00"),
+        json!(1_795_222_800),
+        json!(1_795_222_800_000_i64),
+        json!(NOW),
+        json!(NOW * 1000),
+        json!(1_795_222_800.0),
+        json!(1.795_222_8e18),
+    ] {
+        assert_eq!(event_of(&cell), Ok(NOW), "{cell}");
+    }
+    assert_eq!(event_of(&json!(1_795_222_799.5)), Ok(NOW - 500_000));
+    assert_eq!(event_of(&json!(1_795_222_799_999.25)), Ok(NOW - 750));
+    assert_eq!(event_of(&json!(0)), Ok(0));
+    assert_eq!(event_of(&json!(LATEST)), Ok(LATEST));
+}
+
+#[test]
+fn an_event_time_that_cannot_be_is_refused() {
+    for (cell, reason) in [
+        (json!("noon"), "\"noon\" is no time in RFC 3339"),
+        (json!(true), "expected a time in RFC 3339, or a number since the Unix epoch"),
+        (json!(1e20), "1e+20 is no time since the Unix epoch"),
+        (json!(-1), "1969-12-31T23:59:59Z is before 1970"),
+        (json!("1969-12-31T23:59:59Z"), "1969-12-31T23:59:59Z is before 1970"),
+        (
+            json!(LATEST + 1),
+            "2026-11-21T01:10:00.000001Z is too far ahead of this box's clock: 2026-11-21T01:10:00Z is the latest (features.max_ahead_s)",
+        ),
+    ] {
+        assert_eq!(event_of(&cell), Err(format!("column 'at', row 0: {reason}")), "{cell}");
+    }
+    assert!(event_of(&json!(i64::MIN)).is_err() && event_of(&json!(u64::MAX)).is_err());
+}
+
+#[test]
+fn a_read_needs_every_join_key() {
+    let registry = Registry::of(VIEW);
+    let view = registry.view("stats").unwrap();
+    let read = |json: Json| entities(view, &columns(&json)).map_err(|error| error.to_string());
+    let found = read(json!({ "machine": ["a", "b"], "line": [1, 2] })).unwrap();
+    assert_eq!(found, [[Value::Int64(1), Value::String("a".into())], [Value::Int64(2), Value::String("b".into())]]);
+    assert!(read(json!({ "machine": ["a"] })).unwrap_err().starts_with("column 'line' is missing"));
+}
