@@ -126,11 +126,12 @@ impl FeastError {
             FeatureError::MissingColumn { column, .. } => {
                 Detail::new("missing", place, message).below([key(column)]).into()
             }
-            FeatureError::Columns { .. } => Detail::new("value_error", place, message).into(),
+            FeatureError::Columns { .. } | FeatureError::TooLarge { .. } => {
+                Detail::new("value_error", place, message).into()
+            }
             FeatureError::Value { column, row, .. } => {
                 Detail::new("value_error", place, message).below([key(column), Location::Index(*row)]).into()
             }
-            FeatureError::TooLarge { .. } => Detail::new("value_error", place, message).into(),
             FeatureError::Unavailable { .. } => Self::new(503, message).retry_after(1),
             FeatureError::Overloaded { .. } => Self::new(429, message).retry_after(1),
             FeatureError::DiskFull { .. } => Self::new(507, message),

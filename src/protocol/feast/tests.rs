@@ -185,7 +185,7 @@ fn a_frame_takes_no_more_memory_than_it_may() {
 #[test]
 fn an_answer_that_would_be_too_large_is_refused_beforehand() {
     let entities = "1,".repeat(100_000);
-    let features = vec!["\"v:f\""; 10].join(",");
+    let features = ["\"v:f\""; 10].join(",");
     let ask = |more: &str| {
         let body = format!(r#"{{"features": [{features}], "entities": {{"k": [{entities}{more}]}}}}"#);
         decode_online_features(body.as_bytes()).unwrap().check_size(&Registry::default())
