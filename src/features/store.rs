@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use sled::transaction::{ConflictableTransactionError, TransactionError, Transactional};
@@ -23,6 +23,12 @@ use crate::durable;
 
 /// Opening takes milliseconds, and under a second with a million entities; a damaged store may never open.
 const OPEN_LIMIT: Duration = Duration::from_mins(2);
+
+/// sled holds its lock for a while after it was closed: its threads end behind its back.
+const LOCK_LIMIT: Duration = Duration::from_secs(10);
+
+/// How sled tells that somebody has the lock.
+const LOCKED: &str = "could not acquire lock";
 
 /// Expiry is kept to the hour, so that pushing to an entity again seldom moves its entry.
 const EXPIRY_STEP_US: i64 = 3_600_000_000;
@@ -166,7 +172,15 @@ impl Index {
         let (sender, receiver) = mpsc::channel();
         let path = folder.to_owned();
         let opener = move || {
-            let _ = sender.send(guard(|| Self::open_here(&path, cache_bytes)));
+            let until = Instant::now() + LOCK_LIMIT;
+            loop {
+                match guard(|| Self::open_here(&path, cache_bytes)) {
+                    Err(IndexError::Io { reason }) if reason.contains(LOCKED) && Instant::now() < until => {
+                        thread::park_timeout(Duration::from_millis(5));
+                    }
+                    opened => return drop(sender.send(opened)),
+                }
+            }
         };
         let thread = thread::Builder::new().name("features-open".into()).spawn(opener);
         thread.map_err(|error| IndexError::Io { reason: error.to_string() })?;
