@@ -24,6 +24,7 @@ pub mod window;
 mod wire;
 
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
@@ -116,14 +117,16 @@ impl FeatureStore {
         });
     }
 
-    /// Takes what is declared now. What was declared before and is no more keeps its rows until they expire.
-    pub fn reload(&self, registry: Registry) {
-        let registry = Arc::new(registry);
-        self.shared.registry.store(registry.clone());
+    /// Takes what is declared now. What was declared before and is no more keeps its rows until they expire. When the
+    /// numbers of what is new cannot be kept, everything stays as it is.
+    pub fn reload(&self, registry: Registry) -> io::Result<()> {
         if let Some(Ok(opened)) = self.shared.opened.get() {
-            opened.engine.registry.store(registry);
+            registry.save(&self.shared.config.path)?;
+            opened.engine.registry.store(Arc::new(registry.clone()));
         }
+        self.shared.registry.store(Arc::new(registry));
         self.open_if_declared();
+        Ok(())
     }
 
     /// What is declared.
@@ -299,6 +302,8 @@ impl Opened {
         let told = |error: &dyn std::fmt::Display| format!("{}: {error}", config.path.display());
         let files = Files::new(&config.path).map_err(|error| told(&error))?;
         let lock = files.lock().map_err(|error| told(&error))?;
+        // Before the first row that has the numbers in it.
+        registry.save(files.folder()).map_err(|error| told(&error))?;
         let (hash_key, _) = files.hash_key().map_err(|error| told(&error))?;
         let snapshots = snapshot::list(files.folder()).map_err(|error| told(&error))?;
         let least_seq = snapshots.first().map_or(1, |(replay_from, _)| *replay_from);
