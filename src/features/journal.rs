@@ -8,8 +8,11 @@
 mod chain;
 mod damage;
 mod format;
+pub mod fuzz;
 mod replay;
 mod scan;
+#[cfg(test)]
+mod tests;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};

@@ -6,7 +6,10 @@
 //! checked, long before the footer comes.
 
 mod file;
+pub mod fuzz;
 mod read;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::io;

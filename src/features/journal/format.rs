@@ -3,7 +3,7 @@
 //! Every group begins with the mark of its segment, a random number. A value that somebody pushed cannot contain it, so
 //! what is found by looking for the mark is a group, and bytes left over from another segment are not taken for one.
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, BufMut, Bytes};
 
 use super::{Change, Entry};
 use crate::features::key::IndexKey;
@@ -104,6 +104,21 @@ pub struct GroupHead {
 }
 
 impl GroupHead {
+    /// For a group with this content.
+    pub fn of(mark: u64, content: &[u8]) -> Self {
+        Self { mark, length: content.len() as u32, sum: checksum(content) }
+    }
+
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; GROUP_HEAD] {
+        let mut bytes = [0; GROUP_HEAD];
+        let mut place = &mut bytes[..];
+        place.put_u64_le(self.mark);
+        place.put_u32_le(self.length);
+        place.put_u32_le(self.sum);
+        bytes
+    }
+
     /// Reads it. `None`: no group has such a length.
     pub fn decode(bytes: [u8; GROUP_HEAD]) -> Option<Self> {
         let mut bytes = &bytes[..];
@@ -191,9 +206,7 @@ pub fn encode_group(bytes: &mut Vec<u8>, mark: u64, first_seq: u64, changes: &[(
     let seal = Seal::default();
     bytes.clear();
     bytes.reserve(GROUP_HEAD + length);
-    bytes.extend_from_slice(&mark.to_le_bytes());
-    bytes.extend_from_slice(&(length as u32).to_le_bytes());
-    bytes.extend_from_slice(&[0; 4]);
+    bytes.extend_from_slice(&[0; GROUP_HEAD]);
     bytes.extend_from_slice(&first_seq.to_le_bytes());
     bytes.extend_from_slice(&(changes.len() as u32).to_le_bytes());
     for (key, change) in changes {
@@ -207,9 +220,8 @@ pub fn encode_group(bytes: &mut Vec<u8>, mark: u64, first_seq: u64, changes: &[(
         bytes.extend_from_slice(key.as_bytes());
         bytes.extend_from_slice(body);
     }
-    let sum = bytes.get(GROUP_HEAD..).map(checksum).unwrap_or_default();
-    if let Some(place) = bytes.get_mut(GROUP_HEAD - 4..GROUP_HEAD) {
-        place.copy_from_slice(&sum.to_le_bytes());
+    if let Some((head, content)) = bytes.split_first_chunk_mut::<GROUP_HEAD>() {
+        *head = GroupHead::of(mark, content).encode();
     }
 }
 

@@ -93,7 +93,7 @@ impl<W: Write> SnapshotWriter<W> {
     }
 }
 
-fn head(kind: u8, content: &[u8]) -> [u8; BLOCK_HEAD] {
+pub(super) fn head(kind: u8, content: &[u8]) -> [u8; BLOCK_HEAD] {
     let mut head = [0; BLOCK_HEAD];
     let [first, _, _, _, rest @ ..] = &mut head;
     *first = kind;
