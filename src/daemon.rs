@@ -146,7 +146,7 @@ impl App {
         let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
         shutdown.spawn_essential("model repository", {
             let shutdown = shutdown.clone();
-            async move { keep_repository(serving.repository(), latch, hangup, &shutdown).await }
+            async move { keep_repository(&serving, latch, hangup, &shutdown).await }
         });
         audit_writer.spawn(audit_event::write_to_log(events));
         let waiting = shutdown.clone();
@@ -261,7 +261,7 @@ fn serving(config: &Config, runtimes: Runtimes, features: FeatureStore, audit: A
 
 /// Loads every model, then again what has changed at each SIGHUP.
 async fn keep_repository(
-    repository: &Repository,
+    serving: &Serving,
     latch: Latch,
     mut hangup: tokio::signal::unix::Signal,
     shutdown: &Shutdown,
@@ -269,7 +269,7 @@ async fn keep_repository(
     let mut latch = Some(latch);
     loop {
         tokio::select! {
-            refreshed = repository.refresh(&Principal::Local) => match refreshed {
+            refreshed = serving.repository().refresh(&Principal::Local) => match refreshed {
                 Ok(()) => {}
                 // At the start this is a mistake to be told at once; later the models that run go on.
                 Err(error) if latch.is_some() => anyhow::bail!("the model repository cannot be read: {error}"),
@@ -277,6 +277,7 @@ async fn keep_repository(
             },
             () = shutdown.requested() => return Ok(()),
         }
+        serving.warn_of_undeclared_features(None);
         latch.take();
         tokio::select! {
             _ = hangup.recv() => tracing::info!("SIGHUP: looking for changed models"),
