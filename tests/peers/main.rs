@@ -16,6 +16,7 @@ mod client;
 #[path = "../it/daemon.rs"]
 mod daemon;
 mod delivery;
+mod features;
 mod group;
 mod message;
 mod mqtt;
