@@ -286,6 +286,7 @@ async fn keep_current(
             },
             () = shutdown.requested() => return Ok(()),
         }
+        serving.warn_of_undeclared_features(None);
         latch.take();
         tokio::select! {
             _ = hangup.recv() => tracing::info!("SIGHUP: looking for changed models and feature views"),
