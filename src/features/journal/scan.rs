@@ -47,13 +47,12 @@ impl<R: Read + Seek> Groups<R> {
     /// header, the mark is taken from where the first group stands.
     pub fn new(mut file: R, header: Option<&Header>, first_seq: u64, end: u64) -> io::Result<Self> {
         let at = HEADER as u64;
-        let mark = match header {
-            Some(header) => header.mark,
-            None => {
-                file.seek(SeekFrom::Start(at))?;
-                let mut mark = [0; 8];
-                read_full(&mut file, &mut mark)?.map_or(0, |()| u64::from_le_bytes(mark))
-            }
+        let mark = if let Some(header) = header {
+            header.mark
+        } else {
+            file.seek(SeekFrom::Start(at))?;
+            let mut mark = [0; 8];
+            read_full(&mut file, &mut mark)?.map_or(0, |()| u64::from_le_bytes(mark))
         };
         file.seek(SeekFrom::Start(at))?;
         Ok(Self { file, at, end, mark, next_seq: first_seq })
@@ -131,7 +130,7 @@ impl<R: Read + Seek> Groups<R> {
         if !head.matches(&bytes) {
             return Ok(Err(Damaged::Checksum));
         }
-        Ok(Group::decode(Bytes::from(bytes)).map(|group| (group, content + head.length() as u64)))
+        Ok(Group::decode(&Bytes::from(bytes)).map(|group| (group, content + head.length() as u64)))
     }
 }
 

@@ -1,5 +1,7 @@
 //! The journal against flipped bytes, cuts, torn pages, failed writes and readers beside it.
 
+#![expect(clippy::cast_possible_truncation, reason = "the numbers are small")]
+
 mod faults;
 mod torn;
 

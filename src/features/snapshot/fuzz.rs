@@ -54,6 +54,8 @@ fn read(bytes: &[u8]) -> Result<(Header, Records), SnapshotError> {
 
 fn write(header: &Header, records: &[(IndexKey, Vec<u8>)]) -> Vec<u8> {
     let mut writer = SnapshotWriter::new(Vec::new(), header).expect("memory is writable");
-    records.iter().for_each(|(key, record)| writer.add(key, record).expect("memory is writable"));
+    for (key, record) in records {
+        writer.add(key, record).expect("memory is writable");
+    }
     writer.finish().expect("memory is writable").0
 }

@@ -1,3 +1,5 @@
+#![expect(clippy::cast_possible_truncation, reason = "the numbers are small")]
+
 use std::io::Read;
 
 use proptest::prelude::*;
@@ -28,7 +30,9 @@ fn records(sizes: &[usize]) -> Records {
 
 fn write(header: &Header, records: &Records) -> (Vec<u8>, Summary) {
     let mut writer = SnapshotWriter::new(Vec::new(), header).unwrap();
-    records.iter().for_each(|(key, record)| writer.add(key, record).unwrap());
+    for (key, record) in records {
+        writer.add(key, record).unwrap();
+    }
     writer.finish().unwrap()
 }
 

@@ -9,11 +9,11 @@ pub const FAILED: u64 = 0xdead;
 /// What a failed append leaves: a part of a group when the write failed (`may_go_on`), all of it when the fsync did.
 pub fn fail(journal: &mut Journal, may_go_on: bool) {
     let Some(writer) = &mut journal.writer else { return };
-    let last = journal.segments.last().unwrap();
+    let current = journal.segments.last().unwrap();
     let lost = changes(FAILED, &[700, 0]);
     let mut bytes = Vec::new();
-    encode_group(&mut bytes, writer.mark, last.next_seq, &lost, group_length(&lost).unwrap());
-    let next_seq = last.next_seq + 2;
+    encode_group(&mut bytes, writer.mark, current.next_seq, &lost, group_length(&lost).unwrap());
+    let next_seq = current.next_seq + 2;
     let count = if may_go_on { bytes.len() / 2 } else { bytes.len() };
     writer.file.write_all(&bytes[..count]).unwrap();
     journal.undo(may_go_on, next_seq);
