@@ -57,8 +57,8 @@ pub enum IndexError {
 
 impl IndexError {
     /// Damage that was found.
-    pub fn damaged(reason: impl ToString) -> Self {
-        Self::Damaged { reason: reason.to_string() }
+    pub fn damaged(reason: impl Into<String>) -> Self {
+        Self::Damaged { reason: reason.into() }
     }
 }
 
@@ -66,7 +66,7 @@ impl From<sled::Error> for IndexError {
     fn from(error: sled::Error) -> Self {
         match error {
             sled::Error::Io(error) => Self::Io { reason: error.to_string() },
-            error => Self::damaged(error),
+            error => Self::damaged(error.to_string()),
         }
     }
 }
@@ -171,21 +171,21 @@ impl Index {
     pub fn open(folder: &Path, cache_bytes: u64) -> Result<Self, IndexError> {
         let (sender, receiver) = mpsc::channel();
         let path = folder.to_owned();
-        let opener = move || {
+        let open = move || {
             let until = Instant::now() + LOCK_LIMIT;
             loop {
                 match guard(|| Self::open_here(&path, cache_bytes)) {
                     Err(IndexError::Io { reason }) if reason.contains(LOCKED) && Instant::now() < until => {
                         thread::park_timeout(Duration::from_millis(5));
                     }
-                    opened => return drop(sender.send(opened)),
+                    done => return drop(sender.send(done)),
                 }
             }
         };
-        let thread = thread::Builder::new().name("features-open".into()).spawn(opener);
+        let thread = thread::Builder::new().name("features-open".into()).spawn(open);
         thread.map_err(|error| IndexError::Io { reason: error.to_string() })?;
         match receiver.recv_timeout(OPEN_LIMIT) {
-            Ok(opened) => opened,
+            Ok(done) => done,
             Err(_) => Err(IndexError::damaged(format!("it did not open within {} s", OPEN_LIMIT.as_secs()))),
         }
     }
@@ -350,15 +350,15 @@ mod tests {
     fn what_is_written_together_is_there_after_open_write_drop_open() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("index");
-        for round in 0..5 {
+        for round in 0..5u32 {
             let index = Index::open(&path, 16 << 20).unwrap();
-            assert_eq!((index.applied().unwrap(), keys(&index)), (round * 10, round as usize * 100));
+            assert_eq!((index.applied().unwrap(), keys(&index)), (u64::from(round) * 10, round as usize * 100));
             let mut changes = Changes::default();
             for number in 0..100 {
-                let (key, bytes) = record(round as i64 * 100 + number, i64::MAX);
+                let (key, bytes) = record(i64::from(round) * 100 + number, i64::MAX);
                 changes.put(&key, &bytes, i64::MAX, None);
             }
-            changes.applied((round + 1) * 10);
+            changes.applied(u64::from(round + 1) * 10);
             index.apply(&changes).unwrap();
         }
     }

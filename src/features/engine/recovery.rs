@@ -12,6 +12,7 @@ use super::super::snapshot::{self, SnapshotReader};
 use super::super::store::{Index, IndexError};
 use super::applier::{Action, Applier, Content, Pending};
 use super::files::Clean;
+use super::upkeep::close;
 use super::{Engine, State};
 
 /// How many entries or records are taken at a time.
@@ -67,6 +68,11 @@ impl From<IndexError> for Unusable {
 /// mended: sled may have lost what it had, and it may not say so.
 fn existing(engine: &Engine, generation: u64, clean: Option<Clean>) -> Result<Applier, Unusable> {
     let index = Arc::new(Index::open(&engine.files.index(generation), engine.config.cache_mb << 20)?);
+    let clean = clean.filter(|clean| clean.generation == generation);
+    checked(engine, index.clone(), clean).inspect_err(|_| close(index))
+}
+
+fn checked(engine: &Engine, index: Arc<Index>, clean: Option<Clean>) -> Result<Applier, Unusable> {
     if !index.is_complete(engine.hash_key.id())? {
         return Err(Unusable::Unfinished);
     }
@@ -75,11 +81,11 @@ fn existing(engine: &Engine, generation: u64, clean: Option<Clean>) -> Result<Ap
         content.add(&key, record);
         Ok(())
     })?;
-    let applied = index.applied()?;
-    let mut applier = Applier::new(index, content, applied, engine.keep_us());
-    match clean.filter(|clean| clean.generation == generation) {
-        Some(clean) if clean.tally == applier.content.tally && clean.applied == applied => {
-            replay(engine, applied + 1, engine.journal_end(), &mut applier).map_err(Unusable::Replay)?;
+    let last = index.applied()?;
+    let mut applier = Applier::new(index, content, last, engine.keep_us());
+    match clean {
+        Some(clean) if clean.tally == applier.content.tally && clean.applied == last => {
+            replay(engine, last + 1, engine.journal_end(), &mut applier).map_err(Unusable::Replay)?;
         }
         Some(clean) => {
             let (had, has) = (clean.tally.records, applier.content.tally.records);
@@ -95,7 +101,7 @@ fn existing(engine: &Engine, generation: u64, clean: Option<Clean>) -> Result<Ap
             let from = match load_snapshot(engine, &mut applier) {
                 Ok(from) => from,
                 // The index may still have everything: what the journal lacks is told when it is read.
-                Err(LoadError::Snapshots) => applied + 1,
+                Err(LoadError::Snapshots) => last + 1,
                 Err(LoadError::Index(error)) => return Err(error.into()),
             };
             replay(engine, from, engine.journal_end(), &mut applier).map_err(Unusable::Replay)?;

@@ -133,10 +133,10 @@ impl Upkeep {
     }
 
     /// Makes an index, and hands it to the writer.
-    fn provide(&mut self, make: impl FnOnce(&Engine) -> Result<Applier, String>) {
+    fn provide(&mut self, build: impl FnOnce(&Engine) -> Result<Applier, String>) {
         let started = Instant::now();
         self.retry = None;
-        let made = make(&self.engine).and_then(|applier| self.hand_over(applier));
+        let made = build(&self.engine).and_then(|applier| self.hand_over(applier));
         self.engine.opened.send_replace(true);
         match made {
             Ok(_) => {
@@ -265,7 +265,9 @@ impl Upkeep {
         if journal.is_empty() && damaged.is_empty() {
             return;
         }
-        damaged.iter().for_each(|path| set_aside(&self.engine, path));
+        for path in &damaged {
+            set_aside(&self.engine, path);
+        }
         let _ = self.engine.commands.blocking_send(Command::NoteDamage(journal));
         if let Err(error) = self.snapshot() {
             tracing::error!(%error, "no snapshot could be taken in the place of what is damaged");
@@ -319,7 +321,7 @@ impl Upkeep {
 }
 
 /// Closes an index when its last reader is done. sled may hang or panic over a damaged one, so it is left to a thread.
-fn close(mut index: Arc<Index>) {
+pub fn close(mut index: Arc<Index>) {
     let closing = thread::Builder::new().name("features-close".into()).spawn(move || {
         for _ in 0..1000 {
             match Arc::try_unwrap(index) {

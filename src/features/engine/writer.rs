@@ -206,10 +206,10 @@ impl Writer {
         let mut outcomes = outcomes.into_iter().flatten();
         let mut rows = pending.iter();
         for (count, reply) in replies {
-            let mut pushed = Pushed::default();
+            let mut outcome = Pushed::default();
             for pending in rows.by_ref().take(count) {
                 let merged = outcomes.next().unwrap_or(super::super::merge::Merged::Accepted);
-                pushed.count(merged);
+                outcome.count(merged);
                 if let Action::Put(view, row) = &pending.action {
                     self.engine.counters.with_views(|views| {
                         let view = views.entry(view.id).or_default();
@@ -218,7 +218,7 @@ impl Writer {
                     });
                 }
             }
-            let _ = reply.send(Ok(pushed));
+            let _ = reply.send(Ok(outcome));
         }
         self.publish_rows();
     }
