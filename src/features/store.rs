@@ -7,6 +7,7 @@
 //! snapshot and journal, never to "not found".
 
 use std::fs::File;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -65,10 +66,19 @@ impl IndexError {
 impl From<sled::Error> for IndexError {
     fn from(error: sled::Error) -> Self {
         match error {
-            sled::Error::Io(error) => Self::Io { reason: error.to_string() },
+            sled::Error::Io(error) if is_of_the_system(&error) => Self::Io { reason: error.to_string() },
             error => Self::damaged(error.to_string()),
         }
     }
+}
+
+/// Whether the system refuses. Any other error, such as a file that ends too early, is damage: another attempt would find
+/// the same.
+fn is_of_the_system(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    let kinds =
+        [Kind::StorageFull, Kind::QuotaExceeded, Kind::PermissionDenied, Kind::ReadOnlyFilesystem, Kind::OutOfMemory];
+    kinds.contains(&error.kind()) || error.to_string().contains(LOCKED)
 }
 
 /// The index of a store: one generation of it, in a folder of its own.
@@ -191,7 +201,7 @@ impl Index {
     }
 
     fn open_here(folder: &Path, cache_bytes: u64) -> Result<Self, IndexError> {
-        let io = |error: std::io::Error| IndexError::Io { reason: error.to_string() };
+        let io = |error: io::Error| IndexError::Io { reason: error.to_string() };
         let is_new = !folder.exists();
         let config = sled::Config::default().path(folder).cache_capacity(cache_bytes).flush_every_ms(Some(200));
         let db = config.open()?;

@@ -45,7 +45,7 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
                 engine.opened.send_replace(true);
                 set_aside(engine, &engine.files.index(generation));
             }
-            Err(Unusable::Replay(reason)) => return Err(reason),
+            Err(Unusable::System(reason)) => return Err(reason),
         }
     }
     rebuild(engine)
@@ -55,12 +55,16 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
 enum Unusable {
     Unfinished,
     Damaged(IndexError),
-    Replay(String),
+    System(String),
 }
 
 impl From<IndexError> for Unusable {
     fn from(error: IndexError) -> Self {
-        Self::Damaged(error)
+        match error {
+            // It would be the same with another index.
+            IndexError::Io { reason } => Self::System(reason),
+            damaged @ IndexError::Damaged { .. } => Self::Damaged(damaged),
+        }
     }
 }
 
@@ -85,7 +89,7 @@ fn checked(engine: &Engine, index: Arc<Index>, clean: Option<Clean>) -> Result<A
     let mut applier = Applier::new(index, content, last, engine.keep_us());
     match clean {
         Some(clean) if clean.tally == applier.content.tally && clean.applied == last => {
-            replay(engine, last + 1, engine.journal_end(), &mut applier).map_err(Unusable::Replay)?;
+            replay(engine, last + 1, engine.journal_end(), &mut applier).map_err(Unusable::System)?;
         }
         Some(clean) => {
             let (had, has) = (clean.tally.records, applier.content.tally.records);
@@ -104,7 +108,7 @@ fn checked(engine: &Engine, index: Arc<Index>, clean: Option<Clean>) -> Result<A
                 Err(LoadError::Snapshots) => last + 1,
                 Err(LoadError::Index(error)) => return Err(error.into()),
             };
-            replay(engine, from, engine.journal_end(), &mut applier).map_err(Unusable::Replay)?;
+            replay(engine, from, engine.journal_end(), &mut applier).map_err(Unusable::System)?;
         }
     }
     Ok(applier)
