@@ -97,6 +97,7 @@ fn passes(error: &FeatureError) -> bool {
         | FeatureError::MissingColumn { .. }
         | FeatureError::Columns { .. }
         | FeatureError::Value { .. }
+        | FeatureError::Backup { .. }
         | FeatureError::TooLarge { .. } => false,
     }
 }
