@@ -49,11 +49,6 @@ impl HashKey {
         Self(bytes)
     }
 
-    /// Its bytes.
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-
     /// What tells it from another one and gives nothing away.
     pub fn id(&self) -> [u8; 8] {
         let hash = blake3::keyed_hash(&self.0, b"ledge hash key id");
