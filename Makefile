@@ -36,7 +36,7 @@ test: setup-test ## set up what the tests need, and run them all
 setup-peers: ## install the brokers and their clients that test-peers needs (as root, or by sudo)
 	@tests/peers/setup
 
-setup-feast: setup-test ## install Feast's SDK into .ledge/peers/feast (five minutes and 600 MB, once), for test-peers
+setup-feast: setup-test ## install Feast's SDK into .ledge/peers/feast (minutes and 560 MB, once), for test-peers
 	$(PYTHON) benches/peers/fetch.py feast
 
 test-peers: setup-test setup-peers setup-feast test-quantize ## run real clients, servers and brokers against Ledge (may need root)

@@ -13,6 +13,7 @@ use crate::clock;
 use crate::config::Config;
 use crate::egress::Egress;
 use crate::features::FeatureStore;
+use crate::features::config::FeaturesConfig;
 use crate::features::registry::Registry;
 use crate::fleet::reported;
 use crate::http::{self, Listeners};
@@ -114,10 +115,6 @@ impl App {
         let cache = &config.runtimes.cache;
         std::fs::create_dir_all(cache)
             .with_context(|| format!("the cache folder {} cannot be made", cache.display()))?;
-        let folder = &config.features.path;
-        registry
-            .save(folder)
-            .with_context(|| format!("the feature store's catalog cannot be kept in {}", folder.display()))?;
         if let views @ 1.. = registry.undeclared() {
             tracing::warn!(views, "feature views are declared no more; their rows are kept until they expire");
         }
@@ -157,7 +154,7 @@ impl App {
         let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
         shutdown.spawn_essential("model repository", {
             let shutdown = shutdown.clone();
-            async move { keep_repository(serving.repository(), latch, hangup, &shutdown).await }
+            async move { keep_current(&serving, &config.features, latch, hangup, &shutdown).await }
         });
         audit_writer.spawn(audit_event::write_to_log(events));
         let waiting = shutdown.clone();
@@ -270,9 +267,10 @@ fn serving(config: &Config, runtimes: Runtimes, features: FeatureStore, audit: A
     Serving::new(repository, features, audit, &limits)
 }
 
-/// Loads every model, then again what has changed at each SIGHUP.
-async fn keep_repository(
-    repository: &Repository,
+/// Loads every model; then, at each SIGHUP, what has changed of the feature views and the models.
+async fn keep_current(
+    serving: &Serving,
+    features: &FeaturesConfig,
     latch: Latch,
     mut hangup: tokio::signal::unix::Signal,
     shutdown: &Shutdown,
@@ -280,7 +278,7 @@ async fn keep_repository(
     let mut latch = Some(latch);
     loop {
         tokio::select! {
-            refreshed = repository.refresh(&Principal::Local) => match refreshed {
+            refreshed = serving.repository().refresh(&Principal::Local) => match refreshed {
                 Ok(()) => {}
                 // At the start this is a mistake to be told at once; later the models that run go on.
                 Err(error) if latch.is_some() => anyhow::bail!("the model repository cannot be read: {error}"),
@@ -288,10 +286,30 @@ async fn keep_repository(
             },
             () = shutdown.requested() => return Ok(()),
         }
+        serving.warn_of_undeclared_features(None);
         latch.take();
         tokio::select! {
-            _ = hangup.recv() => tracing::info!("SIGHUP: looking for changed models"),
+            _ = hangup.recv() => tracing::info!("SIGHUP: looking for changed models and feature views"),
             () = shutdown.requested() => return Ok(()),
+        }
+        // Before the models, which may need new ones.
+        let (store, config) = (serving.features().clone(), features.clone());
+        let _ = tokio::task::spawn_blocking(move || reload_views(&store, &config)).await;
+    }
+}
+
+/// Reads the feature views again. With a mistake in them what was declared before stays.
+fn reload_views(store: &FeatureStore, config: &FeaturesConfig) {
+    match Registry::load(&config.views, &config.path) {
+        Ok(registry) => {
+            if let Err(error) = store.reload(registry) {
+                tracing::error!(%error, "the feature views cannot be changed; those of before stay");
+            }
+        }
+        Err(mistakes) => {
+            for mistake in mistakes {
+                tracing::error!(%mistake, "feature views: those of before stay");
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{Exit, Globals, Output, block_on};
+use super::{Exit, Globals, Output, block_on, load_registry};
 use crate::audit_event::AuditSink;
 use crate::config::Config;
 use crate::daemon;
@@ -15,6 +15,7 @@ use crate::inference::backend::Port;
 use crate::names::ModelName;
 use crate::principal::Principal;
 use crate::repository::{Repository, Trial};
+use crate::serving::undeclared_features;
 
 /// The arguments of `ledge models`.
 #[derive(Debug, Args)]
@@ -67,7 +68,7 @@ pub fn run(globals: &Globals, args: &ModelsArgs, out: &mut Output) -> anyhow::Re
     let mut config = globals.load_config()?;
     match &args.command {
         ModelsCommand::List { json } => list(&repository(&config), *json, out),
-        ModelsCommand::Show { model, json } => block_on(show(&repository(&config), model, *json, out))?,
+        ModelsCommand::Show { model, json } => block_on(show(&config, model, *json, out))?,
         ModelsCommand::Check { models, repository: path, json } => {
             if let Some(path) = path {
                 config.repository.path.clone_from(path);
@@ -131,7 +132,9 @@ fn list(repository: &Repository, as_json: bool, out: &mut Output) -> anyhow::Res
     Ok(Exit::Success)
 }
 
-async fn show(repository: &Repository, name: &ModelName, as_json: bool, out: &mut Output) -> anyhow::Result<Exit> {
+async fn show(config: &Config, name: &ModelName, as_json: bool, out: &mut Output) -> anyhow::Result<Exit> {
+    let repository = repository(config);
+    let registry = load_registry(config)?;
     repository.load(name, &Principal::Local).await?;
     for model in repository.live(name)? {
         if as_json {
@@ -144,6 +147,7 @@ async fn show(repository: &Repository, name: &ModelName, as_json: bool, out: &mu
                 "outputs": model.signature.outputs,
                 "max_batch_size": model.batch_limit,
                 "config": model.config,
+                "undeclared_features": undeclared_features(&model, &registry),
             });
             writeln!(out, "{}", serde_json::to_string_pretty(&shown)?)?;
             continue;
@@ -163,6 +167,13 @@ async fn show(repository: &Repository, name: &ModelName, as_json: bool, out: &mu
         writeln!(out, "  digest       {}", model.digest)?;
         ports(out, "input", &model.signature.inputs)?;
         ports(out, "output", &model.signature.outputs)?;
+        for input in model.config.feature_inputs() {
+            let features: Vec<&str> = input.features.iter().map(|feature| feature.feature.as_str()).collect();
+            writeln!(out, "  features     {} = {}", input.name, features.join(", "))?;
+        }
+        for reason in undeclared_features(&model, &registry) {
+            writeln!(out, "  not declared {reason}")?;
+        }
         let image = model.config.pipeline.image_classification.is_some();
         writeln!(out, "  photographs  {}", if image { "yes: JPEG, PNG and WebP" } else { "no" })?;
     }

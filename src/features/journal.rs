@@ -8,8 +8,11 @@
 mod chain;
 mod damage;
 mod format;
+pub mod fuzz;
 mod replay;
 mod scan;
+#[cfg(test)]
+mod tests;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -175,10 +178,9 @@ impl Journal {
                     let mut reader = SegmentReader::new(&segment).map_err(unreadable)?;
                     while let Some(step) = reader.step().map_err(unreadable)? {
                         match step {
-                            Step::Entries(_) => {}
                             Step::Damage(one) => damage.push(one),
                             Step::Torn(bytes) if damage.is_empty() => cut_off += bytes,
-                            Step::Torn(_) => {}
+                            Step::Torn(_) | Step::Entries(_) => {}
                         }
                     }
                     if damage.iter().any(Damage::is_of_a_later_version) {

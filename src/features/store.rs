@@ -7,6 +7,7 @@
 //! snapshot and journal, never to "not found".
 
 use std::fs::File;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -57,18 +58,27 @@ pub enum IndexError {
 
 impl IndexError {
     /// Damage that was found.
-    pub fn damaged(reason: impl ToString) -> Self {
-        Self::Damaged { reason: reason.to_string() }
+    pub fn damaged(reason: impl Into<String>) -> Self {
+        Self::Damaged { reason: reason.into() }
     }
 }
 
 impl From<sled::Error> for IndexError {
     fn from(error: sled::Error) -> Self {
         match error {
-            sled::Error::Io(error) => Self::Io { reason: error.to_string() },
-            error => Self::damaged(error),
+            sled::Error::Io(error) if is_of_the_system(&error) => Self::Io { reason: error.to_string() },
+            error => Self::damaged(error.to_string()),
         }
     }
+}
+
+/// Whether the system refuses. Any other error, such as a file that ends too early, is damage: another attempt would find
+/// the same.
+fn is_of_the_system(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    let kinds =
+        [Kind::StorageFull, Kind::QuotaExceeded, Kind::PermissionDenied, Kind::ReadOnlyFilesystem, Kind::OutOfMemory];
+    kinds.contains(&error.kind()) || error.to_string().contains(LOCKED)
 }
 
 /// The index of a store: one generation of it, in a folder of its own.
@@ -171,27 +181,27 @@ impl Index {
     pub fn open(folder: &Path, cache_bytes: u64) -> Result<Self, IndexError> {
         let (sender, receiver) = mpsc::channel();
         let path = folder.to_owned();
-        let opener = move || {
+        let open = move || {
             let until = Instant::now() + LOCK_LIMIT;
             loop {
                 match guard(|| Self::open_here(&path, cache_bytes)) {
                     Err(IndexError::Io { reason }) if reason.contains(LOCKED) && Instant::now() < until => {
                         thread::park_timeout(Duration::from_millis(5));
                     }
-                    opened => return drop(sender.send(opened)),
+                    done => return drop(sender.send(done)),
                 }
             }
         };
-        let thread = thread::Builder::new().name("features-open".into()).spawn(opener);
+        let thread = thread::Builder::new().name("features-open".into()).spawn(open);
         thread.map_err(|error| IndexError::Io { reason: error.to_string() })?;
         match receiver.recv_timeout(OPEN_LIMIT) {
-            Ok(opened) => opened,
+            Ok(done) => done,
             Err(_) => Err(IndexError::damaged(format!("it did not open within {} s", OPEN_LIMIT.as_secs()))),
         }
     }
 
     fn open_here(folder: &Path, cache_bytes: u64) -> Result<Self, IndexError> {
-        let io = |error: std::io::Error| IndexError::Io { reason: error.to_string() };
+        let io = |error: io::Error| IndexError::Io { reason: error.to_string() };
         let is_new = !folder.exists();
         let config = sled::Config::default().path(folder).cache_capacity(cache_bytes).flush_every_ms(Some(200));
         let db = config.open()?;
@@ -245,8 +255,17 @@ impl Index {
     }
 
     /// Calls `each` with every record, whose checksum is right, until it says no.
-    pub fn scan<E: From<IndexError>>(&self, mut each: impl FnMut(IndexKey, &[u8]) -> Result<(), E>) -> Result<(), E> {
-        let mut records = self.rows.iter();
+    pub fn scan<E: From<IndexError>>(&self, each: impl FnMut(IndexKey, &[u8]) -> Result<(), E>) -> Result<(), E> {
+        self.scan_prefix(&[], each)
+    }
+
+    /// As [`Self::scan`], for the records whose keys begin so.
+    pub fn scan_prefix<E: From<IndexError>>(
+        &self,
+        prefix: &[u8],
+        mut each: impl FnMut(IndexKey, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut records = self.rows.scan_prefix(prefix);
         while let Some(entry) = guard(|| Ok(records.next().transpose()?))? {
             let (key, bytes) = entry;
             let key = IndexKey::try_from(&*key).map_err(|_| IndexError::damaged("a key has the wrong length"))?;
@@ -350,15 +369,15 @@ mod tests {
     fn what_is_written_together_is_there_after_open_write_drop_open() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("index");
-        for round in 0..5 {
+        for round in 0..5u32 {
             let index = Index::open(&path, 16 << 20).unwrap();
-            assert_eq!((index.applied().unwrap(), keys(&index)), (round * 10, round as usize * 100));
+            assert_eq!((index.applied().unwrap(), keys(&index)), (u64::from(round) * 10, round as usize * 100));
             let mut changes = Changes::default();
             for number in 0..100 {
-                let (key, bytes) = record(round as i64 * 100 + number, i64::MAX);
+                let (key, bytes) = record(i64::from(round) * 100 + number, i64::MAX);
                 changes.put(&key, &bytes, i64::MAX, None);
             }
-            changes.applied((round + 1) * 10);
+            changes.applied(u64::from(round + 1) * 10);
             index.apply(&changes).unwrap();
         }
     }

@@ -79,6 +79,13 @@ pub fn put_value(bytes: &mut Vec<u8>, value: &Value) {
     }
 }
 
+/// A length in four bytes, of what is known to be far below 4 GiB.
+#[expect(clippy::cast_possible_truncation, reason = "whoever calls this has checked the length")]
+pub fn length32(length: usize) -> [u8; 4] {
+    debug_assert!(u32::try_from(length).is_ok());
+    (length as u32).to_le_bytes()
+}
+
 /// Reads from the front of bytes, and never past their end.
 #[derive(Debug)]
 pub struct Reader<'b>(&'b [u8]);

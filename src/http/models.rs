@@ -1,6 +1,6 @@
 //! Models: what they are, how they do, and their loading.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use axum::Extension;
@@ -18,12 +18,13 @@ use crate::principal::Principal;
 use crate::protocol::Target;
 use crate::protocol::metadata::{
     self as documents, BatchStatistics, Duration, DynamicBatching, IndexRequest, IndexRow, InferenceStatistics,
-    InputConfig, InstanceGroup, LoadRequest, MemoryUsage, ModelMetadata, ModelState, ModelStatistics, OutputConfig,
-    QueuePolicy, ResponseCache, StatisticsReply, TimeoutAction, UnloadRequest, VersionPolicy,
+    InputConfig, InstanceGroup, LoadRequest, MemoryUsage, ModelMetadata, ModelParameter, ModelState, ModelStatistics,
+    OutputConfig, QueuePolicy, ResponseCache, StatisticsReply, TimeoutAction, UnloadRequest, VersionPolicy,
 };
-use crate::repository::model_config;
+use crate::repository::model_config::{self, PortConfig};
 use crate::repository::statistics::{BatchTotals, Counters, Total};
 use crate::repository::{LoadedModel, State as Loaded};
+use crate::serving::join_keys;
 
 /// The named parts of a path, percent-decoded; what is not UTF-8 is a 400 like any other.
 #[derive(Debug)]
@@ -66,7 +67,26 @@ pub async fn metadata(State(app): State<App>, PathParts(path): PathParts) -> Res
     let model = pin(&app, &path)?;
     let versions: Vec<_> = app.serving().repository().live(&model.name)?.iter().map(|live| live.version).collect();
     let (inputs, outputs) = (model.signature.inputs.clone(), model.signature.outputs.clone());
-    Ok(json(&ModelMetadata::new(model.name.clone(), &versions, platform(model.runtime()), inputs, outputs)))
+    let mut metadata = ModelMetadata::new(model.name.clone(), &versions, platform(model.runtime()), inputs, outputs);
+    metadata.properties = feature_properties(&app, &model);
+    Ok(json(&metadata))
+}
+
+/// The features that inputs are made of, as `features.INPUT`, and the join keys to send in the place of such inputs.
+///
+/// Join keys are not listed as inputs: clients that make up their requests from that list, as `perf_analyzer` does, would
+/// send them beside everything else.
+fn feature_properties(app: &App, model: &LoadedModel) -> BTreeMap<String, String> {
+    let listed = |port: &PortConfig| {
+        let features: Vec<&str> = port.features.iter().map(|feature| feature.feature.as_str()).collect();
+        (format!("features.{}", port.name), features.join(","))
+    };
+    let mut properties: BTreeMap<String, String> = model.config.feature_inputs().map(listed).collect();
+    if !properties.is_empty() {
+        let keys = join_keys(model, &app.serving().features().registry());
+        properties.insert("join_keys".into(), keys.into_iter().collect::<Vec<_>>().join(","));
+    }
+    properties
 }
 
 /// What the peers call a runtime in metadata.
@@ -93,7 +113,12 @@ pub async fn config(State(app): State<App>, PathParts(path): PathParts) -> Resul
     // With a batch size, Triton leaves the batch out of the dimensions.
     let dims = |port: &Port| port.shape.iter().skip(usize::from(model.batch_limit.is_some())).copied().collect();
     let inputs = model.signature.inputs.iter();
-    config.input = inputs.map(|port| InputConfig::new(&port.name, port.datatype, dims(port))).collect();
+    let is_made = |port: &Port| model.config.feature_inputs().any(|input| input.name == port.name);
+    config.input = inputs
+        .map(|port| InputConfig { optional: is_made(port), ..InputConfig::new(&port.name, port.datatype, dims(port)) })
+        .collect();
+    let properties = feature_properties(&app, &model).into_iter();
+    config.parameters = properties.map(|(name, string_value)| (name, ModelParameter { string_value })).collect();
     let label_file = |port: &Port| {
         let declared = model.config.output.iter().find(|output| output.name == port.name);
         declared.and_then(|output| output.labels.clone()).unwrap_or_default()
@@ -215,8 +240,15 @@ pub async fn load(
         );
         return Err(Failure::new(StatusCode::BAD_REQUEST, message));
     }
-    let repository = app.serving().repository().clone();
-    app.to_the_end(async move { repository.load(&name, &principal).await }).await??;
+    let serving = app.serving().clone();
+    let load = async move {
+        serving
+            .repository()
+            .load(&name, &principal)
+            .await
+            .inspect(|()| serving.warn_of_undeclared_features(Some(&name)))
+    };
+    app.to_the_end(load).await??;
     Ok(StatusCode::OK)
 }
 

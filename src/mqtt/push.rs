@@ -12,10 +12,9 @@
 //! are not held back by the broker, so only so many may wait at a time.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 
 use super::answer::Failure;
 use crate::features::FeatureStore;
@@ -23,14 +22,19 @@ use crate::features::online::{FeatureError, Push, Pushed};
 use crate::protocol::status;
 use crate::shutdown::Shutdown;
 
-/// How long a push is tried again.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// How long pushes are tried again.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    /// In all.
+    total: Duration,
+    /// The first pause before the next trial; each is twice the one before it.
+    first: Duration,
+    /// The longest pause.
+    longest: Duration,
+}
 
-/// The first pause before the next trial; each is twice the one before it.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-
-/// The longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const PATIENCE: Patience =
+    Patience { total: Duration::from_mins(1), first: Duration::from_millis(100), longest: Duration::from_secs(5) };
 
 /// How many pushes wait for their next trial at a time.
 const MOST_WAITING: usize = 1024;
@@ -39,6 +43,7 @@ const MOST_WAITING: usize = 1024;
 #[derive(Debug, Clone)]
 pub struct Pusher {
     places: Arc<Semaphore>,
+    patience: Patience,
     shutdown: Shutdown,
 }
 
@@ -54,29 +59,39 @@ pub enum Unpushed {
 impl Pusher {
     /// Of a daemon, until it stops.
     pub fn new(shutdown: Shutdown) -> Self {
-        Self { places: Arc::new(Semaphore::new(MOST_WAITING)), shutdown }
+        Self { places: Arc::new(Semaphore::new(MOST_WAITING)), patience: PATIENCE, shutdown }
     }
 
     /// Pushes; `Ok` says that it is durable.
     pub async fn push(&self, store: &FeatureStore, push: Push) -> Result<Pushed, Unpushed> {
-        let give_up = Instant::now() + PATIENCE;
-        let (mut pause, mut place) = (FIRST_PAUSE, None);
+        self.persist(|| store.push(push.clone())).await
+    }
+
+    async fn persist<F: Future<Output = Result<Pushed, FeatureError>>>(
+        &self,
+        mut attempt: impl FnMut() -> F,
+    ) -> Result<Pushed, Unpushed> {
+        let Patience { total, first, longest } = self.patience;
+        let give_up = Instant::now() + total;
+        let (mut pause, mut place) = (first, None);
         loop {
-            let error = match store.push(push.clone()).await {
+            let error = match attempt().await {
                 Ok(pushed) => return Ok(pushed),
                 Err(error) => error,
             };
-            if place.is_none() {
-                place = self.places.try_acquire().ok();
+            let failed = Err(Unpushed::Failed(failure(&error)));
+            if !passes(&error) || Instant::now() + pause > give_up {
+                return failed;
             }
-            if !passes(&error) || place.is_none() || Instant::now() + pause > give_up {
-                return Err(Unpushed::Failed(failure(&error)));
+            place = place.or_else(|| self.places.try_acquire().ok());
+            if place.is_none() {
+                return failed;
             }
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.shutdown.requested() => return Err(Unpushed::Stopped),
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(longest);
         }
     }
 }
@@ -97,6 +112,7 @@ fn passes(error: &FeatureError) -> bool {
         | FeatureError::MissingColumn { .. }
         | FeatureError::Columns { .. }
         | FeatureError::Value { .. }
+        | FeatureError::Backup { .. }
         | FeatureError::TooLarge { .. } => false,
     }
 }
@@ -104,4 +120,67 @@ fn passes(error: &FeatureError) -> bool {
 /// A failure of the store, for the one who asked and for the log.
 pub fn failure(error: &FeatureError) -> Failure {
     Failure::new(status::of_features(error), error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rebuilding() -> FeatureError {
+        FeatureError::Unavailable { reason: "it is being rebuilt".into() }
+    }
+
+    /// One with as little patience as a test has.
+    fn pusher() -> Pusher {
+        let [total, first, longest] = [40, 1, 4].map(Duration::from_millis);
+        Pusher { patience: Patience { total, first, longest }, ..Pusher::new(Shutdown::default()) }
+    }
+
+    #[tokio::test]
+    async fn a_push_that_the_box_cannot_take_now_is_tried_until_it_can() {
+        let mut attempts = 0;
+        let pusher = Pusher { patience: Patience { total: Duration::from_mins(1), ..pusher().patience }, ..pusher() };
+        let written = pusher.persist(|| {
+            attempts += 1;
+            let result = if attempts < 5 { Err(rebuilding()) } else { Ok(Pushed::default()) };
+            async { result }
+        });
+        assert!(written.await.is_ok());
+        assert_eq!(attempts, 5);
+    }
+
+    #[tokio::test]
+    async fn it_is_given_up_in_the_end_and_at_once_when_the_message_is_to_blame() {
+        let (begun, mut attempts) = (Instant::now(), 0);
+        let end = pusher()
+            .persist(|| {
+                attempts += 1;
+                async { Err(rebuilding()) }
+            })
+            .await;
+        assert!(matches!(end, Err(Unpushed::Failed(Failure { status: 503, .. }))), "{end:?}");
+        // The last pause would have ended after the time is up.
+        assert!(attempts > 1 && begun.elapsed() >= Duration::from_millis(40 - 4), "{:?}", begun.elapsed());
+        attempts = 0;
+        let end = pusher()
+            .persist(|| {
+                attempts += 1;
+                async { Err(FeatureError::Value { column: "temp".into(), row: 0, reason: "no number".into() }) }
+            })
+            .await;
+        assert!(matches!(end, Err(Unpushed::Failed(Failure { status: 400, .. }))), "{end:?}");
+        assert_eq!(attempts, 1);
+    }
+
+    #[tokio::test]
+    async fn only_so_many_wait_and_none_once_the_daemon_stops() {
+        let pusher = Pusher { patience: PATIENCE, ..pusher() };
+        let all = pusher.places.try_acquire_many(u32::try_from(MOST_WAITING).unwrap()).unwrap();
+        let end = pusher.persist(|| async { Err(rebuilding()) }).await;
+        assert!(matches!(end, Err(Unpushed::Failed(_))), "{end:?}");
+        drop(all);
+        pusher.shutdown.request();
+        let end = pusher.persist(|| async { Err(rebuilding()) }).await;
+        assert!(matches!(end, Err(Unpushed::Stopped)), "{end:?}");
+    }
 }

@@ -264,9 +264,18 @@ fn entities(
     Err(FeatureInputError::MissingEntities { model: model.name.to_string(), inputs, keys: missing })
 }
 
-/// The features of a model that nothing declares, each with the reason.
-pub fn undeclared(model: &LoadedModel, registry: &Registry) -> Vec<String> {
-    let features = model.config.feature_inputs().flat_map(|port| &port.features).map(|feature| &feature.feature);
-    let missing = features.filter_map(|feature| registry.feature(feature.view(), feature.feature()).err());
-    missing.map(|reason| reason.to_string()).collect::<BTreeSet<_>>().into_iter().collect()
+/// What of a model's features nothing declares, in words. Views may be declared later than a model is loaded.
+pub fn undeclared_features(model: &LoadedModel, registry: &Registry) -> BTreeSet<String> {
+    let missing = features(model).filter_map(|feature| registry.feature(feature.view(), feature.feature()).err());
+    missing.map(|reason| reason.to_string()).collect()
+}
+
+/// The join keys that a model's features are looked up by, as far as they are declared.
+pub fn join_keys(model: &LoadedModel, registry: &Registry) -> BTreeSet<String> {
+    let views = features(model).filter_map(|feature| registry.view(feature.view()).ok());
+    views.flat_map(|view| &view.join_keys).map(|key| key.name.to_string()).collect()
+}
+
+fn features(model: &LoadedModel) -> impl Iterator<Item = &FeatureReference> {
+    model.config.feature_inputs().flat_map(|port| &port.features).map(|feature| &feature.feature)
 }

@@ -31,7 +31,7 @@ use admission::{Gate, Owner, Permit, Quotas, Refused, admit};
 use answer::{Times, cached, late, names, run, run_photograph};
 use cache::{Budget, KeyMaker, ResponseCache};
 use call::{Call, Counted};
-pub use feature_inputs::FeatureInputError;
+pub use feature_inputs::{FeatureInputError, join_keys, undeclared_features};
 use inputs::Misfit;
 use request::{InferRequest, InferResponse, OutputRequest, PhotographRequest};
 use windows::Window;
@@ -193,6 +193,19 @@ impl Serving {
     /// The feature store.
     pub fn features(&self) -> &FeatureStore {
         &self.features
+    }
+
+    /// Says in the log which features of models, or of one, nothing declares: calls that need them will be refused.
+    pub fn warn_of_undeclared_features(&self, only: Option<&ModelName>) {
+        let registry = self.features.registry();
+        for model in self.repository.all_live() {
+            let reasons = undeclared_features(&model, &registry);
+            if reasons.is_empty() || only.is_some_and(|only| *only != model.name) {
+                continue;
+            }
+            let reason = reasons.into_iter().collect::<Vec<_>>().join("; ");
+            tracing::warn!(model = %model.name, version = %model.version, reason, "a model's features are not declared");
+        }
     }
 
     /// Where audit events go.

@@ -2,6 +2,7 @@
 
 use ledge::features::fuzz::{fuzz_feature_records, fuzz_feature_values, fuzz_feature_views};
 use ledge::features::window::{fuzz_window, window_seeds};
+use ledge::features::{journal, snapshot};
 use ledge::mqtt::client::fuzz::mqtt_packets;
 use ledge::mqtt::fuzz::{fuzz_message, fuzz_topics};
 use ledge::pipeline::image::fuzz_image;
@@ -92,6 +93,38 @@ fn a_foreign_broker_never_breaks_the_client() {
     }
     for seed in 0..50_000 {
         mqtt_packets(&mutate(seed, MQTT_PACKETS));
+    }
+}
+
+/// What is in a group: the number of the first entry, how many there are, and entries that put, remove and put nothing.
+const JOURNAL: &[&[u8]] = &[
+    b"\x01\0\0\0\0\0\0\0\x02\0\0\0\
+      \x1d\0\0\0\x01\0\0\0\0\0key of twenty bytes.row\
+      \x1a\0\0\0\x02\0\0\0\0\0key of twenty bytes,",
+    b"\x01\0\0\0\0\0\0\0\x01\0\0\0\x1a\0\0\0\x01\0\0\0\0\0key of twenty bytes.",
+];
+
+#[test]
+fn a_foreign_journal_never_breaks_the_feature_store() {
+    for (seed, entries) in JOURNAL.iter().zip([2, 1]) {
+        assert_eq!(journal::fuzz::fuzz(seed), entries, "{seed:?}");
+    }
+    for seed in 0..20_000 {
+        journal::fuzz::fuzz(&mutate(seed, JOURNAL));
+    }
+}
+
+/// What is in a block of a snapshot: keys and records.
+const SNAPSHOT: &[&[u8]] =
+    &[b"key of twenty bytes.\x06\0\0\0recordkey of twenty bytes,\0\0\0\0", b"key of twenty bytes.\x01\0\0\0-"];
+
+#[test]
+fn a_foreign_snapshot_never_breaks_the_feature_store() {
+    for (seed, records) in SNAPSHOT.iter().zip([2, 1]) {
+        assert_eq!(snapshot::fuzz::fuzz(seed), records, "{seed:?}");
+    }
+    for seed in 0..20_000 {
+        snapshot::fuzz::fuzz(&mutate(seed, SNAPSHOT));
     }
 }
 

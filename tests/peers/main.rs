@@ -17,6 +17,7 @@ mod client;
 mod daemon;
 mod delivery;
 mod feast;
+mod features;
 mod group;
 mod message;
 mod mqtt;

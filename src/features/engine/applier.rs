@@ -120,7 +120,9 @@ impl Applier {
                 let stored = self.index.get(key)?;
                 let old = stored.as_ref().map(|stored| verified(key, stored)).transpose()?;
                 if old.is_none_or(|old| old.seq < header.seq) {
-                    stored.iter().for_each(|stored| self.content.subtract(key, stored));
+                    if let Some(stored) = &stored {
+                        self.content.subtract(key, stored);
+                    }
                     self.content.add(key, bytes);
                     changes.put(key, bytes, header.purge_us, old.map(|old| old.purge_us));
                 }
@@ -150,6 +152,13 @@ impl Applier {
         Ok(gone)
     }
 
+    /// Writes down which entry is the last one in it: that may come from a snapshot, without an entry of its own.
+    pub fn note_applied(&self) -> Result<(), IndexError> {
+        let mut changes = Changes::default();
+        changes.applied(self.applied);
+        self.index.apply(&changes)
+    }
+
     fn load(&self, key: &IndexKey) -> Result<Touched, IndexError> {
         let stored = self.index.get(key)?.map(|bytes| bytes.to_vec());
         let current = stored.as_ref().map(|bytes| Record::decode(key, bytes)).transpose();
@@ -165,7 +174,9 @@ impl Applier {
                 continue;
             }
             let old = stored.as_ref().map(|bytes| verified(&key, bytes)).transpose()?.map(|header| header.purge_us);
-            stored.iter().for_each(|bytes| self.content.subtract(&key, bytes));
+            if let Some(bytes) = &stored {
+                self.content.subtract(&key, bytes);
+            }
             match current {
                 Some(record) => {
                     let bytes = record.encode(&key);

@@ -12,6 +12,7 @@ use super::super::snapshot::{self, SnapshotReader};
 use super::super::store::{Index, IndexError};
 use super::applier::{Action, Applier, Content, Pending};
 use super::files::Clean;
+use super::upkeep::close;
 use super::{Engine, State};
 
 /// How many entries or records are taken at a time.
@@ -36,6 +37,10 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
                 tracing::info!(generation, "an index that was not built to its end is removed");
                 let _ = engine.files.remove_index(generation);
             }
+            Err(Unusable::Behind) => {
+                tracing::info!(generation, "an index from before the newest snapshot is removed");
+                let _ = engine.files.remove_index(generation);
+            }
             Err(Unusable::Damaged(error)) => {
                 engine
                     .alarm("the feature index is set aside and rebuilt from snapshot and journal", &error.to_string());
@@ -44,7 +49,7 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
                 engine.opened.send_replace(true);
                 set_aside(engine, &engine.files.index(generation));
             }
-            Err(Unusable::Replay(reason)) => return Err(reason),
+            Err(Unusable::System(reason)) => return Err(reason),
         }
     }
     rebuild(engine)
@@ -53,13 +58,19 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
 /// Why an index cannot be used.
 enum Unusable {
     Unfinished,
+    /// It lacks entries that only the newest snapshot has; or that is a backup, which takes the place of everything.
+    Behind,
     Damaged(IndexError),
-    Replay(String),
+    System(String),
 }
 
 impl From<IndexError> for Unusable {
     fn from(error: IndexError) -> Self {
-        Self::Damaged(error)
+        match error {
+            // It would be the same with another index.
+            IndexError::Io { reason } => Self::System(reason),
+            damaged @ IndexError::Damaged { .. } => Self::Damaged(damaged),
+        }
     }
 }
 
@@ -67,19 +78,31 @@ impl From<IndexError> for Unusable {
 /// mended: sled may have lost what it had, and it may not say so.
 fn existing(engine: &Engine, generation: u64, clean: Option<Clean>) -> Result<Applier, Unusable> {
     let index = Arc::new(Index::open(&engine.files.index(generation), engine.config.cache_mb << 20)?);
+    let clean = clean.filter(|clean| clean.generation == generation);
+    checked(engine, index.clone(), clean).inspect_err(|_| close(index))
+}
+
+fn checked(engine: &Engine, index: Arc<Index>, clean: Option<Clean>) -> Result<Applier, Unusable> {
     if !index.is_complete(engine.hash_key.id())? {
         return Err(Unusable::Unfinished);
+    }
+    let applied = index.applied()?;
+    if let Some((newest, path)) = snapshot::list(engine.files.folder()).unwrap_or_default().first()
+        && applied.saturating_add(1) < *newest
+        && snapshot::verify_file(path).is_ok()
+    {
+        return Err(Unusable::Behind);
     }
     let mut content = Content::default();
     index.scan::<IndexError>(|key, record| {
         content.add(&key, record);
         Ok(())
     })?;
-    let applied = index.applied()?;
-    let mut applier = Applier::new(index, content, applied, engine.keep_us());
-    match clean.filter(|clean| clean.generation == generation) {
-        Some(clean) if clean.tally == applier.content.tally && clean.applied == applied => {
-            replay(engine, applied + 1, engine.journal_end(), &mut applier).map_err(Unusable::Replay)?;
+    let last = index.applied()?;
+    let mut applier = Applier::new(index, content, last, engine.keep_us());
+    match clean {
+        Some(clean) if clean.tally == applier.content.tally && clean.applied == last => {
+            replay(engine, last + 1, engine.journal_end(), &mut applier).map_err(Unusable::System)?;
         }
         Some(clean) => {
             let (had, has) = (clean.tally.records, applier.content.tally.records);
@@ -95,10 +118,10 @@ fn existing(engine: &Engine, generation: u64, clean: Option<Clean>) -> Result<Ap
             let from = match load_snapshot(engine, &mut applier) {
                 Ok(from) => from,
                 // The index may still have everything: what the journal lacks is told when it is read.
-                Err(LoadError::Snapshots) => applied + 1,
+                Err(LoadError::Snapshots) => last + 1,
                 Err(LoadError::Index(error)) => return Err(error.into()),
             };
-            replay(engine, from, engine.journal_end(), &mut applier).map_err(Unusable::Replay)?;
+            replay(engine, from, engine.journal_end(), &mut applier).map_err(Unusable::System)?;
         }
     }
     Ok(applier)
@@ -146,7 +169,8 @@ fn new_index(engine: &Engine) -> Result<Applier, String> {
 }
 
 fn finish(engine: &Engine, applier: &Applier) -> Result<(), String> {
-    applier.index.set_complete(engine.hash_key.id()).map_err(|error| error.to_string())
+    let noted = applier.note_applied().and_then(|()| applier.index.set_complete(engine.hash_key.id()));
+    noted.map_err(|error| error.to_string())
 }
 
 /// Removes every other generation.

@@ -13,7 +13,7 @@ use super::super::key::IndexKey;
 use super::super::online::{FeatureError, Pushed};
 use super::super::record::Row;
 use super::super::statistics::Counters;
-use super::super::store::IndexError;
+use super::super::store::{Index, IndexError};
 use super::super::view::FeatureView;
 use super::applier::{Action, Applier, Pending};
 use super::files::Clean;
@@ -59,8 +59,8 @@ pub enum Command {
     Mark {
         /// Whether a new journal segment begins there, so that those before it can go.
         rotate: bool,
-        /// Told the number.
-        reply: mpsc::Sender<Option<u64>>,
+        /// Told the number, and how many records the index has.
+        reply: oneshot::Sender<Option<(u64, u64)>>,
     },
     /// Places in the journal where something was found; a new segment begins, and a snapshot will take their place.
     NoteDamage(Vec<Damage>),
@@ -82,8 +82,8 @@ pub enum Command {
     EndRestore {
         /// Its number.
         replay_from: Option<u64>,
-        /// Told when pushes are taken again.
-        reply: mpsc::Sender<Result<(), String>>,
+        /// Told when pushes are taken again: the index that has had its day, if there was one.
+        reply: mpsc::Sender<Option<Arc<Index>>>,
     },
     /// The end: what waits is written first.
     Close,
@@ -148,14 +148,14 @@ impl Writer {
                 let _ = reply.send(gone);
             }
             Command::Mark { rotate, reply } => {
-                let ready = self.on_index(|_| Ok(())).is_some();
-                if ready
+                let records = self.on_index(|applier| Ok(applier.content.tally.records));
+                if records.is_some()
                     && rotate
                     && let Err(error) = self.journal.rotate()
                 {
                     tracing::warn!(%error, "the journal of the feature store cannot start a new segment");
                 }
-                let _ = reply.send(ready.then(|| self.journal.next_seq()));
+                let _ = reply.send(records.map(|records| (self.journal.next_seq(), records)));
             }
             Command::NoteDamage(damage) => {
                 if let Err(error) = self.journal.note_damage(&damage) {
@@ -206,10 +206,10 @@ impl Writer {
         let mut outcomes = outcomes.into_iter().flatten();
         let mut rows = pending.iter();
         for (count, reply) in replies {
-            let mut pushed = Pushed::default();
+            let mut outcome = Pushed::default();
             for pending in rows.by_ref().take(count) {
                 let merged = outcomes.next().unwrap_or(super::super::merge::Merged::Accepted);
-                pushed.count(merged);
+                outcome.count(merged);
                 if let Action::Put(view, row) = &pending.action {
                     self.engine.counters.with_views(|views| {
                         let view = views.entry(view.id).or_default();
@@ -218,7 +218,7 @@ impl Writer {
                     });
                 }
             }
-            let _ = reply.send(Ok(pushed));
+            let _ = reply.send(Ok(outcome));
         }
         self.publish_rows();
     }
@@ -259,14 +259,19 @@ impl Writer {
 
     /// Does `work` on the index, if there is one that can be used.
     fn on_index<T>(&mut self, work: impl FnOnce(&mut Applier) -> Result<T, IndexError>) -> Option<T> {
+        if matches!(&**self.engine.state.load(), State::Restoring) {
+            return None;
+        }
         let applier = self.applier.as_mut()?;
-        // A reader may have found it damaged.
-        let live = matches!(&**self.engine.state.load(), State::Ready(index) if Arc::ptr_eq(index, &applier.index));
-        if live {
-            match work(applier) {
+        match &**self.engine.state.load() {
+            State::Ready(index) if Arc::ptr_eq(index, &applier.index) => match work(applier) {
                 Ok(done) => return Some(done),
                 Err(error) => self.engine.give_up(&applier.index.clone(), &error),
-            }
+            },
+            // It comes back when nothing is restored after all.
+            State::Restoring => return None,
+            // A reader has found it damaged.
+            State::Ready(_) | State::Opening | State::Rebuilding { .. } | State::Closed => {}
         }
         self.applier = None;
         None
@@ -285,28 +290,28 @@ impl Writer {
         super::recovery::replay(&self.engine, applier.applied + 1, self.journal.next_seq(), &mut applier)?;
         let state = Arc::new(State::Ready(applier.index.clone()));
         let old = self.applier.replace(applier);
-        self.engine.state.store(state);
+        match &mut self.before_restore {
+            Some(before) => *before = state,
+            None => self.engine.state.store(state),
+        }
         self.publish_rows();
         Ok(old)
     }
 
-    fn end_restore(&mut self, replay_from: Option<u64>) -> Result<(), String> {
-        let before = self.before_restore.take();
-        match (replay_from, before) {
-            (Some(seq), _) => {
-                let skipped = self.journal.skip_to(seq).map_err(|error| error.to_string());
-                let index = self.applier.take().map(|applier| applier.index);
-                let reason = "a backup was restored".to_owned();
-                self.engine.state.store(Arc::new(State::Rebuilding { reason }));
-                let _ = self.engine.jobs.send(Job::Rebuild { index });
-                skipped
-            }
-            (None, Some(before)) => {
-                self.engine.state.store(before);
-                Ok(())
-            }
-            (None, None) => Ok(()),
+    fn end_restore(&mut self, replay_from: Option<u64>) -> Option<Arc<Index>> {
+        let before = self.before_restore.take()?;
+        let Some(seq) = replay_from else {
+            self.engine.state.store(before);
+            return None;
+        };
+        let reason = "a backup was restored".to_owned();
+        self.engine.state.store(Arc::new(State::Rebuilding { reason }));
+        if let Err(error) = self.journal.skip_to(seq) {
+            // The index is built up to the snapshot's number all the same, and then it is tried again.
+            tracing::warn!(%error, "the journal of the feature store cannot start a new segment");
         }
+        self.publish_figures();
+        self.applier.take().map(|applier| applier.index)
     }
 
     fn publish_figures(&self) {
@@ -328,6 +333,10 @@ impl Writer {
         let started = Instant::now();
         self.engine.state.store(Arc::new(State::Closed));
         let Some(applier) = self.applier.take() else { return };
+        if let Err(error) = applier.note_applied() {
+            tracing::warn!(%error, "the feature store was not closed in order; the next start checks it");
+            return;
+        }
         let Some(generation) = super::recovery::generation(applier.index.folder()) else { return };
         let clean = Clean { generation, applied: applier.applied, tally: applier.content.tally };
         let closed = applier.index.flush().map_err(|error| error.to_string());

@@ -1,7 +1,7 @@
 //! The segments of a folder, each of which states how its predecessor ended, and what of them is damaged.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use super::format::{HEADER, Header, Previous};
@@ -125,9 +125,9 @@ pub enum Step {
 
 /// Reads one segment.
 #[derive(Debug)]
-pub struct SegmentReader<'s> {
+pub struct SegmentReader<'s, R = BufReader<File>> {
     segment: &'s Segment,
-    groups: Groups<File>,
+    groups: Groups<R>,
     header: Option<Damaged>,
     over: bool,
 }
@@ -135,7 +135,13 @@ pub struct SegmentReader<'s> {
 impl<'s> SegmentReader<'s> {
     /// Opens the file.
     pub fn new(segment: &'s Segment) -> io::Result<Self> {
-        let file = File::open(&segment.path)?;
+        Self::over(segment, BufReader::with_capacity(64 << 10, File::open(&segment.path)?))
+    }
+}
+
+impl<'s, R: Read + Seek> SegmentReader<'s, R> {
+    /// Reads the segment's bytes from `file`.
+    pub fn over(segment: &'s Segment, file: R) -> io::Result<Self> {
         let end = match &segment.end {
             End::Stated(previous) => previous.length.min(segment.length),
             End::Last | End::Unknown { .. } => segment.length,

@@ -3,12 +3,12 @@
 //! Every group begins with the mark of its segment, a random number. A value that somebody pushed cannot contain it, so
 //! what is found by looking for the mark is a group, and bytes left over from another segment are not taken for one.
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, BufMut, Bytes};
 
 use super::{Change, Entry};
 use crate::features::key::IndexKey;
 use crate::features::record::{Damaged, Seal};
-use crate::features::wire::Reader;
+use crate::features::wire::{Reader, length32};
 
 /// The length of a segment's header. It is the same in every version, so that a later version is told from damage.
 pub const HEADER: usize = 64;
@@ -104,6 +104,21 @@ pub struct GroupHead {
 }
 
 impl GroupHead {
+    /// For a group with this content.
+    pub fn of(mark: u64, content: &[u8]) -> Self {
+        Self { mark, length: u32::from_le_bytes(length32(content.len())), sum: checksum(content) }
+    }
+
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; GROUP_HEAD] {
+        let mut bytes = [0; GROUP_HEAD];
+        let mut place = &mut bytes[..];
+        place.put_u64_le(self.mark);
+        place.put_u32_le(self.length);
+        place.put_u32_le(self.sum);
+        bytes
+    }
+
     /// Reads it. `None`: no group has such a length.
     pub fn decode(bytes: [u8; GROUP_HEAD]) -> Option<Self> {
         let mut bytes = &bytes[..];
@@ -135,8 +150,8 @@ pub struct Group {
 
 impl Group {
     /// Reads the numbers of a content that [`GroupHead::matches`].
-    pub fn decode(content: Bytes) -> Result<Self, Damaged> {
-        let mut reader = Reader::new(&content);
+    pub fn decode(content: &Bytes) -> Result<Self, Damaged> {
+        let mut reader = Reader::new(content);
         let first_seq = u64::from_le_bytes(reader.array()?);
         let count = u32::from_le_bytes(reader.array()?);
         let next_seq = first_seq.checked_add(u64::from(count)).ok_or(Damaged::Malformed)?;
@@ -191,32 +206,29 @@ pub fn encode_group(bytes: &mut Vec<u8>, mark: u64, first_seq: u64, changes: &[(
     let seal = Seal::default();
     bytes.clear();
     bytes.reserve(GROUP_HEAD + length);
-    bytes.extend_from_slice(&mark.to_le_bytes());
-    bytes.extend_from_slice(&(length as u32).to_le_bytes());
-    bytes.extend_from_slice(&[0; 4]);
+    bytes.extend_from_slice(&[0; GROUP_HEAD]);
     bytes.extend_from_slice(&first_seq.to_le_bytes());
-    bytes.extend_from_slice(&(changes.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(&length32(changes.len()));
     for (key, change) in changes {
         let (kind, body) = match change {
             Change::Put(row) => (PUT, &row[..]),
             Change::Delete => (DELETE, &[][..]),
         };
-        bytes.extend_from_slice(&((ENTRY_HEAD + body.len()) as u32).to_le_bytes());
+        bytes.extend_from_slice(&length32(ENTRY_HEAD + body.len()));
         bytes.extend_from_slice(&[kind, seal.cipher]);
         bytes.extend_from_slice(&seal.key_id.to_le_bytes());
         bytes.extend_from_slice(key.as_bytes());
         bytes.extend_from_slice(body);
     }
-    let sum = bytes.get(GROUP_HEAD..).map(checksum).unwrap_or_default();
-    if let Some(place) = bytes.get_mut(GROUP_HEAD - 4..GROUP_HEAD) {
-        place.copy_from_slice(&sum.to_le_bytes());
+    if let Some((head, content)) = bytes.split_first_chunk_mut::<GROUP_HEAD>() {
+        *head = GroupHead::of(mark, content).encode();
     }
 }
 
 /// It covers the length too.
 fn checksum(content: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&(content.len() as u32).to_le_bytes());
+    hasher.update(&length32(content.len()));
     hasher.update(content);
     hasher.finalize()
 }

@@ -37,7 +37,8 @@ pub enum ReplayError<E> {
 ///
 /// While a [`super::Journal`] appends, `to_seq` must be its [`super::Journal::next_seq`] of any moment before: reading
 /// stops there, so that nothing is handed out that is not durable yet, and it is an error when something before it is not
-/// there. Without one, everything that is whole is read. Sequence numbers that were never used are no gap.
+/// there. Without one, everything that is whole is read. Sequence numbers that were never used are no gap, and damage that
+/// cost nothing from `from_seq` on is none here.
 pub fn replay<E>(
     folder: &Path,
     from_seq: u64,
@@ -65,7 +66,7 @@ pub fn replay<E>(
         while to_seq.is_none_or(|to_seq| reached < to_seq) {
             match reader.step().map_err(unreadable)? {
                 None | Some(Step::Torn(_)) => continue 'segments,
-                Some(Step::Damage(damage)) if damage.to_seq.is_some_and(|to_seq| to_seq < from_seq) => {}
+                Some(Step::Damage(damage)) if damage.to_seq.is_some_and(|to_seq| to_seq <= from_seq) => {}
                 Some(Step::Damage(damage)) => return Err(ReplayError::Damaged(damage)),
                 Some(Step::Entries(entries)) => {
                     for entry in entries {

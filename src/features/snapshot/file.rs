@@ -65,8 +65,8 @@ fn write(
     header: &Header,
     fill: impl FnOnce(&mut SnapshotWriter<BufWriter<File>>) -> io::Result<()>,
 ) -> io::Result<Summary> {
-    let file = OpenOptions::new().write(true).create_new(true).open(path)?;
-    let mut writer = SnapshotWriter::new(BufWriter::new(file), header)?;
+    let created = OpenOptions::new().write(true).create_new(true).open(path)?;
+    let mut writer = SnapshotWriter::new(BufWriter::new(created), header)?;
     fill(&mut writer)?;
     let (buffer, summary) = writer.finish()?;
     buffer.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;

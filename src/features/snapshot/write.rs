@@ -8,6 +8,7 @@ use super::{
 };
 use crate::features::key::IndexKey;
 use crate::features::record::Seal;
+use crate::features::wire::length32;
 
 /// Writes records behind a header.
 #[derive(Debug)]
@@ -29,12 +30,12 @@ impl<W: Write> SnapshotWriter<W> {
         let mut bytes = Vec::with_capacity(HEADER + header.catalog.len() + 4);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.extend_from_slice(&[seal.cipher, 0]);
+        bytes.extend_from_slice(&[seal.cipher, u8::from(header.partial)]);
         bytes.extend_from_slice(&seal.key_id.to_le_bytes());
         bytes.extend_from_slice(&header.replay_from.to_le_bytes());
         bytes.extend_from_slice(&header.created_ms.to_le_bytes());
         bytes.extend_from_slice(&header.hash_key_id);
-        bytes.extend_from_slice(&(header.catalog.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&length32(header.catalog.len()));
         bytes.extend_from_slice(header.catalog.as_bytes());
         let sum = crc32fast::hash(&bytes);
         bytes.extend_from_slice(&sum.to_le_bytes());
@@ -54,7 +55,7 @@ impl<W: Write> SnapshotWriter<W> {
             self.close_block()?;
         }
         self.block.extend_from_slice(key.as_bytes());
-        self.block.extend_from_slice(&(record.len() as u32).to_le_bytes());
+        self.block.extend_from_slice(&length32(record.len()));
         self.block.extend_from_slice(record);
         self.summary.records += 1;
         Ok(())
@@ -93,12 +94,12 @@ impl<W: Write> SnapshotWriter<W> {
     }
 }
 
-fn head(kind: u8, content: &[u8]) -> [u8; BLOCK_HEAD] {
+pub(super) fn head(kind: u8, content: &[u8]) -> [u8; BLOCK_HEAD] {
     let mut head = [0; BLOCK_HEAD];
     let [first, _, _, _, rest @ ..] = &mut head;
     *first = kind;
     let (length, sum) = rest.split_at_mut(4);
-    length.copy_from_slice(&(content.len() as u32).to_le_bytes());
+    length.copy_from_slice(&length32(content.len()));
     sum.copy_from_slice(&super::checksum([kind, 0, 0, 0], content).to_le_bytes());
     head
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 use super::*;
+use crate::features::registry::Registry;
 use crate::inference::backend::{Port, Signature};
 use crate::inference::terms::Priority;
 use crate::mqtt::config::MqttConfig;
@@ -311,5 +312,71 @@ proptest! {
         let text = base64::engine::general_purpose::STANDARD.encode(&photograph);
         let message = json!({ "image": format!("data:image/png;base64,{text}") }).to_string();
         prop_assert_eq!(request("photograph = '$.image'", message), Ok(Extracted::Body(photograph.into(), Form::Photograph)));
+    }
+}
+
+/// Two views of machines, of which one has a number for its key and its own name for the event time.
+fn machines() -> Registry {
+    Registry::of(
+        "[[entity]]\nname = 'machine'\njoin_key = 'machine_id'\nvalue_type = 'Int64'\n\
+         [[feature_view]]\nname = 'stats'\nentities = ['machine']\n\
+         schema = [{ name = 'temperature', dtype = 'Float64' }, { name = 'vibration', dtype = 'Float64', optional = true }]\n\
+         source = { name = 'stats_push', timestamp_field = 'measured_at' }\n",
+    )
+}
+
+/// The columns that a binding pushes of a message, by name.
+fn pushed(keys: &str, topic: &str, payload: &Value) -> Result<Value, BindingError> {
+    let text = format!("[[bindings]]\ntopic = 'machines/+/telemetry'\nfeature_view = 'stats'\n{keys}");
+    let configs = configs(&text);
+    assert_eq!(problems(&configs), []);
+    let registry = machines();
+    let views = views_of(&configs[0].target().unwrap(), &registry).unwrap();
+    let captures: Vec<String> =
+        configs[0].topic.captures(&topic.parse().unwrap()).unwrap().into_iter().map(str::to_owned).collect();
+    let origin = Origin { captures: &captures, device: &"box".parse().unwrap(), arrived_us: 1_000_000 };
+    let columns = push_columns(&configs[0], &views, &payload.to_string().into(), origin)?;
+    Ok(columns.into_iter().map(|(name, cells)| (name, Value::Array(cells))).collect::<serde_json::Map<_, _>>().into())
+}
+
+#[test]
+fn rows_come_out_of_the_topic_and_the_message() {
+    let nested = json!({"vib": {"rms": 0.5}, "temp": 71.5, "ts": 1_795_222_800, "other": [1]});
+    let keys = "event_timestamp = '$.ts'\nentities = { machine_id = '{1}' }\n\
+                features = { temperature = '$.temp', vibration = '$.vib.rms' }";
+    assert_eq!(
+        pushed(keys, "machines/7/telemetry", &nested),
+        Ok(json!({"machine_id": [7], "temperature": [71.5], "vibration": [0.5], "measured_at": [1_795_222_800]}))
+    );
+    // By their own names, from many rows, of which one lacks what is optional; the time of arrival for want of another.
+    let rows = json!([
+        {"machine_id": 7, "temperature": 71, "measured_at": "2026-11-21T01:00:00Z"},
+        {"machine_id": 9, "temperature": 20, "vibration": 0.1, "unknown": true},
+    ]);
+    assert_eq!(
+        pushed("", "machines/x/telemetry", &rows),
+        Ok(json!({"machine_id": [7, 9], "temperature": [71, 20], "vibration": [null, 0.1],
+            "measured_at": ["2026-11-21T01:00:00Z", "1970-01-01T00:00:01Z"]}))
+    );
+    // What no row has is no column: whether it may be missing is the view's business.
+    assert_eq!(
+        pushed("entities = { machine_id = '$.id' }", "machines/x/telemetry", &json!({"id": "7"})),
+        Ok(json!({"machine_id": ["7"], "measured_at": ["1970-01-01T00:00:01Z"]}))
+    );
+}
+
+#[test]
+fn a_message_without_rows_is_told_why() {
+    let of_topic = "entities = { machine_id = '{1}' }";
+    for (keys, payload, words) in [
+        (of_topic, json!(7), "a number, expected an object"),
+        (of_topic, json!([{}, []]), "an array, expected an object"),
+        (of_topic, json!([]), "nothing at $[0]"),
+        (of_topic, json!({"temperature": 1}), "\"seven\""),
+        ("entities = { machine_id = '$.id' }", json!({"temperature": 1}), "nothing at $.id"),
+        ("event_timestamp = '$.ts'", json!({"machine_id": 1, "temperature": 1}), "nothing at $.ts"),
+    ] {
+        let error = pushed(keys, "machines/seven/telemetry", &payload).unwrap_err().to_string();
+        assert!(error.contains(words), "{keys} {payload}: {error}");
     }
 }

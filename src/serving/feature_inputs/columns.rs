@@ -9,7 +9,7 @@ use crate::repository::feature_config::FeatureReference;
 use crate::serving::request::FeatureRequest;
 use crate::tensor::{DataType, Tensor, to_f64};
 
-use super::FeatureInputError;
+use super::{FeatureInputError, features};
 
 /// Takes the tensors that are no inputs of the model out of `named`, and puts them into `request` if they are named like
 /// a join key or a feature of the model. Others stay, to be refused as what they are.
@@ -19,10 +19,9 @@ pub(super) fn take(
     named: Vec<(String, Tensor)>,
     request: &mut FeatureRequest,
 ) -> Result<Vec<(String, Tensor)>, FeatureInputError> {
-    let features = || model.config.feature_inputs().flat_map(|port| &port.features).map(|feature| &feature.feature);
     let is_input = |name: &str| model.signature.inputs.iter().any(|port| port.name == name);
-    let is_feature = |name: &str| features().any(|feature| feature.as_str() == name);
-    let is_key = |name: &str| features().any(|feature| has_join_key(registry, feature, name));
+    let is_feature = |name: &str| features(model).any(|feature| feature.as_str() == name);
+    let is_key = |name: &str| features(model).any(|feature| has_join_key(registry, feature, name));
     let mut inputs = Vec::with_capacity(named.len());
     for (name, tensor) in named {
         let columns = match name.as_str() {

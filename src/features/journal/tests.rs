@@ -1,0 +1,222 @@
+//! The journal against flipped bytes, cuts, torn pages, failed writes and readers beside it.
+
+#![expect(clippy::cast_possible_truncation, reason = "the numbers are small")]
+
+mod faults;
+mod torn;
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+
+pub fn key(number: u64) -> IndexKey {
+    let mut bytes = [0; IndexKey::LENGTH];
+    bytes[12..].copy_from_slice(&number.to_be_bytes());
+    IndexKey::try_from(&bytes[..]).unwrap()
+}
+
+/// Changes of all kinds, told apart by `tag`.
+pub fn changes(tag: u64, sizes: &[usize]) -> Vec<(IndexKey, Change)> {
+    let change = |(n, size): (usize, &usize)| match size {
+        0 => (key(tag), Change::Delete),
+        _ => (key(tag), Change::Put((0..*size).map(|at| (tag as usize * 31 + n * 7 + at) as u8).collect())),
+    };
+    sizes.iter().enumerate().map(change).collect()
+}
+
+pub fn open(folder: &TempDir, segment_bytes: u64) -> Opened {
+    Journal::open(folder.path(), segment_bytes, 1).unwrap()
+}
+
+/// Appends, and adds to what is expected to be read.
+pub fn append(journal: &mut Journal, expected: &mut Vec<Entry>, changes: Vec<(IndexKey, Change)>) {
+    let seqs = journal.append(&changes).unwrap();
+    assert_eq!(seqs.clone().count(), changes.len());
+    expected.extend(seqs.zip(changes).map(|(seq, (key, change))| Entry { seq, key, change }));
+}
+
+/// What was handed out, and how it ended.
+pub fn read(folder: &Path, from_seq: u64, to_seq: Option<u64>) -> (Vec<Entry>, Result<u64, ReplayError<()>>) {
+    let mut entries = Vec::new();
+    let end = replay(folder, from_seq, to_seq, |entry| {
+        entries.push(entry);
+        Ok(())
+    });
+    (entries, end)
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Append(Vec<usize>),
+    Rotate,
+    Skip(u64),
+    Reopen,
+    Fail(bool),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        8 => prop::collection::vec(prop_oneof![Just(0), 1..100_usize, Just(5000)], 0..6).prop_map(Step::Append),
+        1 => Just(Step::Rotate),
+        1 => (0..20_u64).prop_map(Step::Skip),
+        2 => Just(Step::Reopen),
+        1 => any::<bool>().prop_map(Step::Fail),
+    ];
+    prop::collection::vec(step, 0..20)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn what_was_appended_is_replayed_over_rotations_failures_and_restarts(steps in steps(), from in 1..60_u64) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut journal = open(&folder, 2000).journal;
+        let mut expected = Vec::new();
+        append(&mut journal, &mut expected, changes(1000, &[1]));
+        for (tag, step) in steps.into_iter().enumerate() {
+            match step {
+                Step::Append(sizes) => append(&mut journal, &mut expected, changes(tag as u64, &sizes)),
+                Step::Rotate => journal.rotate().unwrap(),
+                Step::Skip(by) => journal.skip_to(journal.next_seq() + by).unwrap(),
+                Step::Reopen => {
+                    let next_seq = journal.next_seq();
+                    let opened = open(&folder, 2000);
+                    prop_assert_eq!(opened.report.next_seq, next_seq);
+                    prop_assert_eq!(opened.report.cut_off, 0);
+                    prop_assert_eq!(opened.report.damage, vec![]);
+                    journal = opened.journal;
+                }
+                Step::Fail(may_go_on) => faults::fail(&mut journal, may_go_on),
+            }
+        }
+        let next_seq = journal.next_seq();
+        for to_seq in [None, Some(next_seq)] {
+            let (entries, end) = read(folder.path(), 1, to_seq);
+            prop_assert_eq!(end.unwrap(), next_seq);
+            prop_assert_eq!(&entries, &expected);
+            let (entries, end) = read(folder.path(), from, to_seq);
+            prop_assert_eq!(end.unwrap(), next_seq.max(from));
+            expected.iter().filter(|entry| entry.seq >= from).zip(&entries).for_each(|(a, b)| assert_eq!(a, b));
+        }
+        prop_assert_eq!(verify(folder.path()).unwrap(), vec![]);
+        let on_disk: u64 = folder.path().read_dir().unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+        prop_assert_eq!(journal.bytes(), on_disk);
+    }
+}
+
+#[test]
+fn a_segment_rotates_at_its_size_and_goes_when_a_snapshot_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = open(&folder, 1000).journal;
+    let mut expected = Vec::new();
+    (0..12).for_each(|tag| append(&mut journal, &mut expected, changes(tag, &[300])));
+    assert_eq!(journal.segments(), 6);
+    journal.remove_before(6).unwrap();
+    assert_eq!(journal.segments(), 4);
+    let opened = open(&folder, 1000);
+    assert_eq!((opened.report.first_seq, opened.report.next_seq), (Some(5), 13));
+    assert!(opened.report.damage.is_empty());
+    assert_eq!(read(folder.path(), 5, Some(13)).0, expected[4..]);
+    let (entries, end) = read(folder.path(), 4, Some(13));
+    assert!(matches!(end, Err(ReplayError::Gap { from_seq: 4, to_seq: 5 })), "{end:?}");
+    assert!(entries.is_empty());
+    journal.remove_before(u64::MAX).unwrap();
+    assert_eq!(journal.segments(), 1);
+}
+
+#[test]
+fn sequence_numbers_begin_at_the_least_one_and_go_on_after_a_restore() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = Journal::open(folder.path(), 1000, 7).unwrap();
+    assert_eq!((opened.report.first_seq, opened.report.next_seq), (None, 7));
+    let mut journal = opened.journal;
+    assert_eq!(journal.append(&[]).unwrap().count(), 0);
+    assert_eq!(journal.append(&changes(1, &[1, 2])).unwrap(), 7..=8);
+    journal.skip_to(100).unwrap();
+    assert_eq!(journal.next_seq(), 100);
+    assert_eq!(open(&folder, 1000).report.next_seq, 100);
+    assert_eq!(journal.append(&changes(1, &[1])).unwrap(), 100..=100);
+    // A snapshot from before the restore needs nothing of what was skipped.
+    journal.remove_before(100).unwrap();
+    assert_eq!(journal.segments(), 1);
+    assert_eq!(read(folder.path(), 9, Some(101)).0.len(), 1);
+    assert_eq!(Journal::open(folder.path(), 1000, 500).unwrap().report.next_seq, 500);
+}
+
+#[test]
+fn what_is_not_there_before_the_end_that_is_known_is_a_gap() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(matches!(read(folder.path(), 3, Some(5)).1, Err(ReplayError::Gap { from_seq: 3, to_seq: 5 })));
+    assert_eq!(read(folder.path(), 3, None).1.unwrap(), 3);
+    let mut journal = open(&folder, 1000).journal;
+    journal.append(&changes(1, &[1])).unwrap();
+    let length = journal.bytes();
+    journal.append(&changes(1, &[1])).unwrap();
+    OpenOptions::new().write(true).open(&journal.segments[0].path).unwrap().set_len(length).unwrap();
+    let (entries, end) = read(folder.path(), 1, Some(3));
+    assert_eq!(entries.len(), 1);
+    assert!(matches!(end, Err(ReplayError::Gap { from_seq: 2, to_seq: 3 })), "{end:?}");
+}
+
+#[test]
+fn a_reader_beside_the_writer_gets_exactly_what_was_acknowledged() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = open(&folder, 4000).journal;
+    let next_seq = AtomicU64::new(journal.next_seq());
+    let sizes: Vec<usize> = (0..20).map(|n| n * 20).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for tag in 0..60 {
+                if tag % 7 == 3 {
+                    faults::fail(&mut journal, tag % 2 == 0);
+                }
+                journal.append(&changes(tag, &sizes)).unwrap();
+                next_seq.store(journal.next_seq(), Ordering::SeqCst);
+            }
+            next_seq.store(u64::MAX, Ordering::SeqCst);
+        });
+        loop {
+            let to_seq = next_seq.load(Ordering::SeqCst);
+            if to_seq == u64::MAX {
+                break;
+            }
+            let (entries, end) = read(folder.path(), 1, Some(to_seq));
+            assert_eq!(end.unwrap(), to_seq);
+            assert!(entries.iter().all(|entry| entry.key != key(faults::FAILED)));
+            assert_eq!(verify(folder.path()).unwrap(), vec![]);
+        }
+    });
+    let (entries, _) = read(folder.path(), 1, None);
+    assert_eq!(entries.len(), 60 * sizes.len());
+}
+
+#[test]
+fn a_group_that_is_too_large_is_refused_and_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = open(&folder, 1000).journal;
+    let row = Bytes::from(vec![0; 1 << 20]);
+    let many = vec![(key(1), Change::Put(row)); 64];
+    let error = journal.append(&many).unwrap_err();
+    assert_eq!(error.to_string(), "more than 64 MiB at once cannot be written to the journal");
+    assert_eq!(journal.append(&many[..63]).unwrap(), 1..=63);
+    assert_eq!(read(folder.path(), 1, Some(64)).0.len(), 63);
+}
+
+#[test]
+fn the_journal_of_a_later_version_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = open(&folder, 1000).journal;
+    journal.append(&changes(1, &[1])).unwrap();
+    let path = journal.segments[0].path.clone();
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[8] = 2;
+    let sum = crc32fast::hash(&bytes[..60]).to_le_bytes();
+    bytes[60..64].copy_from_slice(&sum);
+    durable::replace(&path, &bytes).unwrap();
+    let error = Journal::open(folder.path(), 1000, 1).unwrap_err();
+    assert!(matches!(&error, JournalError::Newer { file } if *file == path), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), bytes);
+}
