@@ -8,6 +8,7 @@ mod client;
 mod clients;
 mod core;
 mod daemon;
+mod feature_faults;
 mod features;
 mod fuzz;
 mod http;

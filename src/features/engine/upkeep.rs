@@ -44,6 +44,8 @@ pub enum Job {
         /// It.
         index: Option<Arc<Index>>,
     },
+    /// Whether a snapshot is due.
+    Look,
     /// A snapshot, now.
     Snapshot {
         /// Told the end.
@@ -93,7 +95,7 @@ impl Upkeep {
                 Ok(Job::Compact { reply }) => {
                     let _ = reply.send(self.compact());
                 }
-                Err(RecvTimeoutError::Timeout) => self.tick(),
+                Ok(Job::Look) | Err(RecvTimeoutError::Timeout) => self.tick(),
             }
         }
     }
@@ -194,6 +196,7 @@ impl Upkeep {
                 kept_mb: self.engine.config.min_free_mb,
             });
         }
+        let started = Instant::now();
         let header = self.engine.snapshot_header(replay_from);
         let mut broken = None;
         let written = snapshot::write_file(self.engine.files.folder(), &header, |writer| {
@@ -209,7 +212,9 @@ impl Upkeep {
             self.engine.give_up(&index, &error);
             return Err(FeatureError::Unavailable { reason: error.to_string() });
         }
-        written.map_err(|error| FeatureError::NotWritten { reason: error.to_string() })?;
+        let (_, summary) = written.map_err(|error| FeatureError::NotWritten { reason: error.to_string() })?;
+        let (records, bytes, ms) = (summary.records, summary.bytes, started.elapsed().as_millis());
+        tracing::info!(records, bytes, ms, "a snapshot of the feature store was taken");
         Counters::count(&self.engine.counters.snapshots);
         for (number, path) in snapshot::list(self.engine.files.folder()).unwrap_or_default() {
             if number < replay_from

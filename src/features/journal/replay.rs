@@ -65,7 +65,7 @@ pub fn replay<E>(
         while to_seq.is_none_or(|to_seq| reached < to_seq) {
             match reader.step().map_err(unreadable)? {
                 None | Some(Step::Torn(_)) => continue 'segments,
-                Some(Step::Damage(damage)) if damage.to_seq.is_some_and(|to_seq| to_seq < from_seq) => {}
+                Some(Step::Damage(damage)) if damage.to_seq.is_some_and(|to_seq| to_seq <= from_seq) => {}
                 Some(Step::Damage(damage)) => return Err(ReplayError::Damaged(damage)),
                 Some(Step::Entries(entries)) => {
                     for entry in entries {

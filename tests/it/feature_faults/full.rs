@@ -1,0 +1,1 @@
+//! A full disk, and room again.
