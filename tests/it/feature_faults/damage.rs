@@ -4,22 +4,37 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use super::books::{Books, VIEWS};
+use super::books::{Books, Findings, VIEWS};
 use super::seed::Random;
 use super::writers::{Desk, check, start};
-use crate::daemon::{TestRoot, copy};
+use crate::daemon::{TestDaemon, TestRoot, copy};
 
 /// A store with a snapshot, journal behind it, and an index that has both.
 struct Store {
     root: TestRoot,
     kept: PathBuf,
+    /// Pushes are acknowledged, and not settled; the mark of each is its number.
     books: Books,
-    in_order: bool,
+    /// The last push that the snapshot may have.
+    in_snapshot: u64,
+    end: End,
+}
+
+/// How the daemon ended.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum End {
+    /// It was told to.
+    InOrder,
+    /// It was killed a while after the last push: the index has it.
+    Killed,
+    /// It was killed at once: only the journal has the last pushes.
+    KilledAtOnce,
 }
 
 impl Store {
-    fn new(in_order: bool, random: &mut Random) -> Self {
+    fn new(end: End, random: &mut Random) -> Self {
         let root = TestRoot::new().views(VIEWS).set("features.snapshot_mb=1").set("log.level=\"info\"");
         let kept = root.folder.path().join("kept");
         let mut daemon = start(root).daemon;
@@ -33,18 +48,22 @@ impl Store {
             assert_eq!(desk.push(&mut client, random, false).unwrap(), 200);
         }
         daemon.wait_for_log("a snapshot of the feature store was taken");
+        let in_snapshot = desk.books.lock().unwrap().recent() as u64;
         for push in 0..8 {
             assert_eq!(desk.push(&mut client, random, push % 2 == 0).unwrap(), 200);
         }
-        if in_order {
-            daemon.signal("TERM");
-            assert!(daemon.wait().success());
+        match end {
+            End::InOrder => {
+                daemon.signal("TERM");
+                assert!(daemon.wait().success());
+            }
+            End::Killed => wait_for_flush(&folder),
+            End::KilledAtOnce => {}
         }
         let root = daemon.kill();
-        let mut books = desk.books.into_inner().unwrap();
-        books.settle(u64::MAX);
+        let books = desk.books.into_inner().unwrap();
         copy(&folder, &kept);
-        Self { root, kept, books, in_order }
+        Self { root, kept, books, in_snapshot, end }
     }
 
     fn files(&self) -> BTreeMap<String, PathBuf> {
@@ -83,16 +102,19 @@ impl Store {
             kind => panic!("{kind}"),
         }
         drop(file);
-        let place = format!("{name}, {length} bytes, {kind} at {at}, stopped in order: {}", self.in_order);
+        let place = format!("{name}, {length} bytes, {kind} at {at}, {:?}", self.end);
         let daemon = start(self.root).daemon;
-        let findings = self.books.clone().check(&mut daemon.client()).unwrap().unwrap();
+        let findings = check_until(&self.books, &daemon, u64::MAX);
         let log = daemon.log();
         assert!(findings.wrong.is_empty(), "{place}: {findings:#?}\n{log}");
         let mut lost = None;
         if !findings.lost.is_empty() {
             let told = log.lines().any(|line| line.contains("\"ERROR\"") && line.contains("feature store"));
-            assert!(told, "{place}: {findings:#?}\n{log}");
-            lost = Some(place);
+            // The last thing that was written, and nowhere else, cannot be told from a write that a power cut ended.
+            let end = (self.in_snapshot..).take(9).find(|end| check_until(&self.books, &daemon, *end).lost.is_empty());
+            let is_only_copy = self.end == End::KilledAtOnce && name.starts_with("journal/");
+            assert!(told || (is_only_copy && end.is_some()), "{place}: {findings:#?}\n{log}");
+            lost = Some(format!("{place}, {}", if told { "told" } else { "the end of the journal" }));
         }
         // Whatever it was, the next start finds a store in order.
         self.root = daemon.kill();
@@ -100,45 +122,64 @@ impl Store {
     }
 }
 
-const KINDS: [&str; 3] = ["flipped", "cut", "zeroed"];
+/// Reads everything, as if the pushes behind this one had not been acknowledged.
+fn check_until(books: &Books, daemon: &TestDaemon, end: u64) -> Findings {
+    let mut books = books.clone();
+    books.settle(end);
+    books.check(&mut daemon.client()).unwrap().unwrap()
+}
 
-fn damage(every: usize, test: &str) {
+/// Until the index has on its disk what it has in memory: it writes five times a second, if there is anything.
+fn wait_for_flush(store: &Path) {
+    let now = std::time::SystemTime::now();
+    let written = || {
+        let database = fs::read_dir(store).unwrap().map(|entry| entry.unwrap().path().join("db")).find(|path| path.is_file());
+        database.unwrap().metadata().unwrap().modified().unwrap()
+    };
+    while written() < now && now.elapsed().unwrap() < Duration::from_secs(1) {
+        std::thread::yield_now();
+    }
+}
+
+const KINDS: [&str; 4] = ["flipped", "cut", "zeroed", "removed"];
+
+fn damage(each: usize, test: &str) {
     let mut random = Random::new(test);
     let (mut tried, mut lost) = (0, Vec::new());
-    for in_order in [true, false] {
-        let mut store = Store::new(in_order, &mut random);
+    for end in [End::InOrder, End::Killed, End::KilledAtOnce] {
+        let mut store = Store::new(end, &mut random);
         for (name, _) in store.files() {
-            for _ in 0..every {
-                for kind in KINDS.into_iter().chain(["removed"]) {
-                    let result = store.try_damage(&name, kind, &mut random);
-                    store = result.0;
-                    lost.extend(result.1);
-                    tried += 1;
-                }
+            for _ in 0..each {
+                let kind = if random.one_in(2) { "flipped" } else { KINDS[random.below(KINDS.len())] };
+                let result = store.try_damage(&name, kind, &mut random);
+                store = result.0;
+                lost.extend(result.1);
+                tried += 1;
             }
         }
     }
-    println!("| damaged | places | with a loss that was told |\n| --- | --- | --- |\n| one file | {tried} | {} |", lost.len());
+    println!("| damaged | places | with a loss |\n| --- | --- | --- |\n| one file | {tried} | {} |", lost.len());
     lost.iter().for_each(|place| println!("{place}"));
 }
 
 #[test]
 fn one_damaged_file_loses_nothing_or_it_is_told() {
-    damage(1, "damage");
+    damage(2, "damage");
 }
 
 #[test]
-#[ignore = "a thousand places: make soak"]
+#[ignore = "over a thousand places: make soak"]
 fn a_thousand_damaged_files_lose_nothing_or_it_is_told() {
-    damage(20, "damage");
+    damage(50, "damage");
 }
 
 #[test]
 fn a_store_that_was_not_damaged_is_as_it_was() {
     let mut random = Random::new("no damage");
-    for in_order in [true, false] {
-        let mut store = Store::new(in_order, &mut random);
+    for end in [End::InOrder, End::Killed, End::KilledAtOnce] {
+        let mut store = Store::new(end, &mut random);
         let daemon = start(store.root).daemon;
+        store.books.settle(u64::MAX);
         check(&daemon, &mut store.books);
     }
 }

@@ -45,7 +45,7 @@ impl<'p> Desk<'p> {
         let (number, path, body) = self.books.lock().unwrap().next(Sent { entities, direct });
         let answer = client.try_post_json(path, &body)?;
         // Whatever it took to acknowledge is in the log by now.
-        let mark = self.log.map_or(0, |log| std::fs::metadata(log).unwrap().len());
+        let mark = self.log.map_or(number as u64, |log| std::fs::metadata(log).unwrap().len());
         let mut books = self.books.lock().unwrap();
         match answer.status {
             200 => {
