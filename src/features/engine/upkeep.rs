@@ -49,6 +49,8 @@ pub enum Job {
         /// It.
         index: Option<Arc<Index>>,
     },
+    /// Whether a snapshot is due.
+    Look,
     /// A snapshot, now.
     Snapshot {
         /// Told the end.
@@ -112,7 +114,7 @@ impl Upkeep {
                     let _ = fs::remove_file(&file);
                     let _ = reply.send(restored);
                 }
-                Err(RecvTimeoutError::Timeout) => self.tick(),
+                Ok(Job::Look) | Err(RecvTimeoutError::Timeout) => self.tick(),
             }
         }
     }
@@ -209,6 +211,7 @@ impl Upkeep {
                 kept_mb: self.engine.config.min_free_mb,
             });
         }
+        let started = Instant::now();
         let header = self.engine.snapshot_header(replay_from);
         let mut broken = None;
         let written = snapshot::write_file(self.engine.files.folder(), &header, |writer| {
@@ -233,6 +236,8 @@ impl Upkeep {
             self.engine.give_up(&index, &error);
             return Err(FeatureError::Unavailable { reason: error.to_string() });
         }
+        let (bytes, ms) = (summary.bytes, started.elapsed().as_millis());
+        tracing::info!(records = summary.records, bytes, ms, "a snapshot of the feature store was taken");
         Counters::count(&self.engine.counters.snapshots);
         self.remove_before(replay_from);
         self.journal_then = self.engine.counters.journal_bytes.load(Relaxed).min(self.journal_then);

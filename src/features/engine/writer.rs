@@ -99,12 +99,14 @@ pub struct Writer {
     applier: Option<Applier>,
     /// What the state was before a restore began.
     before_restore: Option<Arc<State>>,
+    /// Whether a snapshot was asked for since the journal last became shorter.
+    asked: bool,
 }
 
 impl Writer {
     /// Over an open journal, without an index yet.
     pub fn new(engine: Arc<Engine>, journal: Journal) -> Self {
-        Self { engine, journal, applier: None, before_restore: None }
+        Self { engine, journal, applier: None, before_restore: None, asked: false }
     }
 
     /// Runs until it is told to close.
@@ -166,6 +168,7 @@ impl Writer {
                 if let Err(error) = self.journal.remove_before(seq) {
                     tracing::warn!(%error, "old journal segments of the feature store cannot be removed");
                 }
+                self.asked = false;
                 self.publish_figures();
             }
             Command::Handover { applier, reply } => {
@@ -240,12 +243,22 @@ impl Writer {
             .map(|incoming| (incoming.key, Change::Put(incoming.bytes.clone())))
             .collect();
         let written = self.journal.append(&changes).map_err(|error| {
-            tracing::error!(%error, "the journal of the feature store cannot be written");
+            if error.is_full() {
+                // What it was measured by may lie: quotas, and blocks kept for root.
+                Counters::count(&engine.counters.refused_disk_full);
+                return self.disk_full(free);
+            }
+            let reason = std::error::Error::source(&error).map_or_else(String::new, |source| format!(": {source}"));
+            tracing::error!(%error, reason, "the journal of the feature store cannot be written");
             Counters::count(&engine.counters.not_written);
-            not_written(error.to_string())
+            not_written(format!("{error}{reason}"))
         })?;
         Counters::count(&engine.counters.groups);
         self.publish_figures();
+        if !self.asked && self.journal.bytes() >= engine.config.snapshot_mb << 20 {
+            // At full rate it would have grown far beyond by the next look.
+            self.asked = engine.jobs.send(Job::Look).is_ok();
+        }
         Ok(*written.start())
     }
 
