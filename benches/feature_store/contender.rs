@@ -65,7 +65,9 @@ pub fn batches(entities: Range<u64>, round: u32) -> impl Iterator<Item = Vec<u64
     let count = entities.end - entities.start;
     // A step that has no divisor in common with the count visits every entity once.
     let step = if round == 0 { 1 } else { coprime(count * 5 / 8, count) };
-    let at = move |number: u64| entities.start + u64::try_from(u128::from(number) * u128::from(step) % u128::from(count.max(1))).unwrap();
+    let at = move |number: u64| {
+        entities.start + u64::try_from(u128::from(number) * u128::from(step) % u128::from(count.max(1))).unwrap()
+    };
     let kept = (0..count).map(at).filter(move |entity| round == 0 || entity % 10 != 0);
     let mut kept = kept.peekable();
     std::iter::from_fn(move || {

@@ -67,6 +67,10 @@ impl Plan {
 
     /// Whether it will take no longer than asking another thread.
     pub fn is_brief(&self, engine: &Engine) -> bool {
+        // sled's lock is one for all its stores, and making one durable holds it.
+        if engine.compacting.load(Relaxed) {
+            return false;
+        }
         let keys: usize = self.views.iter().map(|rows| rows.keys.len()).sum();
         (keys as u64).saturating_mul(engine.counters.usual_get_ns.load(Relaxed).max(LEAST_GET_NS)) <= BRIEF_NS
     }

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -84,12 +84,29 @@ fn is_of_the_system(error: &io::Error) -> bool {
 /// The index of a store: one generation of it, in a folder of its own.
 #[derive(Debug)]
 pub struct Index {
-    // Before the trees, so that it is closed last.
     rows: Tree,
     expiry: Tree,
     meta: Tree,
-    db: Db,
+    db: Arc<Db>,
     folder: PathBuf,
+}
+
+impl Drop for Index {
+    /// The last one to close sled may wait for ever, or panic, over a damaged store. Whoever lets go of an index here must not:
+    /// a thread of its own does it.
+    fn drop(&mut self) {
+        let last = (self.rows.clone(), self.expiry.clone(), self.meta.clone(), self.db.clone());
+        let close = move || {
+            // The others go when `drop` has returned.
+            while Arc::strong_count(&last.3) > 1 {
+                thread::park_timeout(Duration::from_millis(1));
+            }
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(last)));
+        };
+        if let Err(error) = thread::Builder::new().name("features-close".into()).spawn(close) {
+            tracing::warn!(%error, "no thread closes an index of the feature store");
+        }
+    }
 }
 
 /// How many records there are, and a sum over their contents that does not depend on their order: two sets of records that
@@ -211,7 +228,7 @@ impl Index {
             expiry: tree("expiry")?,
             meta: tree("meta")?,
             folder: folder.to_owned(),
-            db: db.clone(),
+            db: Arc::new(db.clone()),
         };
         if is_new {
             // A power cut in the first moments would leave a store that does not open.
@@ -300,12 +317,14 @@ impl Index {
         bytes.map(number).transpose().map_err(|_| IndexError::damaged("a number in it is malformed"))
     }
 
-    /// Whether it was built to the end, with index keys under the key of this id.
-    pub fn is_complete(&self, hash_key: [u8; 8]) -> Result<bool, IndexError> {
-        guard(|| {
-            let keys = self.meta.get(HASH_KEY)?;
-            Ok(self.meta.contains_key(COMPLETE)? && keys.is_some_and(|id| *id == hash_key))
-        })
+    /// Whether it was built to the end.
+    pub fn is_complete(&self) -> Result<bool, IndexError> {
+        guard(|| Ok(self.meta.contains_key(COMPLETE)?))
+    }
+
+    /// Whether its index keys were made with the key of this id.
+    pub fn is_keyed_by(&self, hash_key: [u8; 8]) -> Result<bool, IndexError> {
+        guard(|| Ok(self.meta.get(HASH_KEY)?.is_some_and(|id| *id == hash_key)))
     }
 
     /// Says that it is built to the end, on the disk too.

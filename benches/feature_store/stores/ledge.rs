@@ -168,7 +168,10 @@ impl Store for Ledge {
         let (before, after) = self.runtime.block_on(self.store.compact()).unwrap();
         self.snapshot();
         let purged = self.store.statistics().unwrap().purged;
-        Figures { note: format!("index {} to {} MB, {purged} rows swept", before / 1_000_000, after / 1_000_000), ..Figures::default() }
+        Figures {
+            note: format!("index {} to {} MB, {purged} rows swept", before / 1_000_000, after / 1_000_000),
+            ..Figures::default()
+        }
     }
 }
 

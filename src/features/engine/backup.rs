@@ -13,7 +13,7 @@ use super::super::online::FeatureError;
 use super::super::snapshot::SnapshotWriter;
 use super::super::view::ViewId;
 use super::Engine;
-use super::upkeep::ScanError;
+use super::snapshots::ScanError;
 use super::writer::Command;
 
 /// How much is handed on at a time.

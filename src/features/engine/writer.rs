@@ -1,6 +1,7 @@
 //! The writer: journal first, then index, then the acknowledgement.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::time::Instant;
 
@@ -22,6 +23,14 @@ use super::{Engine, State};
 
 /// How many rows share one write to the disk at most: a bound on how long the first of them waits.
 const GROUP: usize = 512;
+
+/// The same in bytes. A push has [`super::super::MAX_PUSH`] at most, and the journal takes twice that at once.
+const GROUP_BYTES: usize = 4 << 20;
+
+/// The bytes of rows in the journal.
+fn size(rows: &[Incoming]) -> usize {
+    rows.iter().map(|row| row.bytes.len()).sum()
+}
 
 /// One row on its way in.
 #[derive(Debug)]
@@ -65,7 +74,12 @@ pub enum Command {
     /// Places in the journal where something was found; a new segment begins, and a snapshot will take their place.
     NoteDamage(Vec<Damage>),
     /// The journal before this entry is in a snapshot.
-    RemoveBefore(u64),
+    RemoveBefore {
+        /// Its number.
+        seq: u64,
+        /// Told when they are gone.
+        reply: mpsc::Sender<()>,
+    },
     /// An index that is ready but for the last entries. The one it takes the place of is answered.
     Handover {
         /// The index.
@@ -99,14 +113,12 @@ pub struct Writer {
     applier: Option<Applier>,
     /// What the state was before a restore began.
     before_restore: Option<Arc<State>>,
-    /// Whether a snapshot was asked for since the journal last became shorter.
-    asked: bool,
 }
 
 impl Writer {
     /// Over an open journal, without an index yet.
     pub fn new(engine: Arc<Engine>, journal: Journal) -> Self {
-        Self { engine, journal, applier: None, before_restore: None, asked: false }
+        Self { engine, journal, applier: None, before_restore: None }
     }
 
     /// Runs until it is told to close.
@@ -117,12 +129,12 @@ impl Writer {
             while let Some(command) = next.take() {
                 match command {
                     Command::Push { rows, reply } => {
-                        let mut waiting = rows.len();
+                        let (mut waiting, mut bytes) = (rows.len(), size(&rows));
                         let mut pushes = vec![(rows, reply)];
-                        while waiting < GROUP {
+                        while waiting < GROUP && bytes < GROUP_BYTES {
                             match commands.try_recv() {
                                 Ok(Command::Push { rows, reply }) => {
-                                    waiting += rows.len();
+                                    (waiting, bytes) = (waiting + rows.len(), bytes + size(&rows));
                                     pushes.push((rows, reply));
                                 }
                                 Ok(other) => {
@@ -145,7 +157,8 @@ impl Writer {
     fn serve(&mut self, command: Command) {
         match command {
             Command::Purge { expired, now_us, reply } => {
-                let gone = self.on_index(|applier| applier.purge(&expired, now_us)).unwrap_or(0);
+                let registry = self.engine.registry.load_full();
+                let gone = self.on_index(|applier| applier.purge(&registry, &expired, now_us)).unwrap_or(0);
                 self.publish_rows();
                 let _ = reply.send(gone);
             }
@@ -164,12 +177,12 @@ impl Writer {
                     tracing::warn!(%error, "the journal of the feature store cannot start a new segment");
                 }
             }
-            Command::RemoveBefore(seq) => {
+            Command::RemoveBefore { seq, reply } => {
                 if let Err(error) = self.journal.remove_before(seq) {
                     tracing::warn!(%error, "old journal segments of the feature store cannot be removed");
                 }
-                self.asked = false;
                 self.publish_figures();
+                let _ = reply.send(());
             }
             Command::Handover { applier, reply } => {
                 let _ = reply.send(self.take_over(applier));
@@ -229,7 +242,8 @@ impl Writer {
     /// Brings the rows of all pushes to the disk; the number of the first.
     fn write(&mut self, pushes: &[Waiting]) -> Result<u64, FeatureError> {
         let engine = &self.engine;
-        if matches!(&**engine.state.load(), State::Restoring | State::Closed) {
+        // While the index is opened nobody knows which entries it has: a new one must come after them.
+        if matches!(&**engine.state.load(), State::Opening | State::Restoring | State::Closed) {
             return Err(FeatureError::Unavailable { reason: engine.state.load().reason() });
         }
         let not_written = |reason: String| FeatureError::NotWritten { reason };
@@ -237,7 +251,7 @@ impl Writer {
             (engine.files.free().map_err(|error| not_written(error.to_string()))?, engine.config.min_free_mb << 20);
         if free < least {
             Counters::count(&engine.counters.refused_disk_full);
-            return Err(self.disk_full(free));
+            return Err(engine.disk_full(free));
         }
         let changes: Vec<(IndexKey, Change)> = (pushes.iter().flat_map(|(rows, _)| rows))
             .map(|incoming| (incoming.key, Change::Put(incoming.bytes.clone())))
@@ -246,7 +260,7 @@ impl Writer {
             if error.is_full() {
                 // What it was measured by may lie: quotas, and blocks kept for root.
                 Counters::count(&engine.counters.refused_disk_full);
-                return self.disk_full(free);
+                return self.engine.disk_full(free);
             }
             let reason = std::error::Error::source(&error).map_or_else(String::new, |source| format!(": {source}"));
             tracing::error!(%error, reason, "the journal of the feature store cannot be written");
@@ -255,19 +269,11 @@ impl Writer {
         })?;
         Counters::count(&engine.counters.groups);
         self.publish_figures();
-        if !self.asked && self.journal.bytes() >= engine.config.snapshot_mb << 20 {
-            // At full rate it would have grown far beyond by the next look.
-            self.asked = engine.jobs.send(Job::Look).is_ok();
+        // At full rate it would have grown far beyond by the next look.
+        if engine.has_journal_grown(self.journal.bytes()) && !engine.snapshot_asked.swap(true, Relaxed) {
+            let _ = engine.jobs.send(Job::Look);
         }
         Ok(*written.start())
-    }
-
-    fn disk_full(&self, free: u64) -> FeatureError {
-        FeatureError::DiskFull {
-            folder: self.engine.files.folder().display().to_string(),
-            free_mb: free >> 20,
-            kept_mb: self.engine.config.min_free_mb,
-        }
     }
 
     /// Does `work` on the index, if there is one that can be used.
@@ -292,15 +298,22 @@ impl Writer {
 
     /// Brings an index up to the last entry, and puts it in the place of the one there is.
     fn take_over(&mut self, mut applier: Applier) -> Result<Option<Applier>, String> {
-        let next = self.journal.next_seq();
-        if applier.applied >= next {
+        let (next, last) = (self.journal.next_seq(), applier.applied.max(applier.content.highest));
+        if last >= next {
             // What comes now must be newer than what the index has.
-            self.journal.skip_to(applier.applied + 1).map_err(|error| error.to_string())?;
-            let reason = format!("it ends before entry {next}, and the index has entries up to {}", applier.applied);
+            self.journal.skip_to(last + 1).map_err(|error| error.to_string())?;
+            self.publish_figures();
+            let reason = format!("it ends before entry {next}, and the index has entries up to {last}");
             self.engine.alarm("the journal of the feature store lacks its end; a snapshot takes its place", &reason);
             let _ = self.engine.jobs.send(Job::Snapshot { reply: oneshot::channel().0 });
         }
-        super::recovery::replay(&self.engine, applier.applied + 1, self.journal.next_seq(), &mut applier)?;
+        let (from, to, had) = (applier.applied + 1, self.journal.next_seq(), last);
+        let lost = super::recovery::replay(&self.engine, from, to, had, &mut applier).map_err(String::from)?;
+        if let (Some(lost), Some(_)) = (lost.first(), &self.applier) {
+            // The index that there is has them.
+            return Err(lost.clone());
+        }
+        super::recovery::tell(&self.engine, &lost);
         let state = Arc::new(State::Ready(applier.index.clone()));
         let old = self.applier.replace(applier);
         match &mut self.before_restore {
@@ -328,7 +341,6 @@ impl Writer {
     }
 
     fn publish_figures(&self) {
-        use std::sync::atomic::Ordering::Relaxed;
         self.engine.counters.journal_bytes.store(self.journal.bytes(), Relaxed);
         self.engine.counters.journal_next_seq.store(self.journal.next_seq(), Relaxed);
     }

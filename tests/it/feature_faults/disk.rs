@@ -134,7 +134,8 @@ impl Disk {
 
     fn call(&mut self, record: &[u8]) {
         let (kind, path, other) = (number(record, 0, 4), number(record, 4, 4), number(record, 8, 4));
-        let (truncates, inode, offset) = (number(record, 12, 4) == 1, number(record, 16, 8) as u64, number(record, 24, 8));
+        let (truncates, inode, offset) =
+            (number(record, 12, 4) == 1, number(record, 16, 8) as u64, number(record, 24, 8));
         let (path, rest) = record[RECORD..].split_at(path);
         let (other, data) = rest.split_at(other);
         let name = |bytes: &[u8]| PathBuf::from(String::from_utf8(bytes.to_vec()).unwrap());

@@ -33,7 +33,8 @@ fn goes_on(daemon: &TestDaemon, desk: &Desk<'_>, least: Duration) {
         let findings = findings.unwrap_or_else(|reason| panic!("reads end: {reason}"));
         assert!(findings.lost.is_empty() && findings.wrong.is_empty(), "{findings:#?}");
         let input = |name: &str| json!({"name": name, "shape": [4], "datatype": "FP32", "data": [1.0, 2.0, 3.0, 4.0]});
-        let answer = client.post_json("/v2/models/add_sub/infer", &json!({"inputs": [input("INPUT0"), input("INPUT1")]}));
+        let answer =
+            client.post_json("/v2/models/add_sub/infer", &json!({"inputs": [input("INPUT0"), input("INPUT1")]}));
         assert_eq!(answer.status, 200, "{answer:?}");
         if Instant::now() > until {
             return;
@@ -154,7 +155,9 @@ impl Tmpfs {
     fn mount(store: &PathBuf) -> Self {
         std::fs::create_dir(store).unwrap();
         let mut holder = Command::new("unshare");
-        holder.args(["-Urm", "sh", "-c", "mount -t tmpfs -o size=64m none \"$0\" && echo mounted && exec cat"]).arg(store);
+        holder
+            .args(["-Urm", "sh", "-c", "mount -t tmpfs -o size=64m none \"$0\" && echo mounted && exec cat"])
+            .arg(store);
         let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare, of util-linux");
         let mut line = String::new();
         BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();

@@ -133,7 +133,9 @@ impl Report {
             format!("{}/{}", at(rounds / 2), at(rounds.saturating_sub(1)))
         };
         let (recovery, start) = (ms(|report| &mut report.recoveries), ms(|report| &mut report.starts));
-        println!("| faults | rounds | pushes acknowledged | recovery ms p50/max | start ms p50/max | disk MB max | snapshots | rebuilds |");
+        println!(
+            "| faults | rounds | pushes acknowledged | recovery ms p50/max | start ms p50/max | disk MB max | snapshots | rebuilds |"
+        );
         println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
         let largest = self.sizes.iter().max().copied().unwrap_or(0) as f64 / 1e6;
         println!(
