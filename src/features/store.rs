@@ -7,6 +7,7 @@
 //! snapshot and journal, never to "not found".
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -47,6 +48,12 @@ pub enum IndexError {
         /// sled's words, or what was found.
         reason: String,
     },
+    /// There is no room. sled takes no write from then on, and the index has to be built anew.
+    #[error("the index cannot be written, as the disk was full: {reason}")]
+    Full {
+        /// The system's words.
+        reason: String,
+    },
     /// The system refused.
     #[error("the index cannot be read or written: {reason}")]
     Io {
@@ -65,6 +72,9 @@ impl IndexError {
 impl From<sled::Error> for IndexError {
     fn from(error: sled::Error) -> Self {
         match error {
+            sled::Error::Io(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+                Self::Full { reason: error.to_string() }
+            }
             sled::Error::Io(error) => Self::Io { reason: error.to_string() },
             error => Self::damaged(error),
         }

@@ -230,8 +230,12 @@ impl Upkeep {
         Ok(())
     }
 
-    /// Removes rows whose ttl has passed long enough.
+    /// Removes rows whose ttl has passed long enough. Not on a full disk: a removal is a write, and sled does not survive
+    /// one that fails.
     fn sweep(&self) {
+        if self.engine.files.free().is_ok_and(|free| free < self.engine.config.min_free_mb << 20) {
+            return;
+        }
         while let Some(index) = self.live() {
             let now_us = clock::unix_micros();
             let expired = match index.expired(now_us, SWEPT) {
