@@ -36,6 +36,8 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
                 tracing::info!(generation, "an index that was not built to its end is removed");
                 let _ = engine.files.remove_index(generation);
             }
+            // It is as good as it was, once there is room to open it.
+            Err(Unusable::Damaged(error @ IndexError::Full { .. })) => return Err(error.to_string()),
             Err(Unusable::Damaged(error)) => {
                 engine
                     .alarm("the feature index is set aside and rebuilt from snapshot and journal", &error.to_string());

@@ -263,7 +263,9 @@ impl Books {
                 findings.lost.push(format!("{place}: {count} events, after {} were acknowledged", known.count));
             } else if !is_sum_of(usize::try_from(count - known.count).unwrap(), sum - known.sum, &open) {
                 let Cell { count: had, sum: added, .. } = known;
-                findings.wrong.push(format!("{place}: {count} events make {sum}; {had} made {added}, open are {open:?}"));
+                findings
+                    .wrong
+                    .push(format!("{place}: {count} events make {sum}; {had} made {added}, open are {open:?}"));
             }
         }
         cell

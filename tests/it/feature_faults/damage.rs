@@ -41,9 +41,11 @@ impl Store {
         let desk = Desk::new(Books::new(3000), None);
         let mut client = daemon.client();
         let folder = daemon.root.folder.path().join("features");
-        let has_snapshot = || fs::read_dir(&folder).unwrap().any(|entry| {
-            entry.unwrap().path().extension().is_some_and(|extension| extension == "ledge")
-        });
+        let has_snapshot = || {
+            fs::read_dir(&folder)
+                .unwrap()
+                .any(|entry| entry.unwrap().path().extension().is_some_and(|extension| extension == "ledge"))
+        };
         while !has_snapshot() {
             assert_eq!(desk.push(&mut client, random, false).unwrap(), 200);
         }
@@ -76,7 +78,11 @@ impl Store {
         let mut found = Vec::new();
         walk(&self.kept, &mut found);
         let named = |path: PathBuf| (path.strip_prefix(&self.kept).unwrap().display().to_string(), path);
-        found.into_iter().map(named).filter(|(name, path)| name != "lock" && path.metadata().unwrap().len() > 0).collect()
+        found
+            .into_iter()
+            .map(named)
+            .filter(|(name, path)| name != "lock" && path.metadata().unwrap().len() > 0)
+            .collect()
     }
 
     /// Damages one file, starts the daemon on it, and reads everything; what was lost.
@@ -133,7 +139,8 @@ fn check_until(books: &Books, daemon: &TestDaemon, end: u64) -> Findings {
 fn wait_for_flush(store: &Path) {
     let now = std::time::SystemTime::now();
     let written = || {
-        let database = fs::read_dir(store).unwrap().map(|entry| entry.unwrap().path().join("db")).find(|path| path.is_file());
+        let database =
+            fs::read_dir(store).unwrap().map(|entry| entry.unwrap().path().join("db")).find(|path| path.is_file());
         database.unwrap().metadata().unwrap().modified().unwrap()
     };
     while written() < now && now.elapsed().unwrap() < Duration::from_secs(1) {

@@ -37,8 +37,13 @@ fn rounds(rounds: usize, test: &str) -> (Report, Books) {
         books.settle(u64::MAX);
         // Recovery is killed as well, up to three times in a row.
         for _ in 0..random.below(4) {
-            let mut child =
-                root.command(&["serve"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            let mut child = root
+                .command(&["serve"])
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
             std::thread::sleep(Duration::from_micros(random.next() % 120_000));
             child.kill().unwrap();
             child.wait().unwrap();

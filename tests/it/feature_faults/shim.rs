@@ -16,7 +16,10 @@ impl Shim {
         let folder = tempfile::tempdir().unwrap();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/power_cut/shim.c");
         let mut compiler = Command::new("cc");
-        compiler.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]).arg(folder.path().join("shim.so")).arg(source);
+        compiler
+            .args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"])
+            .arg(folder.path().join("shim.so"))
+            .arg(source);
         let done = compiler.output().expect("a C compiler, cc, which building Ledge needs as well");
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         Self { folder }

@@ -107,6 +107,10 @@ pub struct Report {
     pub rebuilds: usize,
     pub snapshots: usize,
     pub sizes: Vec<u64>,
+    /// Files that power cuts left other than they were.
+    pub torn: usize,
+    /// Whether something was lost.
+    pub lost: bool,
 }
 
 impl Report {
@@ -133,12 +137,14 @@ impl Report {
             format!("{}/{}", at(rounds / 2), at(rounds.saturating_sub(1)))
         };
         let (recovery, start) = (ms(|report| &mut report.recoveries), ms(|report| &mut report.starts));
-        println!("| faults | rounds | pushes acknowledged | recovery ms p50/max | start ms p50/max | disk MB max | snapshots | rebuilds |");
-        println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
+        println!(
+            "| faults | rounds | pushes acknowledged | recovery ms p50/max | start ms p50/max | disk MB max | snapshots | torn files | rebuilds |"
+        );
+        println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
         let largest = self.sizes.iter().max().copied().unwrap_or(0) as f64 / 1e6;
         println!(
-            "| {name} | {rounds} | {} | {recovery} | {start} | {largest:.1} | {} | {} |",
-            books.total, self.snapshots, self.rebuilds
+            "| {name} | {rounds} | {} | {recovery} | {start} | {largest:.1} | {} | {} | {} |",
+            books.total, self.snapshots, self.torn, self.rebuilds
         );
     }
 }
