@@ -32,15 +32,15 @@ fn rounds(rounds: usize, lies: bool, test: &str) -> (Report, Books) {
                 return (report, books);
             }
         }
-        let desk = Desk::new(books, Some(&log));
+        let writers = Desk::new(books, Some(&log));
         let (acknowledged, daemon) = (1 + random.below(300), started.daemon);
         root = std::thread::scope(|scope| {
-            desk.write(scope, daemon.address, &mut random);
-            desk.wait(acknowledged, Duration::from_mins(1));
+            writers.write(scope, daemon.address, &mut random);
+            writers.wait(acknowledged, Duration::from_mins(1));
             report.read(&daemon.log());
             daemon.kill()
         });
-        books = desk.books.into_inner().unwrap();
+        books = writers.books.into_inner().unwrap();
         // The power goes when the process does, or after any call before, one that recovery made included.
         let log_read = Log::read(&log);
         let calls = if random.one_in(2) { log_read.calls() } else { random.below(log_read.calls() + 1) };

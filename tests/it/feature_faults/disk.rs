@@ -228,11 +228,17 @@ impl Naming {
                     names.insert(path.clone(), *entry);
                 }
             }
-            Self::Remove(path) => below(names, path).iter().for_each(|path| _ = names.remove(path)),
+            Self::Remove(path) => {
+                for path in below(names, path) {
+                    names.remove(&path);
+                }
+            }
             Self::Rename(from, to) => {
                 let moved = below(names, from);
                 if !moved.is_empty() {
-                    below(names, to).iter().for_each(|path| _ = names.remove(path));
+                    for path in below(names, to) {
+                        names.remove(&path);
+                    }
                 }
                 for path in moved {
                     let entry = names.remove(&path).unwrap();

@@ -17,7 +17,7 @@ use super::writers::{Desk, check, start};
 use crate::daemon::{TestDaemon, TestRoot};
 
 /// Somebody else who takes the room.
-trait Room {
+trait Space {
     fn fill(&self);
     fn empty(&self);
 
@@ -48,14 +48,14 @@ fn goes_on(daemon: &TestDaemon, desk: &Desk<'_>, least: Duration) {
 }
 
 /// Fills the disk under writes, kills the daemon meanwhile if asked to, and makes room again.
-fn full_and_back(root: TestRoot, room: &dyn Room, kills: bool, random: &mut Random) {
+fn full_and_back(root: TestRoot, space: &dyn Space, kills: bool, random: &mut Random) {
     let mut daemon = root.start();
     let desk = Desk::new(Books::new(500), None);
     let mut client = daemon.client();
     for _ in 0..30 {
         assert_eq!(desk.push(&mut client, random, false).unwrap(), 200);
     }
-    room.fill();
+    space.fill();
     let refused = (0..5_000).any(|_| desk.push(&mut client, random, false).unwrap() == 507);
     assert!(refused, "five thousand pushes found room on a full disk");
     let answer = loop {
@@ -74,19 +74,19 @@ fn full_and_back(root: TestRoot, room: &dyn Room, kills: bool, random: &mut Rand
     if kills {
         let root = daemon.kill();
         daemon = root.start();
-        if room.lets_start() {
+        if space.lets_start() {
             goes_on(&daemon, &desk, Duration::from_secs(1));
-            room.empty();
+            space.empty();
         } else {
-            room.empty();
+            space.empty();
             daemon.wait_for_log("the feature store is ready");
         }
     } else {
-        room.empty();
+        space.empty();
     }
     let mut client = daemon.client();
     assert_eq!(desk.push(&mut client, random, false).unwrap(), 200);
-    if !kills && !room.lets_start() {
+    if !kills && !space.lets_start() {
         // The index met the full disk: with the first push it is built anew.
         daemon.wait_for_log("the feature index cannot be used; it is rebuilt from snapshot and journal");
         daemon.wait_for_log("the feature store is ready");
@@ -111,7 +111,7 @@ impl Budget {
     }
 }
 
-impl Room for Budget {
+impl Space for Budget {
     fn fill(&self) {
         self.set(50_123);
     }
@@ -141,7 +141,7 @@ struct Neighbour {
     megabytes: u64,
 }
 
-impl Room for Neighbour {
+impl Space for Neighbour {
     fn fill(&self) {
         let file = File::create(&self.file).unwrap();
         rustix::fs::fallocate(file, FallocateFlags::empty(), 0, self.megabytes << 20)
@@ -196,7 +196,7 @@ impl Drop for Tmpfs {
     }
 }
 
-impl Room for Tmpfs {
+impl Space for Tmpfs {
     fn fill(&self) {
         let mut file = File::create(self.folder.join("neighbour")).unwrap();
         for size in [1 << 20, 4096, 1] {
