@@ -257,7 +257,7 @@ impl FeatureStore {
     /// A backup of now, or of the rows of one view: every push acknowledged before this was called is in it.
     pub async fn backup(&self, view: Option<&str>, principal: &Principal) -> Result<Pieces, FeatureError> {
         let engine = self.engine()?;
-        let view = view.map(|name| engine.registry.load().view(name).map(|view| view.clone())).transpose()?;
+        let view = view.map(|name| engine.registry.load().view(name).cloned()).transpose()?;
         let closed = |_| FeatureError::Unavailable { reason: State::Closed.reason() };
         let permit = engine.backups.clone().acquire_owned().await.map_err(closed)?;
         let pieces = engine::backup::start(engine, view.as_ref().map(|view| view.id), permit).await?;

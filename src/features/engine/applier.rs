@@ -157,7 +157,7 @@ impl Applier {
                     changes.remove(key, header.purge_us);
                     gone += 1;
                 } else {
-                    let record = Record::decode(key, &stored).map_err(|error| damaged(&error))?;
+                    let record = Record::decode(key, &stored).map_err(damaged)?;
                     let bytes = Record { purge_us, ..record }.encode(key);
                     self.content.add(key, &bytes);
                     changes.put(key, &bytes, purge_us, None);
@@ -241,9 +241,9 @@ fn undeclared(old: Option<&Record>, row: &Row, seq: u64) -> (Option<Record>, Mer
 }
 
 fn verified(key: &IndexKey, bytes: &[u8]) -> Result<record::Header, IndexError> {
-    record::verify(key, bytes).map_err(|error| damaged(&error))
+    record::verify(key, bytes).map_err(damaged)
 }
 
-fn damaged(error: &record::Damaged) -> IndexError {
+fn damaged(error: record::Damaged) -> IndexError {
     IndexError::damaged(format!("of a record, {error}"))
 }

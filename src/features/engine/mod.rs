@@ -130,7 +130,12 @@ impl Engine {
         let rebuilding = Arc::new(State::Rebuilding { reason: error.to_string() });
         let before = self.state.compare_and_swap(&*current, rebuilding);
         if Arc::ptr_eq(&before, &current) {
-            self.alarm("the feature index cannot be used; it is rebuilt from snapshot and journal", &error.to_string());
+            let what = "the feature index cannot be used; it is rebuilt from snapshot and journal";
+            match error {
+                // Nothing is damaged.
+                IndexError::Io { reason } => tracing::error!(reason, "{what}"),
+                error @ IndexError::Damaged { .. } => self.alarm(what, &error.to_string()),
+            }
             // The upkeep thread is gone at the end only.
             let damaged = matches!(error, IndexError::Damaged { .. });
             let _ = self.jobs.send(Job::Rebuild { index: index.clone(), damaged });

@@ -117,8 +117,8 @@ fn checked(engine: &Engine, index: Arc<Index>, clean: Option<Clean>) -> Result<A
     let mut applier = Applier::new(index, content, last, engine.keep_us());
     match clean {
         Some(clean) if clean.tally == applier.content.tally && clean.applied == last => {
-            let lost = replay(engine, last + 1, engine.journal_end(), last, &mut applier);
-            tell(engine, &lost?);
+            let gaps = replay(engine, last + 1, engine.journal_end(), last, &mut applier);
+            tell(engine, &gaps?);
         }
         Some(clean) => {
             let (had, has) = (clean.tally.records, applier.content.tally.records);
@@ -139,8 +139,8 @@ fn checked(engine: &Engine, index: Arc<Index>, clean: Option<Clean>) -> Result<A
                 Err(LoadError::System(reason)) => return Err(Unusable::System(reason)),
             };
             // What sled says it has proves nothing here.
-            let lost = replay(engine, from, engine.journal_end(), 0, &mut applier)?;
-            tell(engine, &lost);
+            let gaps = replay(engine, from, engine.journal_end(), 0, &mut applier)?;
+            tell(engine, &gaps);
         }
     }
     Ok(applier)

@@ -308,12 +308,12 @@ impl Writer {
             let _ = self.engine.jobs.send(Job::Snapshot { reply: oneshot::channel().0 });
         }
         let (from, to, had) = (applier.applied + 1, self.journal.next_seq(), last);
-        let lost = super::recovery::replay(&self.engine, from, to, had, &mut applier).map_err(String::from)?;
-        if let (Some(lost), Some(_)) = (lost.first(), &self.applier) {
+        let gaps = super::recovery::replay(&self.engine, from, to, had, &mut applier).map_err(String::from)?;
+        if let (Some(lost), Some(_)) = (gaps.first(), &self.applier) {
             // The index that there is has them.
             return Err(lost.clone());
         }
-        super::recovery::tell(&self.engine, &lost);
+        super::recovery::tell(&self.engine, &gaps);
         let state = Arc::new(State::Ready(applier.index.clone()));
         let old = self.applier.replace(applier);
         match &mut self.before_restore {

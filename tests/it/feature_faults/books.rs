@@ -254,7 +254,7 @@ impl Books {
         }
         let mut cell = Cell { latest, ..known };
         if view == "counted" {
-            let [count, sum, last] = [3, 4, 5].map(|at| column(at).1.as_f64().unwrap_or(-1.0) as i64);
+            let [count, sum, last] = [3, 4, 5].map(|at| whole(column(at).1));
             (cell.count, cell.sum) = (count, sum);
             if last != latest {
                 findings.wrong.push(format!("{place}: the last is {last}, and the newest row {latest}"));
@@ -281,6 +281,11 @@ impl Books {
             }
         }
     }
+}
+
+/// A whole number, which a sum is in the form of a double.
+fn whole(value: &Value) -> i64 {
+    value.as_i64().or_else(|| value.to_string().strip_suffix(".0")?.parse().ok()).unwrap_or(-1)
 }
 
 /// Whether exactly `count` of the numbers add up to `sum`.

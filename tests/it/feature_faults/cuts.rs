@@ -6,10 +6,11 @@ use super::books::{Books, VIEWS};
 use super::disk::{Disk, Log};
 use super::seed::Random;
 use super::shim::Shim;
-use super::writers::{Desk, Report, check, start};
+use super::writers::{Desk, Report, start};
 use crate::daemon::TestRoot;
 
-fn rounds(rounds: usize, test: &str) -> (Report, Books) {
+/// `lies`: the disk forgets what was fsynced of the journal, too; ends with the first loss.
+fn rounds(rounds: usize, lies: bool, test: &str) -> (Report, Books) {
     let (mut random, shim) = (Random::new(test), Shim::build());
     let root = TestRoot::new().views(VIEWS).set("features.snapshot_mb=1").set("log.level=\"info\"");
     let store = root.folder.path().canonicalize().unwrap().join("features");
@@ -19,27 +20,33 @@ fn rounds(rounds: usize, test: &str) -> (Report, Books) {
     for round in 0..=rounds {
         let log = shim.file(&format!("log-{round}"));
         let mut disk = Disk::of(&store);
+        disk.lies = lies;
         let started = start(root.variable("FAULT_LOG", &log));
         if round > 0 {
             println!("round {round}: recovered in {:?}", started.recovery);
             report.add(&started, &store);
-            check(&started.daemon, &mut books);
+            let findings = books.check(&mut started.daemon.client()).unwrap().unwrap();
+            if !(findings.lost.is_empty() && findings.wrong.is_empty()) {
+                assert!(lies, "{findings:#?}\n{}", started.daemon.log());
+                report.lost = true;
+                return (report, books);
+            }
         }
-        let desk = Desk::new(books, Some(&log));
+        let writers = Desk::new(books, Some(&log));
         let (acknowledged, daemon) = (1 + random.below(300), started.daemon);
         root = std::thread::scope(|scope| {
-            desk.write(scope, daemon.address, &mut random);
-            desk.wait(acknowledged, Duration::from_mins(1));
+            writers.write(scope, daemon.address, &mut random);
+            writers.wait(acknowledged, Duration::from_mins(1));
             report.read(&daemon.log());
             daemon.kill()
         });
-        books = desk.books.into_inner().unwrap();
+        books = writers.books.into_inner().unwrap();
         // The power goes when the process does, or after any call before, one that recovery made included.
         let log_read = Log::read(&log);
         let calls = if random.one_in(2) { log_read.calls() } else { random.below(log_read.calls() + 1) };
         books.settle(log_read.length(calls));
         disk.run(&log_read, calls);
-        disk.cut_power(&mut random);
+        report.torn += disk.cut_power(&mut random);
         std::fs::remove_file(&log).unwrap();
     }
     (report, books)
@@ -47,13 +54,19 @@ fn rounds(rounds: usize, test: &str) -> (Report, Books) {
 
 #[test]
 fn what_was_acknowledged_survives_power_cuts() {
-    let (report, _) = rounds(8, "power cuts");
-    assert_eq!(report.recoveries.len(), 8);
+    let (report, _) = rounds(8, false, "power cuts");
+    assert!(report.recoveries.len() == 8 && report.torn > 0, "{} files came out torn", report.torn);
+}
+
+#[test]
+fn a_disk_that_forgets_what_was_fsynced_is_found_out() {
+    let (report, _) = rounds(20, true, "a disk that lies");
+    assert!(report.lost, "these tests would not notice a loss");
 }
 
 #[test]
 #[ignore = "200 rounds: make soak"]
 fn what_was_acknowledged_survives_200_power_cuts() {
-    let (mut report, books) = rounds(200, "power cuts");
+    let (mut report, books) = rounds(200, false, "power cuts");
     report.print("power cuts", &books);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::books::{Books, Findings, VIEWS};
 use super::seed::Random;
@@ -137,13 +137,13 @@ fn check_until(books: &Books, daemon: &TestDaemon, end: u64) -> Findings {
 
 /// Until the index has on its disk what it has in memory: it writes five times a second, if there is anything.
 fn wait_for_flush(store: &Path) {
-    let now = std::time::SystemTime::now();
+    let (began, now) = (Instant::now(), std::time::UNIX_EPOCH.elapsed().unwrap());
     let written = || {
         let database =
             fs::read_dir(store).unwrap().map(|entry| entry.unwrap().path().join("db")).find(|path| path.is_file());
         database.unwrap().metadata().unwrap().modified().unwrap()
     };
-    while written() < now && now.elapsed().unwrap() < Duration::from_secs(1) {
+    while written() < std::time::UNIX_EPOCH + now && began.elapsed() < Duration::from_secs(1) {
         std::thread::yield_now();
     }
 }
@@ -166,7 +166,9 @@ fn damage(each: usize, test: &str) {
         }
     }
     println!("| damaged | places | with a loss |\n| --- | --- | --- |\n| one file | {tried} | {} |", lost.len());
-    lost.iter().for_each(|place| println!("{place}"));
+    for place in lost {
+        println!("{place}");
+    }
 }
 
 #[test]

@@ -51,6 +51,10 @@ pub struct Disk {
     seen: Names,
     synced: Names,
     since: Vec<Naming>,
+    /// Whether what is fsynced of the journal is forgotten as well.
+    pub lies: bool,
+    /// Files that came out other than they were.
+    torn: usize,
 }
 
 /// The record of the shim, cut into calls.
@@ -103,6 +107,8 @@ impl Disk {
             seen: Names::from([(folder.to_owned(), Entry::Folder)]),
             synced: Names::new(),
             since: Vec::new(),
+            lies: false,
+            torn: 0,
         };
         disk.read(folder);
         disk.synced = disk.seen.clone();
@@ -152,6 +158,7 @@ impl Disk {
             }
             2 => self.node(inode).since.push(Change::Write { offset, data: data.to_vec() }),
             3 => self.node(inode).since.push(Change::Length(offset)),
+            4 if self.lies && path.starts_with(self.folder.join("journal")) => {}
             4 => self.node(inode).sync(),
             5 => self.sync_names(&path),
             6 => self.name(Naming::Rename(path, other)),
@@ -181,8 +188,8 @@ impl Disk {
         }
     }
 
-    /// Puts what survives in the place of what is in the folder.
-    pub fn cut_power(mut self, random: &mut Random) {
+    /// Puts what survives in the place of what is in the folder; how many files are not as they were.
+    pub fn cut_power(mut self, random: &mut Random) -> usize {
         let counts = random.below(self.since.len() + 1);
         self.since.truncate(counts);
         self.since.iter().for_each(|naming| naming.apply(&mut self.synced));
@@ -191,9 +198,14 @@ impl Disk {
         for (path, entry) in &self.synced {
             match entry {
                 Entry::Folder => std::fs::create_dir_all(path).unwrap(),
-                Entry::File(node) => crate::daemon::write(path, &self.nodes[*node].survives(random)),
+                Entry::File(node) => {
+                    let survivor = self.nodes[*node].survives(random);
+                    self.torn += usize::from(survivor != self.nodes[*node].current());
+                    crate::daemon::write(path, &survivor);
+                }
             }
         }
+        self.torn
     }
 }
 
@@ -216,11 +228,17 @@ impl Naming {
                     names.insert(path.clone(), *entry);
                 }
             }
-            Self::Remove(path) => below(names, path).iter().for_each(|path| _ = names.remove(path)),
+            Self::Remove(path) => {
+                for path in below(names, path) {
+                    names.remove(&path);
+                }
+            }
             Self::Rename(from, to) => {
                 let moved = below(names, from);
                 if !moved.is_empty() {
-                    below(names, to).iter().for_each(|path| _ = names.remove(path));
+                    for path in below(names, to) {
+                        names.remove(&path);
+                    }
                 }
                 for path in moved {
                     let entry = names.remove(&path).unwrap();
@@ -258,6 +276,12 @@ impl Node {
         for change in std::mem::take(&mut self.since) {
             change.apply(&mut self.synced);
         }
+    }
+
+    fn current(&self) -> Vec<u8> {
+        let mut current = self.synced.clone();
+        self.since.iter().for_each(|change| change.apply(&mut current));
+        current
     }
 
     fn survives(&self, random: &mut Random) -> Vec<u8> {

@@ -18,7 +18,7 @@ fn rounds(rounds: usize, test: &str) -> (Report, Books) {
         let desk = Desk::new(books, None);
         let (acknowledged, limit) = (1 + random.below(400), Duration::from_millis(1 + random.next() % 800));
         // Some by what was acknowledged, some by time.
-        let limit = if random.one_in(4) { limit } else { Duration::from_secs(60) };
+        let limit = if random.one_in(4) { limit } else { Duration::from_mins(1) };
         // One in eight is told to end in order, and is answered to by writers to the last.
         let in_order = random.one_in(8);
         let (daemon, random) = (started.daemon, &mut random);

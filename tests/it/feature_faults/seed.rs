@@ -29,12 +29,13 @@ impl Random {
     }
 
     /// Below `bound`.
-    pub fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next() % bound as u64).unwrap()
+    pub fn below<N: TryFrom<u64> + TryInto<u64>>(&mut self, bound: N) -> N {
+        let bound = bound.try_into().ok().filter(|bound| *bound > 0).expect("a bound above 0");
+        N::try_from(self.next() % bound).ok().unwrap()
     }
 
     /// Whether this is one of so many.
-    pub fn one_in(&mut self, many: usize) -> bool {
+    pub fn one_in(&mut self, many: u64) -> bool {
         self.below(many) == 0
     }
 }

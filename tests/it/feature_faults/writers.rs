@@ -40,12 +40,12 @@ impl<'p> Desk<'p> {
     /// Pushes once; the status.
     pub fn push(&self, client: &mut Client, random: &mut Random, direct: bool) -> std::io::Result<u16> {
         // Neighbours, so that the threads meet at the same entities; each entity once in a push.
-        let (first, rows) = (random.below(ENTITIES as usize) as i64, 1 + random.below(6) as i64);
+        let (first, rows) = (random.below(ENTITIES), 1 + random.below(6));
         let entities = (first..first + rows).map(|entity| entity % ENTITIES).collect();
         let (number, path, body) = self.books.lock().unwrap().next(Sent { entities, direct });
         let answer = client.try_post_json(path, &body)?;
         // Whatever it took to acknowledge is in the log by now.
-        let mark = self.log.map_or(number as u64, |log| std::fs::metadata(log).unwrap().len());
+        let mark = self.log.map_or(number.unsigned_abs(), |log| std::fs::metadata(log).unwrap().len());
         let mut books = self.books.lock().unwrap();
         match answer.status {
             200 => {
@@ -107,6 +107,10 @@ pub struct Report {
     pub rebuilds: usize,
     pub snapshots: usize,
     pub sizes: Vec<u64>,
+    /// Files that power cuts left other than they were.
+    pub torn: usize,
+    /// Whether something was lost.
+    pub lost: bool,
 }
 
 impl Report {
@@ -134,13 +138,13 @@ impl Report {
         };
         let (recovery, start) = (ms(|report| &mut report.recoveries), ms(|report| &mut report.starts));
         println!(
-            "| faults | rounds | pushes acknowledged | recovery ms p50/max | start ms p50/max | disk MB max | snapshots | rebuilds |"
+            "| faults | rounds | pushes acknowledged | recovery ms p50/max | start ms p50/max | disk MiB max | snapshots | torn files | rebuilds |"
         );
-        println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
-        let largest = self.sizes.iter().max().copied().unwrap_or(0) as f64 / 1e6;
+        println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+        let largest = self.sizes.iter().max().map_or(0, |bytes| bytes >> 20);
         println!(
-            "| {name} | {rounds} | {} | {recovery} | {start} | {largest:.1} | {} | {} |",
-            books.total, self.snapshots, self.rebuilds
+            "| {name} | {rounds} | {} | {recovery} | {start} | {largest} | {} | {} | {} |",
+            books.total, self.snapshots, self.torn, self.rebuilds
         );
     }
 }
