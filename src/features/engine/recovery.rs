@@ -281,7 +281,7 @@ pub fn replay(engine: &Engine, from: u64, to: u64, applier: &mut Applier) -> Res
                     let row = Row::decode(&bytes).map_err(|error| IndexError::damaged(format!("of a row, {error}")))?;
                     // Not the key that it had: the hash key may be another one by now.
                     let key = engine.hash_key.of_row(view, &row);
-                    Pending { seq: entry.seq, key, action: Action::of_row(&registry, view, row) }
+                    Pending { seq: entry.seq, key, action: Action::of_row(&registry, view, row, bytes) }
                 }
             };
             batch.push(pending);

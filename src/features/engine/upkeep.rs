@@ -367,6 +367,8 @@ impl Upkeep {
 
     fn compact(&mut self) -> Result<(u64, u64), FeatureError> {
         let unavailable = |reason: String| FeatureError::Unavailable { reason };
+        // What expired need not be written again.
+        self.sweep();
         let (index, from, _) = self.mark(false).ok_or_else(|| unavailable(self.engine.state.load().reason()))?;
         let before = Files::size(index.folder());
         let applier = recovery::compact(&self.engine, &index, from).map_err(unavailable)?;
