@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::record::{Record, Row};
+use super::record::{Header, Record, Row};
 use super::view::FeatureView;
 use super::window::{Added, Damaged, WindowState};
 
@@ -37,14 +37,15 @@ pub fn merge(
     seq: u64,
     keep_us: i64,
 ) -> Result<(Option<Record>, Merged), Damaged> {
-    if old.is_some_and(|old| old.seq >= seq) {
-        return Ok((None, Merged::Duplicate));
+    let plain = supersede(old.map(Record::header), row.event_us, seq);
+    if plain == Merged::Duplicate {
+        return Ok((None, plain));
     }
     let older = old.filter(|old| row.event_us < old.row.event_us);
     let mut windows = Vec::new();
     if view.aggregations.is_empty() {
-        if older.is_some() {
-            return Ok((None, Merged::Outdated));
+        if plain == Merged::Outdated {
+            return Ok((None, plain));
         }
     } else {
         let mut state = old.map_or_else(|| Ok(WindowState::default()), |old| WindowState::decode(&old.windows))?;
@@ -57,6 +58,16 @@ pub fn merge(
     let newest = older.map_or(row, |old| &old.row).clone();
     let purge_us = purge_us(view, newest.event_us, keep_us);
     Ok((Some(Record { seq, purge_us, row: newest, windows }), Merged::Accepted))
+}
+
+/// What comes of a row of a view without aggregates; when it is accepted, it takes the place of the record. The record's
+/// header decides: nothing else needs to be read.
+pub fn supersede(old: Option<Header>, event_us: i64, seq: u64) -> Merged {
+    match old {
+        Some(old) if old.seq >= seq => Merged::Duplicate,
+        Some(old) if event_us < old.event_us => Merged::Outdated,
+        _ => Merged::Accepted,
+    }
 }
 
 /// When a row may be removed. Its aggregates are over by then: a window that has its moment ends within twice its length.

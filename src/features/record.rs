@@ -126,18 +126,15 @@ impl Record {
     /// As index and snapshots keep it under `key`, which the checksum covers too: a record found under another key is
     /// damage.
     pub fn encode(&self, key: &IndexKey) -> Vec<u8> {
-        let seal = Seal::default();
-        let mut bytes = Vec::with_capacity(HEADER + 64 + self.row.values.len() * 8 + self.windows.len());
-        bytes.extend_from_slice(&[FORMAT, seal.cipher, 0, 0]);
-        bytes.extend_from_slice(&seal.key_id.to_le_bytes());
-        bytes.extend_from_slice(&self.seq.to_le_bytes());
-        bytes.extend_from_slice(&self.row.event_us.to_le_bytes());
-        bytes.extend_from_slice(&self.purge_us.to_le_bytes());
+        let mut bytes = self.header().begin(64 + self.row.values.len() * 8 + self.windows.len());
         self.row.encode_into(&mut bytes);
         bytes.extend_from_slice(&self.windows);
-        let sum = checksum(key, &bytes);
-        bytes.extend_from_slice(&sum.to_le_bytes());
-        bytes
+        end(key, bytes)
+    }
+
+    /// What stands before its body.
+    pub fn header(&self) -> Header {
+        Header { seq: self.seq, event_us: self.row.event_us, purge_us: self.purge_us }
     }
 
     /// Reads what [`Self::encode`] wrote under the same key.
@@ -164,6 +161,32 @@ pub struct Header {
 /// The sequence number of a record whose checksum is right.
 pub fn sequence_number(record: &[u8]) -> u64 {
     record.get(8..16).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+impl Header {
+    /// The record of a row without aggregates. `row` is what [`Row::encode`] wrote, with the same event time.
+    pub fn with_row(&self, key: &IndexKey, row: &[u8]) -> Vec<u8> {
+        let mut bytes = self.begin(row.len());
+        bytes.extend_from_slice(row);
+        end(key, bytes)
+    }
+
+    fn begin(&self, body: usize) -> Vec<u8> {
+        let seal = Seal::default();
+        let mut bytes = Vec::with_capacity(HEADER + body + CHECKSUM);
+        bytes.extend_from_slice(&[FORMAT, seal.cipher, 0, 0]);
+        bytes.extend_from_slice(&seal.key_id.to_le_bytes());
+        bytes.extend_from_slice(&self.seq.to_le_bytes());
+        bytes.extend_from_slice(&self.event_us.to_le_bytes());
+        bytes.extend_from_slice(&self.purge_us.to_le_bytes());
+        bytes
+    }
+}
+
+fn end(key: &IndexKey, mut bytes: Vec<u8>) -> Vec<u8> {
+    let sum = checksum(key, &bytes);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    bytes
 }
 
 /// Checks a record without reading its body.

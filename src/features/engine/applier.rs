@@ -3,15 +3,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::super::key::IndexKey;
-use super::super::merge::{Merged, merge, purge_us};
+use super::super::merge::{Merged, merge, purge_us, supersede};
 use super::super::record::{self, Record, Row};
 use super::super::registry::Registry;
-use super::super::store::{Changes, Index, IndexError, Tally};
+use super::super::store::{Changes, Index, IndexError, Stored, Tally, expiry_key};
 use super::super::view::{FeatureView, ViewId};
 
-/// How many rows are written in one transaction. Readers wait for a transaction: 32 rows take under a millisecond.
-pub const CHUNK: usize = 32;
+/// How many rows are merged before they are written: what they become is in memory until then.
+const CHUNK: usize = 128;
 
 /// One change that the journal has.
 #[derive(Debug, Clone)]
@@ -27,8 +29,8 @@ pub struct Pending {
 /// What a change does.
 #[derive(Debug, Clone)]
 pub enum Action {
-    /// A row comes in.
-    Put(Arc<FeatureView>, Row),
+    /// A row comes in; with it, as the journal keeps it.
+    Put(Arc<FeatureView>, Row, Bytes),
     /// The entity is removed.
     Delete,
     /// The row of a view that is declared no more: it waits until the view comes back.
@@ -36,10 +38,10 @@ pub enum Action {
 }
 
 impl Action {
-    /// The action of a row that was pushed to `view` at some time.
-    pub fn of_row(registry: &Registry, view: ViewId, row: Row) -> Self {
+    /// The action of a row that was pushed to `view` at some time, and its bytes in the journal.
+    pub fn of_row(registry: &Registry, view: ViewId, row: Row, bytes: Bytes) -> Self {
         match registry.view_by_id(view) {
-            Some(view) => Self::Put(view.clone(), row),
+            Some(view) => Self::Put(view.clone(), row, bytes),
             None => Self::PutUndeclared(row),
         }
     }
@@ -83,11 +85,17 @@ pub struct Applier {
     keep_us: i64,
 }
 
-/// An entity during one transaction.
+/// An entity during one chunk.
 struct Touched {
-    stored: Option<Vec<u8>>,
-    current: Option<Record>,
-    changed: bool,
+    stored: Option<(record::Header, Stored)>,
+    now: Now,
+}
+
+/// What has become of it.
+enum Now {
+    AsStored,
+    Changed(record::Header, Vec<u8>),
+    Gone,
 }
 
 impl Applier {
@@ -116,7 +124,7 @@ impl Applier {
 
     /// Takes records of a snapshot: those that are newer than what is there.
     pub fn upsert(&mut self, records: &[(IndexKey, Vec<u8>)]) -> Result<(), IndexError> {
-        for chunk in records.chunks(CHUNK * 4) {
+        for chunk in records.chunks(CHUNK) {
             let mut changes = Changes::default();
             for (key, bytes) in chunk {
                 let header = verified(key, bytes)?;
@@ -150,6 +158,10 @@ impl Applier {
                 changes.forget_expiry(entry);
                 let Some(stored) = self.index.get(key)? else { continue };
                 let header = verified(key, &stored)?;
+                // After a crash there may be an entry of what the record was before as well.
+                if expiry_key(header.purge_us, key).is_none_or(|own| own != **entry) {
+                    continue;
+                }
                 let until = |view: &Arc<FeatureView>| purge_us(view, header.event_us, self.keep_us);
                 let purge_us = registry.view_by_id(key.view()).map_or(header.purge_us, until);
                 self.content.subtract(key, &stored);
@@ -176,30 +188,29 @@ impl Applier {
     }
 
     fn load(&self, key: &IndexKey) -> Result<Touched, IndexError> {
-        let stored = self.index.get(key)?.map(|bytes| bytes.to_vec());
-        let current = stored.as_ref().map(|bytes| Record::decode(key, bytes)).transpose();
-        let current = current.map_err(|error| IndexError::damaged(format!("of a record, {error}")))?;
-        Ok(Touched { stored, current, changed: false })
+        let stored = match self.index.get(key)? {
+            Some(bytes) => Some((verified(key, &bytes)?, bytes)),
+            None => None,
+        };
+        Ok(Touched { stored, now: Now::AsStored })
     }
 
     fn write(&mut self, touched: HashMap<IndexKey, Touched>) -> Result<(), IndexError> {
         let mut changes = Changes::default();
         changes.applied(self.applied);
-        for (key, Touched { stored, current, changed }) in touched {
-            if !changed {
+        for (key, Touched { stored, now }) in touched {
+            if matches!(now, Now::AsStored) {
                 continue;
             }
-            let old = stored.as_ref().map(|bytes| verified(&key, bytes)).transpose()?.map(|header| header.purge_us);
-            if let Some(bytes) = &stored {
+            if let Some((_, bytes)) = &stored {
                 self.content.subtract(&key, bytes);
             }
-            match current {
-                Some(record) => {
-                    let bytes = record.encode(&key);
-                    self.content.add(&key, &bytes);
-                    changes.put(&key, &bytes, record.purge_us, old);
-                }
-                None => changes.remove(&key, old.unwrap_or(i64::MAX)),
+            let old = stored.map(|(header, _)| header.purge_us);
+            if let Now::Changed(header, bytes) = now {
+                self.content.add(&key, &bytes);
+                changes.put(&key, &bytes, header.purge_us, old);
+            } else {
+                changes.remove(&key, old.unwrap_or(i64::MAX));
             }
         }
         self.index.apply(&changes)
@@ -208,23 +219,49 @@ impl Applier {
 
 impl Touched {
     fn take(&mut self, change: &Pending, keep_us: i64) -> Result<Merged, IndexError> {
-        let (record, merged) = match &change.action {
-            Action::Put(view, row) => merge(view, self.current.as_ref(), row, change.seq, keep_us)
+        let Pending { seq, key, action } = change;
+        let (record, merged) = match action {
+            Action::Put(view, row, bytes) if view.aggregations.is_empty() => {
+                let merged = supersede(self.header(), row.event_us, *seq);
+                if merged == Merged::Accepted {
+                    let purge_us = purge_us(view, row.event_us, keep_us);
+                    let header = record::Header { seq: *seq, event_us: row.event_us, purge_us };
+                    self.now = Now::Changed(header, header.with_row(key, bytes));
+                }
+                return Ok(merged);
+            }
+            Action::Put(view, row, _) => merge(view, self.record(key)?.as_ref(), row, *seq, keep_us)
                 .map_err(|error| IndexError::damaged(format!("of a record, {error}")))?,
-            Action::PutUndeclared(row) => undeclared(self.current.as_ref(), row, change.seq),
+            Action::PutUndeclared(row) => undeclared(self.record(key)?.as_ref(), row, *seq),
             Action::Delete => {
                 // A record of a later entry is of the entity's next life.
-                let gone = self.current.as_ref().is_some_and(|current| current.seq < change.seq);
-                if gone {
-                    (self.current, self.changed) = (None, true);
+                if self.header().is_some_and(|current| current.seq < *seq) {
+                    self.now = Now::Gone;
                 }
                 return Ok(Merged::Accepted);
             }
         };
         if let Some(record) = record {
-            (self.current, self.changed) = (Some(record), true);
+            self.now = Now::Changed(record.header(), record.encode(key));
         }
         Ok(merged)
+    }
+
+    fn header(&self) -> Option<record::Header> {
+        match &self.now {
+            Now::AsStored => self.stored.as_ref().map(|(header, _)| *header),
+            Now::Changed(header, _) => Some(*header),
+            Now::Gone => None,
+        }
+    }
+
+    fn record(&self, key: &IndexKey) -> Result<Option<Record>, IndexError> {
+        let bytes: &[u8] = match (&self.now, &self.stored) {
+            (Now::AsStored, Some((_, bytes))) => bytes,
+            (Now::Changed(_, bytes), _) => bytes,
+            (Now::AsStored, None) | (Now::Gone, _) => return Ok(None),
+        };
+        Record::decode(key, bytes).map(Some).map_err(|error| IndexError::damaged(format!("of a record, {error}")))
     }
 }
 

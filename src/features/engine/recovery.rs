@@ -363,7 +363,7 @@ fn pending(engine: &Engine, registry: &Registry, entry: Entry) -> Result<Pending
     let view = entry.key.view();
     // Not the key that it had: the hash key may be another one by now.
     let key = engine.hash_key.of_row(view, &row);
-    Ok(Pending { seq, key, action: Action::of_row(registry, view, row) })
+    Ok(Pending { seq, key, action: Action::of_row(registry, view, row, bytes) })
 }
 
 /// Tells of entries that are lost.

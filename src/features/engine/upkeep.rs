@@ -257,7 +257,7 @@ impl Upkeep {
     }
 
     /// Removes rows whose ttl has passed long enough. Not while the disk is full: sled would need room for it.
-    fn sweep(&mut self) {
+    pub(super) fn sweep(&mut self) {
         if self.clock.has_jumped(Instant::now(), clock::unix_micros()) {
             tracing::warn!("the clock has jumped ahead: expired features are not removed for an hour");
             self.no_sweep_before = Instant::now() + JUMPED;

@@ -212,28 +212,33 @@ impl Writer {
         let mut replies = Vec::with_capacity(pushes.len());
         for (rows, reply) in pushes {
             replies.push((rows.len(), reply));
-            for Incoming { view, key, row, .. } in rows {
+            for Incoming { view, key, row, bytes } in rows {
                 let seq = first_seq + pending.len() as u64;
-                pending.push(Pending { seq, key, action: Action::Put(view, row) });
+                pending.push(Pending { seq, key, action: Action::Put(view, row, bytes) });
             }
         }
         // Without an index the rows are in the journal, and enter the next index from there.
         let outcomes = self.on_index(|applier| applier.apply(&pending));
         let mut outcomes = outcomes.into_iter().flatten();
         let mut rows = pending.iter();
-        for (count, reply) in replies {
-            let mut outcome = Pushed::default();
-            for pending in rows.by_ref().take(count) {
-                let merged = outcomes.next().unwrap_or(super::super::merge::Merged::Accepted);
-                outcome.count(merged);
-                if let Action::Put(view, row) = &pending.action {
-                    self.engine.counters.with_views(|views| {
+        // Counted under one lock, and told before anybody hears of it.
+        let told: Vec<_> = self.engine.counters.with_views(|views| {
+            let count = |(count, reply)| {
+                let mut outcome = Pushed::default();
+                for pending in rows.by_ref().take(count) {
+                    let merged = outcomes.next().unwrap_or(super::super::merge::Merged::Accepted);
+                    outcome.count(merged);
+                    if let Action::Put(view, row, _) = &pending.action {
                         let view = views.entry(view.id).or_default();
                         view.pushed.count(merged);
                         view.newest_us = view.newest_us.max(row.event_us);
-                    });
+                    }
                 }
-            }
+                (outcome, reply)
+            };
+            replies.into_iter().map(count).collect()
+        });
+        for (outcome, reply) in told {
             let _ = reply.send(Ok(outcome));
         }
         self.publish_rows();

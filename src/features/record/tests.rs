@@ -43,6 +43,12 @@ proptest! {
     }
 
     #[test]
+    fn a_row_becomes_the_record_that_has_it_without_being_read(record in any_record(), key in any_key()) {
+        let record = Record { windows: Vec::new(), ..record };
+        prop_assert_eq!(record.header().with_row(&key, &record.row.encode()), record.encode(&key));
+    }
+
+    #[test]
     fn a_changed_byte_of_a_record_is_noticed(record in any_record(), key in any_key(), change in 1..=255_u8) {
         let mut bytes = record.encode(&key);
         for at in 0..bytes.len() {
