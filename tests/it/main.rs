@@ -10,6 +10,7 @@ mod core;
 mod daemon;
 mod feature_admin;
 mod features;
+mod features_cli;
 mod fuzz;
 mod http;
 mod lifecycle;
