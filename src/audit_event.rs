@@ -70,6 +70,15 @@ pub enum AuditEvent {
     FeatureStoreRestored {
         /// How many records it has.
         records: u64,
+        /// Who asked for it.
+        principal: Principal,
+    },
+    /// Rows of the feature store were handed out as a backup.
+    FeatureStoreBackedUp {
+        /// The one feature view that was asked for; `None` is all of them.
+        feature_view: Option<String>,
+        /// Who asked for it.
+        principal: Principal,
     },
     /// A connection out of this box was opened.
     ConnectionOpened {

@@ -3,6 +3,8 @@
 //!
 //! Kept in two files, written one after the other: after a power cut, or with either of them damaged, the other one tells.
 
+mod translation;
+
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io;
@@ -16,6 +18,7 @@ use super::value::{ScalarType, ValueType};
 use super::view::{FeatureView, FieldId, ViewId};
 use crate::durable;
 use crate::toml_check::from_text;
+pub use translation::{StoredView, Translation};
 
 /// The two files.
 const FILES: [&str; 2] = ["catalog.json", "catalog.copy.json"];

@@ -60,7 +60,7 @@ pub fn merge(
 }
 
 /// When a row may be removed. Its aggregates are over by then: a window that has its moment ends within twice its length.
-fn purge_us(view: &FeatureView, event_us: i64, keep_us: i64) -> i64 {
+pub fn purge_us(view: &FeatureView, event_us: i64, keep_us: i64) -> i64 {
     let Some(ttl_us) = view.ttl_us() else { return i64::MAX };
     let longest = view.aggregations.iter().map(|aggregation| aggregation.time_window).max();
     let windows = longest.map_or(Duration::ZERO, |longest| longest.saturating_mul(2).saturating_add(view.lateness));

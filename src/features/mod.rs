@@ -33,12 +33,15 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
-use crate::audit_event::AuditSink;
+use crate::audit_event::{AuditEvent, AuditSink};
 use crate::clock;
+use crate::principal::Principal;
 use config::FeaturesConfig;
+pub use engine::backup::Pieces;
 use engine::files::Files;
+pub use engine::restore::Upload;
 use engine::upkeep::{Job, Upkeep};
 use engine::writer::{Command, Incoming, Writer};
 use engine::{Engine, State};
@@ -56,6 +59,9 @@ const SEGMENT_BYTES: u64 = 32 << 20;
 
 /// The most bytes of a row in a view with aggregates; they take the rest of the record.
 const MAX_ROW_BESIDE_WINDOWS: usize = 4 << 10;
+
+/// How many backups are read at a time: each keeps a thread busy, and the index that it reads open.
+const BACKUPS: usize = 2;
 
 /// How long the store may take to write what waits and to close.
 const CLOSING: Duration = Duration::from_secs(8);
@@ -219,6 +225,34 @@ impl FeatureStore {
         self.upkeep(Job::Compact { reply }, answer).await
     }
 
+    /// A backup of now, or of the rows of one view: every push acknowledged before this was called is in it.
+    pub async fn backup(&self, view: Option<&str>, principal: &Principal) -> Result<Pieces, FeatureError> {
+        let engine = self.engine()?;
+        let view = view.map(|name| engine.registry.load().view(name).map(|view| view.clone())).transpose()?;
+        let closed = |_| FeatureError::Unavailable { reason: State::Closed.reason() };
+        let permit = engine.backups.clone().acquire_owned().await.map_err(closed)?;
+        let pieces = engine::backup::start(engine, view.as_ref().map(|view| view.id), permit).await?;
+        let feature_view = view.map(|view| view.name.to_string());
+        self.shared.audit.record(AuditEvent::FeatureStoreBackedUp { feature_view, principal: principal.clone() });
+        Ok(pieces)
+    }
+
+    /// A place for a backup that is to be restored. There is one at a time.
+    pub fn upload(&self) -> Result<Upload, FeatureError> {
+        let engine = self.engine()?;
+        let busy = |_| FeatureError::Unavailable { reason: "a backup is on its way in already".into() };
+        let alone = engine.restores.clone().try_acquire_owned().map_err(busy)?;
+        Upload::new(engine.clone(), alone)
+    }
+
+    /// Puts a backup in the place of everything; how many records it has. When this returns `Ok`, reads see it and it
+    /// survives a power cut. When a backup is refused, nothing has changed.
+    pub async fn restore(&self, mut upload: Upload, principal: Principal) -> Result<u64, FeatureError> {
+        let file = upload.finish().await?;
+        let (reply, answer) = oneshot::channel();
+        self.upkeep(Job::Restore { file, principal, reply }, answer).await
+    }
+
     async fn upkeep<T>(&self, job: Job, answer: oneshot::Receiver<Result<T, FeatureError>>) -> Result<T, FeatureError> {
         let closed = || FeatureError::Unavailable { reason: State::Closed.reason() };
         self.engine()?.jobs.send(job).map_err(|_| closed())?;
@@ -238,8 +272,10 @@ impl FeatureStore {
             };
             registry.views().map(view).collect()
         });
+        let state = engine.state.load();
         Some(FeatureStatistics {
-            state: engine.state.load().as_str(),
+            state: state.as_str(),
+            reason: (!matches!(&**state, State::Ready(_))).then(|| state.reason()),
             views,
             reads: counters.reads.load(Relaxed),
             cells: counters.cells(),
@@ -304,6 +340,8 @@ impl Opened {
         let lock = files.lock().map_err(|error| told(&error))?;
         // Before the first row that has the numbers in it.
         registry.save(files.folder()).map_err(|error| told(&error))?;
+        // What a restore left that did not come to its end.
+        let _ = std::fs::remove_file(files.folder().join(engine::restore::UPLOAD));
         let (hash_key, _) = files.hash_key().map_err(|error| told(&error))?;
         let snapshots = snapshot::list(files.folder()).map_err(|error| told(&error))?;
         let least_seq = snapshots.first().map_or(1, |(replay_from, _)| *replay_from);
@@ -321,6 +359,8 @@ impl Opened {
             audit,
             commands,
             jobs,
+            backups: Arc::new(Semaphore::new(BACKUPS)),
+            restores: Arc::new(Semaphore::new(1)),
         });
         for damage in &opened.report.damage {
             engine.alarm("the journal of the feature store is damaged", &damage.to_string());

@@ -216,6 +216,12 @@ pub enum FeatureError {
         /// What must be left.
         kept_mb: u64,
     },
+    /// A backup that cannot take the place of what is there.
+    #[error("the backup cannot be restored, and nothing has changed: {reason}")]
+    Backup {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The journal could not be written; nothing of the push is there.
     #[error("the push could not be written: {reason}")]
     NotWritten {

@@ -24,7 +24,7 @@ pub use write::SnapshotWriter;
 const MAGIC: &[u8; 8] = b"LEDGESNP";
 const VERSION: u16 = 1;
 
-/// What the header has before the catalog: magic, version, cipher, nothing, key id, two numbers, the hash key's id, the
+/// What the header has before the catalog: magic, version, cipher, part, key id, two numbers, the hash key's id, the
 /// length of the catalog.
 const HEADER: usize = 8 + 2 + 2 + 4 + 8 + 8 + 8 + 4;
 /// The longest catalog.
@@ -53,6 +53,8 @@ pub struct Header {
     pub created_ms: u64,
     /// Which hash key the index keys were made with.
     pub hash_key_id: [u8; 8],
+    /// Whether it has the rows of one feature view alone: nothing to restore a store from.
+    pub partial: bool,
     /// What was declared: the views with the numbers of their fields, as JSON.
     pub catalog: String,
 }

@@ -59,6 +59,8 @@ pub struct ViewStatistics {
 pub struct FeatureStatistics {
     /// `opening`, `ready`, `rebuilding`, `restoring`, `closed`.
     pub state: &'static str,
+    /// What it does just now, in words, where reads are not answered.
+    pub reason: Option<String>,
     /// Each declared view.
     pub views: Vec<ViewStatistics>,
     /// Reads answered.
@@ -123,7 +125,20 @@ impl Counters {
     }
 }
 
+impl FeatureStatistics {
+    /// Pushes that were refused, or failed, by reason.
+    pub fn refused(&self) -> [(&'static str, u64); 3] {
+        [("disk_full", self.refused_disk_full), ("overload", self.refused_overload), ("not_written", self.not_written)]
+    }
+}
+
 impl Pushed {
+    /// Rows by what came of them.
+    pub fn outcomes(&self) -> [(&'static str, usize); 4] {
+        let Self { accepted, outdated, duplicate, too_late } = *self;
+        [("accepted", accepted), ("outdated", outdated), ("duplicate", duplicate), ("too_late", too_late)]
+    }
+
     pub(super) fn count(&mut self, merged: Merged) {
         match merged {
             Merged::Accepted => self.accepted += 1,

@@ -245,8 +245,17 @@ impl Index {
     }
 
     /// Calls `each` with every record, whose checksum is right, until it says no.
-    pub fn scan<E: From<IndexError>>(&self, mut each: impl FnMut(IndexKey, &[u8]) -> Result<(), E>) -> Result<(), E> {
-        let mut records = self.rows.iter();
+    pub fn scan<E: From<IndexError>>(&self, each: impl FnMut(IndexKey, &[u8]) -> Result<(), E>) -> Result<(), E> {
+        self.scan_prefix(&[], each)
+    }
+
+    /// As [`Self::scan`], for the records whose keys begin so.
+    pub fn scan_prefix<E: From<IndexError>>(
+        &self,
+        prefix: &[u8],
+        mut each: impl FnMut(IndexKey, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut records = self.rows.scan_prefix(prefix);
         while let Some(entry) = guard(|| Ok(records.next().transpose()?))? {
             let (key, bytes) = entry;
             let key = IndexKey::try_from(&*key).map_err(|_| IndexError::damaged("a key has the wrong length"))?;

@@ -202,6 +202,24 @@ impl WindowState {
             .filter(|value| aggregation.function != Function::Last || value.value_type() == field.value_type)
     }
 
+    /// The columns that it has values of.
+    pub fn columns(&self) -> impl Iterator<Item = FieldId> {
+        self.tracks.iter().map(|track| track.column)
+    }
+
+    /// The same in a store where the fields have other numbers. Identities are made with the numbers: they are forgotten, and
+    /// what is not newer than the newest of them is too late from then on.
+    pub fn renumber(&mut self, number: impl Fn(FieldId) -> Option<FieldId>) {
+        self.tracks.retain_mut(|track| match number(track.column) {
+            Some(column) => {
+                track.column = column;
+                true
+            }
+            None => false,
+        });
+        self.forget(i64::MAX, 0);
+    }
+
     /// Forgets the identities before `horizon_us`, and the oldest when there are more than `most`.
     fn forget(&mut self, horizon_us: i64, most: usize) {
         let late = self.identities.partition_point(|(event_us, _)| *event_us < horizon_us);

@@ -4,6 +4,7 @@
 //! Nothing is counted twice: the figures are read from their owners at each scrape, and between two scrapes nothing runs.
 
 mod egress;
+mod features;
 mod messages;
 mod models;
 mod process;
@@ -19,6 +20,7 @@ use prometheus_client::registry::Registry;
 
 use super::App;
 use super::reply::error;
+use crate::clock;
 use crate::repository::statistics::Histogram;
 
 /// Answers with the metrics.
@@ -50,6 +52,10 @@ impl Collector for Scrape {
         egress::encode(&mut encoder, &self.app.egress().statistics())?;
         if let Some(messages) = self.app.messages() {
             messages::encode(&mut encoder, &messages.snapshot())?;
+        }
+        if let Some(found) = self.app.serving().features().statistics() {
+            #[expect(clippy::cast_precision_loss, reason = "exact for 285,000 years of milliseconds")]
+            features::encode(&mut encoder, &found, clock::unix_millis() as f64 / 1e3)?;
         }
         let audit = self.app.serving().audit();
         let events = [("recorded", audit.recorded()), ("lost", audit.lost())];

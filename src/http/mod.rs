@@ -7,6 +7,7 @@ mod body;
 pub mod config;
 mod connection;
 mod features;
+mod features_admin;
 mod health;
 mod infer;
 mod metrics;
@@ -138,6 +139,11 @@ pub fn router(app: App) -> Router {
         .route("/feature-services", get(features::services))
         .route("/feature-services/{feature_service}", get(features::service))
         .route("/entities", get(features::entities))
+        .route("/features/status", get(features_admin::status))
+        .route("/features/backup", get(features_admin::backup))
+        .route("/features/restore", post(features_admin::restore))
+        .route("/features/snapshot", post(features_admin::snapshot))
+        .route("/features/compact", post(features_admin::compact))
         .route("/metrics", get(metrics::metrics))
         .route("/openapi.json", get(openapi::document))
         .fallback(unknown_route)

@@ -5,6 +5,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use crate::features::online::FeatureError;
 use crate::protocol::call::{CallError, ErrorBody};
 use crate::protocol::feast::FeastError;
 use crate::protocol::{ProtocolError, status};
@@ -91,6 +92,13 @@ impl From<ServingError> for Failure {
 impl From<CallError> for Failure {
     fn from(error: CallError) -> Self {
         Self { retry_after_s: error.retry_after_s(), ..Self::new(status_code(error.status()), error.to_string()) }
+    }
+}
+
+impl From<FeatureError> for Failure {
+    fn from(error: FeatureError) -> Self {
+        let FeastError { status, retry_after_s, .. } = FeastError::of_store(&error, "");
+        Self { retry_after_s, ..Self::new(status_code(status), error.to_string()) }
     }
 }
 

@@ -112,6 +112,7 @@ fn passes(error: &FeatureError) -> bool {
         | FeatureError::MissingColumn { .. }
         | FeatureError::Columns { .. }
         | FeatureError::Value { .. }
+        | FeatureError::Backup { .. }
         | FeatureError::TooLarge { .. } => false,
     }
 }

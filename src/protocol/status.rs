@@ -84,6 +84,7 @@ pub fn of_features(error: &FeatureError) -> u16 {
         | FeatureError::Columns { .. }
         | FeatureError::Value { .. }
         | FeatureError::TooLarge { .. } => 400,
+        FeatureError::Backup { .. } => 422,
         FeatureError::Overloaded { .. } => 429,
         FeatureError::NotWritten { .. } => 500,
         FeatureError::Disabled { .. }

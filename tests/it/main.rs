@@ -8,6 +8,7 @@ mod client;
 mod clients;
 mod core;
 mod daemon;
+mod feature_admin;
 mod feature_inference;
 mod features;
 mod fuzz;

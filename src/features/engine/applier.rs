@@ -150,6 +150,13 @@ impl Applier {
         Ok(gone)
     }
 
+    /// Writes down which entry is the last one in it: that may come from a snapshot, without an entry of its own.
+    pub fn note_applied(&self) -> Result<(), IndexError> {
+        let mut changes = Changes::default();
+        changes.applied(self.applied);
+        self.index.apply(&changes)
+    }
+
     fn load(&self, key: &IndexKey) -> Result<Touched, IndexError> {
         let stored = self.index.get(key)?.map(|bytes| bytes.to_vec());
         let current = stored.as_ref().map(|bytes| Record::decode(key, bytes)).transpose();

@@ -5,8 +5,10 @@
 //! * **Readers** read the index that [`State::Ready`] has. One that finds damage takes it away from all others at once.
 
 pub mod applier;
+pub mod backup;
 pub mod files;
 pub mod recovery;
+pub mod restore;
 pub mod upkeep;
 pub mod writer;
 
@@ -14,6 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use arc_swap::ArcSwap;
+use tokio::sync::Semaphore;
 
 use super::config::FeaturesConfig;
 use super::key::HashKey;
@@ -84,12 +87,24 @@ pub struct Engine {
     pub audit: AuditSink,
     pub commands: tokio::sync::mpsc::Sender<Command>,
     pub jobs: mpsc::Sender<Job>,
+    /// Each backup that is being read holds one.
+    pub backups: Arc<Semaphore>,
+    /// The backup that is being restored holds it.
+    pub restores: Arc<Semaphore>,
 }
 
 impl Engine {
     /// How long a row is kept after its ttl has passed, in microseconds.
     pub fn keep_us(&self) -> i64 {
         i64::try_from(self.config.keep_expired_h).unwrap_or(i64::MAX).saturating_mul(3_600_000_000)
+    }
+
+    /// The index that answers reads, if there is one just now.
+    pub fn live(&self) -> Option<Arc<Index>> {
+        match &**self.state.load() {
+            State::Ready(index) => Some(index.clone()),
+            _ => None,
+        }
     }
 
     /// The journal's next entry: what comes before it is durable.

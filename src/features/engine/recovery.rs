@@ -36,6 +36,10 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
                 tracing::info!(generation, "an index that was not built to its end is removed");
                 let _ = engine.files.remove_index(generation);
             }
+            Err(Unusable::Behind) => {
+                tracing::info!(generation, "an index from before the newest snapshot is removed");
+                let _ = engine.files.remove_index(generation);
+            }
             Err(Unusable::Damaged(error)) => {
                 engine
                     .alarm("the feature index is set aside and rebuilt from snapshot and journal", &error.to_string());
@@ -53,6 +57,8 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
 /// Why an index cannot be used.
 enum Unusable {
     Unfinished,
+    /// It lacks entries that only the newest snapshot has; or that is a backup, which takes the place of everything.
+    Behind,
     Damaged(IndexError),
     Replay(String),
 }
@@ -70,12 +76,18 @@ fn existing(engine: &Engine, generation: u64, clean: Option<Clean>) -> Result<Ap
     if !index.is_complete(engine.hash_key.id())? {
         return Err(Unusable::Unfinished);
     }
+    let applied = index.applied()?;
+    if let Some((newest, path)) = snapshot::list(engine.files.folder()).unwrap_or_default().first()
+        && applied.saturating_add(1) < *newest
+        && snapshot::verify_file(path).is_ok()
+    {
+        return Err(Unusable::Behind);
+    }
     let mut content = Content::default();
     index.scan::<IndexError>(|key, record| {
         content.add(&key, record);
         Ok(())
     })?;
-    let applied = index.applied()?;
     let mut applier = Applier::new(index, content, applied, engine.keep_us());
     match clean.filter(|clean| clean.generation == generation) {
         Some(clean) if clean.tally == applier.content.tally && clean.applied == applied => {
@@ -146,7 +158,8 @@ fn new_index(engine: &Engine) -> Result<Applier, String> {
 }
 
 fn finish(engine: &Engine, applier: &Applier) -> Result<(), String> {
-    applier.index.set_complete(engine.hash_key.id()).map_err(|error| error.to_string())
+    let noted = applier.note_applied().and_then(|()| applier.index.set_complete(engine.hash_key.id()));
+    noted.map_err(|error| error.to_string())
 }
 
 /// Removes every other generation.

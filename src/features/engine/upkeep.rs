@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
 
 use super::super::journal;
 use super::super::online::FeatureError;
@@ -16,10 +19,12 @@ use super::super::store::{Index, IndexError};
 use super::applier::Applier;
 use super::files::Files;
 use super::recovery::{self, set_aside};
+use super::restore;
 use super::writer::Command;
 use super::{Engine, State};
 use crate::audit_event::AuditEvent;
 use crate::clock;
+use crate::principal::Principal;
 
 /// How often it is asked whether a snapshot is due.
 const TICK: Duration = Duration::from_secs(5);
@@ -47,12 +52,21 @@ pub enum Job {
     /// A snapshot, now.
     Snapshot {
         /// Told the end.
-        reply: tokio::sync::oneshot::Sender<Result<(), FeatureError>>,
+        reply: oneshot::Sender<Result<(), FeatureError>>,
     },
     /// A smaller index, now.
     Compact {
         /// Told the end: bytes before and after.
-        reply: tokio::sync::oneshot::Sender<Result<(u64, u64), FeatureError>>,
+        reply: oneshot::Sender<Result<(u64, u64), FeatureError>>,
+    },
+    /// A backup takes the place of everything.
+    Restore {
+        /// Its file, which is removed.
+        file: PathBuf,
+        /// Who asked for it.
+        principal: Principal,
+        /// Told the end: how many records it has.
+        reply: oneshot::Sender<Result<u64, FeatureError>>,
     },
     /// The end.
     Stop,
@@ -82,16 +96,21 @@ impl Upkeep {
         loop {
             match jobs.recv_timeout(TICK) {
                 Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => return,
-                Ok(Job::Open) => self.provide(recovery::open),
+                Ok(Job::Open) => drop(self.provide(recovery::open)),
                 Ok(Job::Rebuild { index }) => {
                     self.put_away(index);
-                    self.provide(recovery::rebuild);
+                    drop(self.provide(recovery::rebuild));
                 }
                 Ok(Job::Snapshot { reply }) => {
                     let _ = reply.send(self.snapshot());
                 }
                 Ok(Job::Compact { reply }) => {
                     let _ = reply.send(self.compact());
+                }
+                Ok(Job::Restore { file, principal, reply }) => {
+                    let restored = self.restore(&file, principal);
+                    let _ = fs::remove_file(&file);
+                    let _ = reply.send(restored);
                 }
                 Err(RecvTimeoutError::Timeout) => self.tick(),
             }
@@ -100,9 +119,9 @@ impl Upkeep {
 
     fn tick(&mut self) {
         if self.retry.is_some_and(|at| at <= Instant::now()) {
-            return self.provide(recovery::open);
+            return drop(self.provide(recovery::open));
         }
-        if self.live().is_none() {
+        if self.engine.live().is_none() {
             return;
         }
         if self.swept.elapsed() >= SWEEP {
@@ -125,15 +144,8 @@ impl Upkeep {
         self.measure();
     }
 
-    fn live(&self) -> Option<Arc<Index>> {
-        match &**self.engine.state.load() {
-            State::Ready(index) => Some(index.clone()),
-            _ => None,
-        }
-    }
-
     /// Makes an index, and hands it to the writer.
-    fn provide(&mut self, make: impl FnOnce(&Engine) -> Result<Applier, String>) {
+    fn provide(&mut self, make: impl FnOnce(&Engine) -> Result<Applier, String>) -> Result<(), String> {
         let started = Instant::now();
         self.retry = None;
         let made = make(&self.engine).and_then(|applier| self.hand_over(applier));
@@ -147,14 +159,16 @@ impl Upkeep {
                 self.look_at_snapshots();
                 self.scrub();
                 self.measure();
+                Ok(())
             }
             Err(reason) => {
                 tracing::error!(reason, retry_s = RETRY.as_secs(), "the feature store has no index");
-                let reason = format!("it has no index: {reason}");
+                let why = format!("it has no index: {reason}");
                 if !matches!(&**self.engine.state.load(), State::Closed) {
-                    self.engine.state.store(Arc::new(State::Rebuilding { reason }));
+                    self.engine.state.store(Arc::new(State::Rebuilding { reason: why }));
                 }
                 self.retry = Some(Instant::now() + RETRY);
+                Err(reason)
             }
         }
     }
@@ -176,10 +190,10 @@ impl Upkeep {
     }
 
     fn mark(&self, rotate: bool) -> Option<(Arc<Index>, u64)> {
-        let (reply, answer) = mpsc::channel();
+        let (reply, answer) = oneshot::channel();
         self.engine.commands.blocking_send(Command::Mark { rotate, reply }).ok()?;
-        let seq = answer.recv().ok()??;
-        Some((self.live()?, seq))
+        let seq = answer.blocking_recv().ok()??;
+        Some((self.engine.live()?, seq))
     }
 
     fn snapshot(&mut self) -> Result<(), FeatureError> {
@@ -211,6 +225,14 @@ impl Upkeep {
         }
         written.map_err(|error| FeatureError::NotWritten { reason: error.to_string() })?;
         Counters::count(&self.engine.counters.snapshots);
+        self.remove_before(replay_from);
+        self.journal_then = self.engine.counters.journal_bytes.load(Relaxed).min(self.journal_then);
+        self.snapshot_at = replay_from;
+        Ok(())
+    }
+
+    /// Removes what a snapshot of this number has the place of.
+    fn remove_before(&self, replay_from: u64) {
         for (number, path) in snapshot::list(self.engine.files.folder()).unwrap_or_default() {
             if number < replay_from
                 && let Err(error) = fs::remove_file(&path)
@@ -220,14 +242,46 @@ impl Upkeep {
         }
         let _ = self.engine.commands.blocking_send(Command::RemoveBefore(replay_from));
         self.look_at_snapshots();
-        self.journal_then = self.engine.counters.journal_bytes.load(Relaxed).min(self.journal_then);
+    }
+
+    /// Puts a backup in the place of everything. Until its snapshot has its name there is the old store, and from then on
+    /// the new one, whenever the power goes.
+    fn restore(&mut self, file: &Path, principal: Principal) -> Result<u64, FeatureError> {
+        let backup = restore::Backup::check(&self.engine, file)?;
+        let closed = || FeatureError::Unavailable { reason: State::Closed.reason() };
+        let (reply, answer) = mpsc::channel();
+        self.engine.commands.blocking_send(Command::BeginRestore { reply }).map_err(|_| closed())?;
+        let next_seq = answer.recv().map_err(|_| closed())?;
+        let replay_from = next_seq.saturating_add(1);
+        let written = backup.write(&self.engine, replay_from);
+        let (reply, answer) = mpsc::channel();
+        let end = Command::EndRestore { replay_from: written.is_ok().then_some(replay_from), reply };
+        self.engine.commands.blocking_send(end).map_err(|_| closed())?;
+        let old = answer.recv().map_err(|_| closed())?;
+        let records = written?;
+        // From here on the disk has the new store: it needs the room.
+        let _ = fs::remove_file(file);
+        let generations = self.engine.files.generations().unwrap_or_default();
+        old.into_iter().for_each(close);
+        self.engine.audit.record(AuditEvent::FeatureStoreRestored { records, principal });
+        Counters::count(&self.engine.counters.rebuilds);
+        self.provide(recovery::rebuild).map_err(|reason| FeatureError::Unavailable {
+            reason: format!("the backup of {records} records is restored, and its index is not built yet: {reason}"),
+        })?;
+        for generation in generations {
+            if let Err(error) = self.engine.files.remove_index(generation) {
+                tracing::warn!(generation, %error, "the old feature index cannot be removed");
+            }
+        }
+        self.remove_before(replay_from);
         self.snapshot_at = replay_from;
-        Ok(())
+        self.journal_then = 0;
+        Ok(records)
     }
 
     /// Removes rows whose ttl has passed long enough.
     fn sweep(&self) {
-        while let Some(index) = self.live() {
+        while let Some(index) = self.engine.live() {
             let now_us = clock::unix_micros();
             let expired = match index.expired(now_us, SWEPT) {
                 Ok(expired) => expired,
@@ -283,7 +337,7 @@ impl Upkeep {
     }
 
     fn measure(&self) {
-        if let Some(index) = self.live() {
+        if let Some(index) = self.engine.live() {
             self.engine.counters.index_bytes.store(Files::size(index.folder()), Relaxed);
         }
     }
@@ -372,12 +426,8 @@ impl Engine {
             replay_from,
             created_ms: clock::unix_millis(),
             hash_key_id: self.hash_key.id(),
+            partial: false,
             catalog: self.registry.load().catalog().to_json(),
         }
-    }
-
-    /// Tells the audit that a backup took the place of everything.
-    pub fn restored(&self, records: u64) {
-        self.audit.record(AuditEvent::FeatureStoreRestored { records });
     }
 }

@@ -13,7 +13,7 @@ use super::super::key::IndexKey;
 use super::super::online::{FeatureError, Pushed};
 use super::super::record::Row;
 use super::super::statistics::Counters;
-use super::super::store::IndexError;
+use super::super::store::{Index, IndexError};
 use super::super::view::FeatureView;
 use super::applier::{Action, Applier, Pending};
 use super::files::Clean;
@@ -60,7 +60,7 @@ pub enum Command {
         /// Whether a new journal segment begins there, so that those before it can go.
         rotate: bool,
         /// Told the number.
-        reply: mpsc::Sender<Option<u64>>,
+        reply: oneshot::Sender<Option<u64>>,
     },
     /// Places in the journal where something was found; a new segment begins, and a snapshot will take their place.
     NoteDamage(Vec<Damage>),
@@ -82,8 +82,8 @@ pub enum Command {
     EndRestore {
         /// Its number.
         replay_from: Option<u64>,
-        /// Told when pushes are taken again.
-        reply: mpsc::Sender<Result<(), String>>,
+        /// Told when pushes are taken again: the index that has had its day, if there was one.
+        reply: mpsc::Sender<Option<Arc<Index>>>,
     },
     /// The end: what waits is written first.
     Close,
@@ -259,6 +259,9 @@ impl Writer {
 
     /// Does `work` on the index, if there is one that can be used.
     fn on_index<T>(&mut self, work: impl FnOnce(&mut Applier) -> Result<T, IndexError>) -> Option<T> {
+        if matches!(&**self.engine.state.load(), State::Restoring) {
+            return None;
+        }
         let applier = self.applier.as_mut()?;
         // A reader may have found it damaged.
         let live = matches!(&**self.engine.state.load(), State::Ready(index) if Arc::ptr_eq(index, &applier.index));
@@ -290,23 +293,20 @@ impl Writer {
         Ok(old)
     }
 
-    fn end_restore(&mut self, replay_from: Option<u64>) -> Result<(), String> {
-        let before = self.before_restore.take();
-        match (replay_from, before) {
-            (Some(seq), _) => {
-                let skipped = self.journal.skip_to(seq).map_err(|error| error.to_string());
-                let index = self.applier.take().map(|applier| applier.index);
-                let reason = "a backup was restored".to_owned();
-                self.engine.state.store(Arc::new(State::Rebuilding { reason }));
-                let _ = self.engine.jobs.send(Job::Rebuild { index });
-                skipped
-            }
-            (None, Some(before)) => {
-                self.engine.state.store(before);
-                Ok(())
-            }
-            (None, None) => Ok(()),
+    fn end_restore(&mut self, replay_from: Option<u64>) -> Option<Arc<Index>> {
+        let before = self.before_restore.take()?;
+        let Some(seq) = replay_from else {
+            self.engine.state.store(before);
+            return None;
+        };
+        let reason = "a backup was restored".to_owned();
+        self.engine.state.store(Arc::new(State::Rebuilding { reason }));
+        if let Err(error) = self.journal.skip_to(seq) {
+            // The index is built up to the snapshot's number all the same, and then it is tried again.
+            tracing::warn!(%error, "the journal of the feature store cannot start a new segment");
         }
+        self.publish_figures();
+        self.applier.take().map(|applier| applier.index)
     }
 
     fn publish_figures(&self) {
@@ -328,6 +328,10 @@ impl Writer {
         let started = Instant::now();
         self.engine.state.store(Arc::new(State::Closed));
         let Some(applier) = self.applier.take() else { return };
+        if let Err(error) = applier.note_applied() {
+            tracing::warn!(%error, "the feature store was not closed in order; the next start checks it");
+            return;
+        }
         let Some(generation) = super::recovery::generation(applier.index.folder()) else { return };
         let clean = Clean { generation, applied: applier.applied, tally: applier.content.tally };
         let closed = applier.index.flush().map_err(|error| error.to_string());

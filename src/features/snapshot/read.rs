@@ -115,15 +115,16 @@ fn read_header(stream: &mut Stream<impl Read>) -> Result<Header, SnapshotError> 
         let mut reader = wire::Reader::new(&fixed);
         let magic: [u8; 8] = reader.array()?;
         let version = u16::from_le_bytes(reader.array()?);
-        let [cipher, _] = reader.array()?;
+        let [cipher, part] = reader.array()?;
         let key_id = u32::from_le_bytes(reader.array()?);
         let replay_from = u64::from_le_bytes(reader.array()?);
         let created_ms = u64::from_le_bytes(reader.array()?);
-        let header = Header { replay_from, created_ms, hash_key_id: reader.array()?, catalog: String::new() };
+        let (hash_key_id, partial) = (reader.array()?, part == 1);
+        let header = Header { replay_from, created_ms, hash_key_id, partial, catalog: String::new() };
         let length = u32::from_le_bytes(reader.array()?) as usize;
-        Ok((magic, version, Seal { key_id, cipher }, header, length))
+        Ok((magic, version, Seal { key_id, cipher }, part, header, length))
     };
-    let (magic, version, seal, mut header, length) = fields().map_err(|reason| stream.damaged(reason))?;
+    let (magic, version, seal, part, mut header, length) = fields().map_err(|reason| stream.damaged(reason))?;
     if magic != *MAGIC {
         return Err(SnapshotError::Foreign);
     }
@@ -140,7 +141,7 @@ fn read_header(stream: &mut Stream<impl Read>) -> Result<Header, SnapshotError> 
         return Err(stream.damaged(Damaged::Checksum));
     }
     // Only now: a flipped bit must not pass for a later version.
-    if version != VERSION || seal != Seal::default() {
+    if version != VERSION || seal != Seal::default() || part > 1 {
         return Err(SnapshotError::Newer);
     }
     header.catalog = String::from_utf8(catalog).map_err(|_| stream.damaged(Damaged::Malformed))?;

@@ -30,7 +30,7 @@ impl<W: Write> SnapshotWriter<W> {
         let mut bytes = Vec::with_capacity(HEADER + header.catalog.len() + 4);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.extend_from_slice(&[seal.cipher, 0]);
+        bytes.extend_from_slice(&[seal.cipher, u8::from(header.partial)]);
         bytes.extend_from_slice(&seal.key_id.to_le_bytes());
         bytes.extend_from_slice(&header.replay_from.to_le_bytes());
         bytes.extend_from_slice(&header.created_ms.to_le_bytes());

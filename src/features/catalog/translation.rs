@@ -1,0 +1,134 @@
+//! From the numbers of one store to those of another one: by names.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::{Catalog, ViewEntry, shown};
+use crate::features::record::Row;
+use crate::features::value::{ScalarType, ValueType};
+use crate::features::view::{FieldId, ViewId};
+
+/// A view as a store keeps it: everything that was ever declared of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredView {
+    /// Its number.
+    pub id: ViewId,
+    /// The join keys, in their order.
+    pub join_keys: Vec<(Arc<str>, ScalarType)>,
+    /// The columns, in the order of their numbers.
+    pub fields: Vec<(FieldId, Arc<str>, ValueType)>,
+}
+
+/// What the numbers of a backup are here.
+#[derive(Debug, Default)]
+pub struct Translation {
+    views: HashMap<ViewId, ViewTranslation>,
+}
+
+/// What the numbers of one view are here.
+#[derive(Debug)]
+pub struct ViewTranslation {
+    /// The view.
+    pub id: ViewId,
+    fields: HashMap<FieldId, FieldId>,
+    /// Whether every field has the number that it had.
+    pub same_fields: bool,
+}
+
+impl Catalog {
+    /// Every view, as it is kept.
+    pub fn stored_views(&self) -> impl Iterator<Item = StoredView> {
+        self.views.values().map(ViewEntry::stored)
+    }
+
+    /// A view, as it is kept.
+    pub fn stored_view(&self, name: &str) -> Option<StoredView> {
+        self.views.get(name).map(ViewEntry::stored)
+    }
+
+    /// How what is in use of `backup` is numbered here; or everything that has no place here, in words.
+    pub fn translation(
+        &self,
+        backup: &Self,
+        in_use: &BTreeMap<ViewId, BTreeSet<FieldId>>,
+    ) -> Result<Translation, Vec<String>> {
+        let (mut translation, mut problems) = (Translation::default(), Vec::new());
+        for (id, fields) in in_use {
+            let Some((name, theirs)) = backup.views.iter().find(|(_, entry)| entry.id == id.0) else {
+                problems.push(format!("it has rows of view number {}, which its own catalog does not name", id.0));
+                continue;
+            };
+            let Some(ours) = self.views.get(name) else {
+                problems.push(format!("feature view '{name}' is not declared here"));
+                continue;
+            };
+            if theirs.join_keys != ours.join_keys {
+                let (was, is) = (shown(&theirs.join_keys), shown(&ours.join_keys));
+                problems.push(format!("the join keys of feature view '{name}' are {was} in it, and {is} here"));
+            }
+            let number = |name| ours.fields.get(name).map(|field| FieldId(field.id));
+            let fields_here = theirs.fields.iter().filter_map(|(name, was)| Some((FieldId(was.id), number(name)?)));
+            let same_fields = theirs.fields.iter().all(|(name, was)| number(name) == Some(FieldId(was.id)));
+            let view = ViewTranslation { id: ViewId(ours.id), fields: fields_here.collect(), same_fields };
+            for field in fields {
+                let Some((field_name, was)) = theirs.fields.iter().find(|(_, entry)| entry.id == field.0) else {
+                    problems
+                        .push(format!("a row of feature view '{name}' has field number {}, unknown to it", field.0));
+                    continue;
+                };
+                match ours.fields.get(field_name) {
+                    None => {
+                        problems.push(format!("feature '{field_name}' of feature view '{name}' is not declared here"));
+                    }
+                    Some(is) if is.value_type != was.value_type => problems.push(format!(
+                        "feature '{field_name}' of feature view '{name}' is {} in it, and {} here",
+                        was.value_type, is.value_type
+                    )),
+                    Some(_) => {}
+                }
+            }
+            translation.views.insert(*id, view);
+        }
+        if problems.is_empty() { Ok(translation) } else { Err(problems) }
+    }
+}
+
+impl ViewEntry {
+    fn stored(&self) -> StoredView {
+        let field =
+            |(name, entry): (&Arc<str>, &super::FieldEntry)| (FieldId(entry.id), name.clone(), entry.value_type);
+        let mut fields: Vec<_> = self.fields.iter().map(field).collect();
+        fields.sort_unstable_by_key(|(id, ..)| *id);
+        let join_keys = self.join_keys.iter().map(|key| (key.name.clone(), key.value_type)).collect();
+        StoredView { id: ViewId(self.id), join_keys, fields }
+    }
+}
+
+impl Translation {
+    /// A view by the number that it has in the backup.
+    pub fn view(&self, id: ViewId) -> Option<&ViewTranslation> {
+        self.views.get(&id)
+    }
+}
+
+impl ViewTranslation {
+    /// The number of a field here.
+    pub fn field(&self, id: FieldId) -> Option<FieldId> {
+        self.fields.get(&id).copied()
+    }
+
+    /// Gives the values of a row the numbers that their fields have here.
+    pub fn row(&self, row: &mut Row) {
+        if self.same_fields {
+            return;
+        }
+        row.values.retain_mut(|(id, _)| match self.field(*id) {
+            Some(here) => {
+                *id = here;
+                true
+            }
+            None => false,
+        });
+        row.values.sort_unstable_by_key(|(id, _)| *id);
+    }
+}

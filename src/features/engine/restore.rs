@@ -1,0 +1,210 @@
+//! A backup on its way in: received into a file, checked to its end, written as a snapshot of this store.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::{self, File};
+use std::io::{self, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::super::catalog::{Catalog, StoredView, Translation};
+use super::super::key::IndexKey;
+use super::super::merge::purge_us;
+use super::super::online::FeatureError;
+use super::super::record::{self, Record};
+use super::super::snapshot::{self, SnapshotError, SnapshotReader};
+use super::super::value::ValueType;
+use super::super::view::{FieldId, ViewId};
+use super::super::window::WindowState;
+use super::Engine;
+
+/// The file's name in the store's folder.
+pub const UPLOAD: &str = "restore.upload";
+/// How much is written at a time.
+const PIECE: usize = 1 << 20;
+/// A sled index takes up to so many times the room of its records while it is built.
+const INDEX_FACTOR: u64 = 3;
+/// How many problems are told.
+const TOLD: usize = 10;
+
+/// A backup that is being received. Dropped, its file goes.
+#[derive(Debug)]
+pub struct Upload {
+    engine: Arc<Engine>,
+    path: PathBuf,
+    file: Option<File>,
+    waiting: Vec<u8>,
+    _alone: OwnedSemaphorePermit,
+}
+
+impl Upload {
+    /// Into the store's folder. There is one at a time, for which `alone` stands.
+    pub(in crate::features) fn new(engine: Arc<Engine>, alone: OwnedSemaphorePermit) -> Result<Self, FeatureError> {
+        let path = engine.files.folder().join(UPLOAD);
+        let file = File::create(&path).map_err(|error| not_received(&error))?;
+        Ok(Self { engine, path, file: Some(file), waiting: Vec::with_capacity(PIECE), _alone: alone })
+    }
+
+    /// Takes the next bytes.
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), FeatureError> {
+        self.waiting.extend_from_slice(bytes);
+        if self.waiting.len() < PIECE { Ok(()) } else { self.flush(false).await }
+    }
+
+    /// Takes note that these were all: the file, which is the caller's from now on.
+    pub async fn finish(&mut self) -> Result<PathBuf, FeatureError> {
+        self.flush(true).await?;
+        self.file = None;
+        Ok(self.path.clone())
+    }
+
+    async fn flush(&mut self, sync: bool) -> Result<(), FeatureError> {
+        let Some(mut file) = self.file.take() else { return Ok(()) };
+        let piece = std::mem::replace(&mut self.waiting, Vec::with_capacity(PIECE));
+        let engine = self.engine.clone();
+        let writing = tokio::task::spawn_blocking(move || {
+            need_room(&engine, piece.len() as u64)?;
+            let written = file.write_all(&piece).and_then(|()| if sync { file.sync_all() } else { Ok(()) });
+            written.map_err(|error| not_received(&error)).map(|()| file)
+        });
+        let file = writing.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
+        self.file = Some(file);
+        Ok(())
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        // After `finish` it is gone already, or is about to go.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Writes are refused when they would take the last of the disk.
+fn need_room(engine: &Engine, bytes: u64) -> Result<(), FeatureError> {
+    let free = engine.files.free().map_err(|error| not_received(&error))?;
+    if free.saturating_sub(bytes) >= engine.config.min_free_mb << 20 {
+        return Ok(());
+    }
+    Err(FeatureError::DiskFull {
+        folder: engine.files.folder().display().to_string(),
+        free_mb: free >> 20,
+        kept_mb: engine.config.min_free_mb,
+    })
+}
+
+fn not_received(error: &io::Error) -> FeatureError {
+    FeatureError::NotWritten { reason: error.to_string() }
+}
+
+fn bad(reason: impl ToString) -> FeatureError {
+    FeatureError::Backup { reason: reason.to_string() }
+}
+
+/// A backup that is whole and fits what is declared here.
+#[derive(Debug)]
+pub struct Backup {
+    path: PathBuf,
+    translation: Translation,
+}
+
+impl Backup {
+    /// Reads all of it. Nothing is changed.
+    pub fn check(engine: &Engine, path: &Path) -> Result<Self, FeatureError> {
+        let mut reader = open(path)?;
+        if reader.header().partial {
+            return Err(bad("it has the rows of one feature view alone: `ledge features import` takes those in"));
+        }
+        let catalog =
+            Catalog::from_json(&reader.header().catalog).map_err(|error| bad(format!("its catalog: {error}")))?;
+        let views: HashMap<ViewId, StoredView> = catalog.stored_views().map(|view| (view.id, view)).collect();
+        let mut in_use: BTreeMap<ViewId, BTreeSet<FieldId>> = BTreeMap::new();
+        while let Some((key, bytes)) = reader.next().map_err(bad)? {
+            let record = Record::decode(&key, &bytes).map_err(|error| bad(format!("a record in it: {error}")))?;
+            let windows =
+                WindowState::decode(&record.windows).map_err(|error| bad(format!("a record in it: {error}")))?;
+            if views.get(&key.view()).is_some_and(|view| !fits(view, &record)) {
+                return Err(bad("a record in it is not what its own catalog says"));
+            }
+            let fields = in_use.entry(key.view()).or_default();
+            fields.extend(record.row.values.iter().map(|(field, _)| *field).chain(windows.columns()));
+        }
+        let bytes = reader.summary().bytes;
+        let translation = engine.registry.load().catalog().translation(&catalog, &in_use).map_err(|mut problems| {
+            let more = problems.len().saturating_sub(TOLD);
+            problems.truncate(TOLD);
+            let more = if more == 0 { String::new() } else { format!("; and {more} more") };
+            bad(format!(
+                "{}{more}. Declare what is missing in {}, reload, and restore again",
+                problems.join("; "),
+                engine.config.views.display()
+            ))
+        })?;
+        need_room(engine, bytes.saturating_mul(1 + INDEX_FACTOR))?;
+        Ok(Self { path: path.to_owned(), translation })
+    }
+
+    /// Writes it as this store's snapshot of the number `replay_from`: how many records it has. When this returns `Ok`, the
+    /// next start finds the new store, otherwise the old one.
+    ///
+    /// The records get the number before that one, which no journal entry has: older than any push that comes, and newer
+    /// than any that came.
+    pub fn write(&self, engine: &Engine, replay_from: u64) -> Result<u64, FeatureError> {
+        let mut reader = open(&self.path)?;
+        let header = engine.snapshot_header(replay_from);
+        let registry = engine.registry.load_full();
+        let written = snapshot::write_file(engine.files.folder(), &header, |writer| {
+            while let Some((key, bytes)) = reader.next().map_err(io::Error::other)? {
+                let (key, mut record) = self.translated(engine, &key, &bytes).map_err(io::Error::other)?;
+                record.seq = replay_from.saturating_sub(1);
+                if let Some(view) = registry.view_by_id(key.view()) {
+                    record.purge_us = purge_us(view, record.row.event_us, engine.keep_us());
+                }
+                writer.add(&key, &record.encode(&key))?;
+            }
+            Ok(())
+        });
+        let (_, summary) = written.map_err(|error| FeatureError::NotWritten { reason: told(&error) })?;
+        Ok(summary.records)
+    }
+
+    /// A record under this store's numbers and hash key.
+    fn translated(&self, engine: &Engine, key: &IndexKey, bytes: &[u8]) -> Result<(IndexKey, Record), record::Damaged> {
+        let mut record = Record::decode(key, bytes)?;
+        let view = self.translation.view(key.view()).ok_or(record::Damaged::Malformed)?;
+        view.row(&mut record.row);
+        if !view.same_fields && !record.windows.is_empty() {
+            let mut windows = WindowState::decode(&record.windows).map_err(|_| record::Damaged::Malformed)?;
+            windows.renumber(|field| view.field(field));
+            record.windows.clear();
+            windows.encode(&mut record.windows);
+        }
+        Ok((engine.hash_key.of_row(view.id, &record.row), record))
+    }
+}
+
+fn open(path: &Path) -> Result<SnapshotReader<BufReader<File>>, FeatureError> {
+    let file = File::open(path).map_err(|error| not_received(&error))?;
+    SnapshotReader::new(BufReader::with_capacity(1 << 18, file)).map_err(|error| bad(told(&error)))
+}
+
+/// An error with its cause.
+fn told(error: &SnapshotError) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
+/// Whether a record has the types that its catalog names.
+fn fits(view: &StoredView, record: &Record) -> bool {
+    let row = &record.row;
+    let keys = view.join_keys.iter().map(|(_, kind)| ValueType::Scalar(*kind));
+    let values = row.values.iter().all(|(id, value)| {
+        let field = view.fields.binary_search_by_key(id, |(id, ..)| *id).ok().and_then(|at| view.fields.get(at));
+        // A field that it does not name at all is told by its number.
+        field.is_none_or(|(.., kind)| *kind == value.value_type())
+    });
+    row.entity.iter().map(super::super::value::Value::value_type).eq(keys) && values
+}

@@ -1,0 +1,200 @@
+//! The feature store as a thing to look after: its state, backups, snapshots. All of it while it is at work.
+
+use std::collections::BTreeMap;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::Response;
+use http_body_util::BodyExt;
+use serde::Serialize;
+use serde_json::json;
+
+use super::reply::{Failure, json};
+use super::{App, body};
+use crate::clock;
+use crate::features::statistics::{FeatureStatistics, ViewStatistics};
+use crate::principal::Principal;
+
+/// `GET /features/status`.
+pub async fn status(State(app): State<App>) -> Response {
+    let store = app.serving().features();
+    match store.statistics() {
+        Some(statistics) => json(&StatusDocument::new(&statistics, store.folder().display().to_string())),
+        None if store.registry().is_empty() => json(&json!({ "state": "disabled" })),
+        None => json(&json!({ "state": "unavailable", "folder": store.folder() })),
+    }
+}
+
+#[derive(Serialize)]
+struct StatusDocument<'a> {
+    state: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    folder: String,
+    feature_views: Vec<ViewDocument<'a>>,
+    bytes: Bytes,
+    journal_next_seq: u64,
+    /// The newest one, in RFC 3339.
+    snapshot: Option<String>,
+    reads: u64,
+    cells: BTreeMap<&'static str, u64>,
+    journal_writes: u64,
+    refused: BTreeMap<&'static str, u64>,
+    purged: u64,
+    rebuilds: u64,
+    damage_found: u64,
+    last_recovery_s: f64,
+}
+
+#[derive(Serialize)]
+struct Bytes {
+    journal: u64,
+    index: u64,
+    snapshots: u64,
+}
+
+#[derive(Serialize)]
+struct ViewDocument<'a> {
+    name: &'a str,
+    rows: u64,
+    /// The newest event pushed since the start, in RFC 3339.
+    newest_event: Option<String>,
+    pushed: BTreeMap<&'static str, usize>,
+}
+
+impl<'a> From<&'a ViewStatistics> for ViewDocument<'a> {
+    fn from(view: &'a ViewStatistics) -> Self {
+        Self {
+            name: &view.view,
+            rows: view.rows,
+            newest_event: (view.newest_us != 0).then(|| clock::rfc3339_micros(view.newest_us)),
+            pushed: view.pushed.outcomes().into_iter().collect(),
+        }
+    }
+}
+
+impl<'a> StatusDocument<'a> {
+    fn new(found: &'a FeatureStatistics, folder: String) -> Self {
+        let created_us = i64::try_from(found.snapshot_created_ms.saturating_mul(1000)).unwrap_or(i64::MAX);
+        Self {
+            state: found.state,
+            reason: found.reason.as_deref(),
+            folder,
+            feature_views: found.views.iter().map(Into::into).collect(),
+            bytes: Bytes { journal: found.journal_bytes, index: found.index_bytes, snapshots: found.snapshot_bytes },
+            journal_next_seq: found.journal_next_seq,
+            snapshot: (created_us != 0).then(|| clock::rfc3339_micros(created_us)),
+            reads: found.reads,
+            cells: found.cells.iter().map(|(status, count)| (status.as_str(), *count)).collect(),
+            journal_writes: found.groups,
+            refused: found.refused().into_iter().collect(),
+            purged: found.purged,
+            rebuilds: found.rebuilds,
+            damage_found: found.damage_found,
+            last_recovery_s: std::time::Duration::from_micros(found.last_recovery_us).as_secs_f64(),
+        }
+    }
+}
+
+/// `GET /features/backup`: everything, or the rows of one view.
+pub async fn backup(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    uri: Uri,
+) -> Result<Response, Failure> {
+    let view = match uri.query() {
+        None | Some("") => None,
+        Some(query) => {
+            Some(query.strip_prefix("feature_view=").filter(|name| !name.contains('&')).ok_or_else(|| {
+                let message =
+                    format!("unknown query {query:?}: expected feature_view=NAME, or nothing for all of them");
+                Failure::new(StatusCode::BAD_REQUEST, message)
+            })?)
+        }
+    };
+    let pieces = app.serving().features().backup(view, &principal).await?;
+    tracing::info!(%principal, feature_view = view, "a backup of the feature store is taken");
+    let stream = futures_util::stream::unfold(pieces, |mut pieces| async { Some((pieces.next().await?, pieces)) });
+    let mut response = Response::new(Body::from_stream(stream));
+    let day = clock::rfc3339_micros(clock::unix_micros());
+    let day = day.get(..10).unwrap_or_default();
+    let name = format!("attachment; filename=\"{}-{day}.ledge\"", view.unwrap_or("features"));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    if let Ok(name) = HeaderValue::from_str(&name) {
+        headers.insert(header::CONTENT_DISPOSITION, name);
+    }
+    Ok(response)
+}
+
+#[derive(Serialize)]
+struct Restored {
+    records: u64,
+}
+
+/// `POST /features/restore`: a backup takes the place of everything. It is as large as the disk allows, so
+/// `http.max_body_bytes` does not count; each part of it must come within `http.body_timeout_ms`.
+pub async fn restore(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (parts, body) = request.into_parts();
+    let store = app.serving().features();
+    let upload = plain(&parts.headers).and_then(|()| Ok(store.upload()?));
+    let mut upload = match upload {
+        Ok(upload) => upload,
+        Err(failure) => {
+            body::discard(body, app.config()).await;
+            return Err(failure);
+        }
+    };
+    let mut body = std::pin::pin!(body);
+    loop {
+        let frame = tokio::time::timeout(app.config().body_timeout(), body.frame()).await.map_err(|_| {
+            let limit = app.config().body_timeout_ms;
+            Failure::new(StatusCode::REQUEST_TIMEOUT, format!("nothing came for {limit} ms (http.body_timeout_ms)"))
+        })?;
+        let Some(frame) = frame else { break };
+        let frame = frame
+            .map_err(|error| Failure::new(StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}")))?;
+        if let Ok(data) = frame.into_data() {
+            upload.write(&data).await?;
+        }
+    }
+    let store = store.clone();
+    let restoring = principal.clone();
+    let records = app.to_the_end(async move { store.restore(upload, restoring).await }).await??;
+    tracing::info!(%principal, records, "a backup of the feature store is restored");
+    Ok(json(&Restored { records }))
+}
+
+/// A backup is checked by its own bytes, so nothing unpacks it on the way.
+fn plain(headers: &HeaderMap) -> Result<(), Failure> {
+    match headers.get(header::CONTENT_ENCODING) {
+        Some(encoding) if encoding != "identity" => Err(Failure::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "send the backup as it is, without a content encoding",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// `POST /features/snapshot`.
+pub async fn snapshot(State(app): State<App>, request: Request) -> Result<Response, Failure> {
+    body::discard(request.into_body(), app.config()).await;
+    let store = app.serving().features().clone();
+    app.to_the_end(async move { store.snapshot().await }).await??;
+    let bytes = app.serving().features().statistics().map_or(0, |statistics| statistics.snapshot_bytes);
+    Ok(json(&json!({ "bytes": bytes })))
+}
+
+/// `POST /features/compact`.
+pub async fn compact(State(app): State<App>, request: Request) -> Result<Response, Failure> {
+    body::discard(request.into_body(), app.config()).await;
+    let store = app.serving().features().clone();
+    let (before, after) = app.to_the_end(async move { store.compact().await }).await??;
+    Ok(json(&json!({ "bytes_before": before, "bytes_after": after })))
+}
