@@ -17,7 +17,7 @@ pub fn fuzz(data: &[u8]) -> usize {
     if data.is_empty() || data.len() > MAX_BLOCK {
         return 0;
     }
-    let header = Header { replay_from: 1, created_ms: 2, hash_key_id: [3; 8], catalog: "{}".into() };
+    let header = Header { replay_from: 1, created_ms: 2, hash_key_id: [3; 8], catalog: "{}".into(), partial: false };
     let empty = write(&header, &[]);
     let (begin, _) = empty.split_at(empty.len() - super::BLOCK_HEAD - super::FOOTER);
     // The footer is missing, so this never passes for whole.
