@@ -13,6 +13,7 @@ fn header() -> Header {
         created_ms: 1_700_000_000_000,
         hash_key_id: *b"hash key",
         catalog: r#"{"views":[]}"#.into(),
+        partial: false,
     }
 }
 
