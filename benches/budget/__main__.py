@@ -16,7 +16,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # the packages `budget` 
 
 from budget import ledge, processes, stage, table  # noqa: E402
 from budget.figures import FALLS_SHORT, MEETS  # noqa: E402
-from budget.rows import footprint, later, lifecycle, messages, requests, served  # noqa: E402
+from budget.rows import features, footprint, lifecycle, messages, requests, served, tuner  # noqa: E402
 from budget.runs.overload import overload  # noqa: E402
 from budget.runs.reloads import reloads  # noqa: E402
 from budget.runs.saturation import saturation  # noqa: E402
@@ -25,15 +25,15 @@ from peers.contenders import which_are_fetched  # noqa: E402
 
 ROWS = [requests.tiny_model, requests.cache_hits, served.network, requests.json_numbers, messages.mqtt,
         lifecycle.hot_reload, lifecycle.ready_after_start, footprint.memory_without_models, footprint.threads_with_five_models,
-        later.tuner, later.feature_store]
+        tuner.tuner, features.feature_store, features.feature_server]
 WITH_PEERS = [requests.tiny_model, requests.cache_hits, served.network, requests.json_numbers, lifecycle.hot_reload,
-              lifecycle.ready_after_start, footprint.threads_with_five_models]
+              lifecycle.ready_after_start, footprint.threads_with_five_models, features.feature_server]
 RUNS = {"saturation": saturation, "overload": overload, "threads": threads, "reloads": reloads}
 
 LENGTHS = {  # rounds of so many seconds a lane, and so on
-    "quick": dict(rounds=3, seconds=0.3, reloads=4, starts=3, idle_seconds=3, saturation_rounds=3, saturation_seconds=1, overload_seconds=6, many_reloads=40),
-    "usual": dict(rounds=7, seconds=0.5, reloads=8, starts=5, idle_seconds=10, saturation_rounds=5, saturation_seconds=1, overload_seconds=10, many_reloads=100),
-    "long": dict(rounds=15, seconds=1.0, reloads=20, starts=9, idle_seconds=60, saturation_rounds=9, saturation_seconds=3, overload_seconds=60, many_reloads=200),
+    "quick": dict(rounds=3, seconds=0.3, reloads=4, starts=3, idle_seconds=3, saturation_rounds=3, saturation_seconds=1, overload_seconds=6, many_reloads=40, entities=50_000),
+    "usual": dict(rounds=7, seconds=0.5, reloads=8, starts=5, idle_seconds=10, saturation_rounds=5, saturation_seconds=1, overload_seconds=10, many_reloads=100, entities=200_000),
+    "long": dict(rounds=15, seconds=1.0, reloads=20, starts=9, idle_seconds=60, saturation_rounds=9, saturation_seconds=3, overload_seconds=60, many_reloads=200, entities=1_000_000),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Dict, List, Tuple
 
 from . import processes
 from .figures import Spread, digits, percentile
-from .wire import Connection
+from .wire import Connection, in_turn
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,15 @@ class ServedLane(Lane):
     """A server asked over one kept-alive connection, the next request when the last is answered."""
 
     def __init__(self, name, server, data, inspect=None):
-        """INSPECT, if given, sees the connection after each answer, outside of the time that is counted."""
+        """DATA is a request, or a list of requests that are sent in turn. INSPECT, if given, sees the connection after each answer, outside of the time that is counted."""
         super().__init__(name)
-        self.server, self.data, self.inspect = server, data, inspect
+        self.server, self.requests, self.inspect = server, in_turn(data), inspect
         self.connection = Connection(server.port)
         self.ask()  # a request that the server refuses ends here, not in the middle of the rounds
 
     def ask(self):
         """One call; the server's refusal in its words is an error."""
-        status = self.connection.call(self.data)
+        status = self.connection.call(next(self.requests))
         if status != 200:
             raise RuntimeError(f"{self.name}: status {status}: {self.connection.body[:300]!r}")
 
@@ -89,12 +89,13 @@ class ServedLane(Lane):
         raise RuntimeError(f"{self.name}: its processes come and go")
 
     def drive(self, seconds):
-        latencies, clock, call = [], time.perf_counter_ns, self.connection.call
+        latencies, clock, call, requests = [], time.perf_counter_ns, self.connection.call, self.requests
         now = clock()
         end = now + int(seconds * 1e9)
         while now < end:
+            data = next(requests)
             start = clock()
-            status = call(self.data)
+            status = call(data)
             now = clock()
             if status != 200:
                 raise RuntimeError(f"{self.name}: status {status}: {self.connection.body[:300]!r}")

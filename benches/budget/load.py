@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import List
 
-from .wire import content_length
+from .wire import content_length, in_turn
 
 LOST = 0  # in place of a status: the connection ended, or time was up, without an answer
 
@@ -84,7 +84,7 @@ class Generator:
     """Streams to one server, and the samples they gave."""
 
     def __init__(self, port, data, streams):
-        self.port, self.data = port, data
+        self.port, self.requests = port, in_turn(data)
         self.poll = select.epoll()
         self.by_file = {}
         self.idle = []
@@ -105,7 +105,7 @@ class Generator:
 
     def send(self, intended):
         stream = self.idle.pop()
-        stream.begin(self.data, intended, time.perf_counter_ns())
+        stream.begin(next(self.requests), intended, time.perf_counter_ns())
 
     def collect(self, timeout):
         """Waits up to TIMEOUT seconds for something to happen; how many requests ended."""
@@ -148,7 +148,7 @@ class Generator:
 
 
 def closed_loop(port, data, streams, seconds=None, until=None):
-    """STREAMS callers, each sending its next request when its last is answered: [Sample].
+    """STREAMS callers sending DATA, a request or a list of them, each sending its next request when its last is answered: [Sample].
 
     It ends after SECONDS, or when UNTIL() says so.
     """

@@ -1,6 +1,6 @@
-"""Triton, MLServer and mosec as servers of the same ONNX files, with ONNX Runtime and as many threads as Ledge gets.
+"""Triton, MLServer and mosec as servers of the same ONNX files, and Feast's server of the same features.
 
-Each is set up the way that serves one caller with the least work: access logs, metrics and gRPC off where that can be
+The first three have ONNX Runtime and as many threads as Ledge gets. Each is set up the way that serves one caller with the least work: access logs, metrics and gRPC off where that can be
 said, MLServer without its worker processes. They listen on loopback only.
 """
 import json
@@ -150,6 +150,28 @@ class Mosec(Peer):
             return request("/inference", tensor.bytes, [("Content-Type", "application/octet-stream")])
         body = json.dumps({"data": tensor.numbers}, separators=(",", ":")).encode()
         return request("/inference", body, [("Content-Type", "application/json")])
+
+
+class Feast(Peer):
+    """`feast serve` with its SQLite online store: one worker, which is never replaced, and no access log."""
+
+    name, environment, ready_path = "Feast", "feast", "/health"
+
+    def __init__(self, folder, entities):
+        super().__init__(folder, [])
+        self.entities = entities
+
+    def holds(self):
+        return f"with {self.entities} entities"
+
+    def command(self):
+        shutil.rmtree(self.folder)
+        self.folder.mkdir()
+        subprocess.run([self.python, "-B", HERE / "feast_repository.py", self.folder, str(self.entities)], check=True,
+                       stdin=subprocess.DEVNULL, capture_output=True)
+        return [self.python, "-B", self.python.with_name("feast"), "-c", self.folder, "serve", "--host", "127.0.0.1",
+                "--port", self.port, "--no-access-log", "--workers", "1", "--max-requests", "0",
+                "--keep-alive-timeout", "3600", "--registry_ttl_sec", "3600"], {}
 
 
 def which_are_fetched():

@@ -134,6 +134,14 @@ pub enum JournalError {
     Exhausted,
 }
 
+impl JournalError {
+    /// Whether it is room that lacks, and nothing else.
+    pub fn is_full(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self, Self::Write { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
+    }
+}
+
 impl Journal {
     /// Opens the journal in `folder`, which is created when it is not there.
     ///

@@ -49,11 +49,6 @@ impl HashKey {
         Self(bytes)
     }
 
-    /// Its bytes.
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-
     /// What tells it from another one and gives nothing away.
     pub fn id(&self) -> [u8; 8] {
         let hash = blake3::keyed_hash(&self.0, b"ledge hash key id");
@@ -66,7 +61,9 @@ impl HashKey {
     pub fn index_key(&self, view: ViewId, entity: &[Value]) -> IndexKey {
         let mut text = Vec::with_capacity(32);
         text.extend_from_slice(&view.0.to_be_bytes());
-        entity.iter().for_each(|value| put_value(&mut text, value));
+        for value in entity {
+            put_value(&mut text, value);
+        }
         let hash = blake3::keyed_hash(&self.0, &text);
         let mut key = [0; IndexKey::LENGTH];
         key[..4].copy_from_slice(&view.0.to_be_bytes());

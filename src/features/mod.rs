@@ -25,8 +25,10 @@ mod wire;
 
 use std::fs::File;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -62,6 +64,12 @@ const MAX_ROW_BESIDE_WINDOWS: usize = 4 << 10;
 
 /// How many backups are read at a time: each keeps a thread busy, and the index that it reads open.
 const BACKUPS: usize = 2;
+
+/// The most bytes of rows in one push, as the journal keeps them.
+const MAX_PUSH: usize = 24 << 20;
+
+/// Above so many values a call is not prepared on an async thread: each takes some 100 ns.
+const BRIEF_CELLS: usize = 1000;
 
 /// How long the store may take to write what waits and to close.
 const CLOSING: Duration = Duration::from_secs(8);
@@ -124,9 +132,18 @@ impl FeatureStore {
     }
 
     /// Takes what is declared now. What was declared before and is no more keeps its rows until they expire. When the
-    /// numbers of what is new cannot be kept, everything stays as it is.
+    /// numbers of what is new cannot be kept, everything stays as it is. It waits for a snapshot when aggregates change, and
+    /// must not be called on an async thread.
     pub fn reload(&self, registry: Registry) -> io::Result<()> {
         if let Some(Ok(opened)) = self.shared.opened.get() {
+            if aggregates_change(&opened.engine.registry.load(), &registry) {
+                // What was pushed until now was aggregated by the old declaration, and the journal would be by the new one.
+                let (reply, answer) = oneshot::channel();
+                let sent = opened.engine.jobs.send(Job::Snapshot { reply });
+                let taken = sent.ok().and_then(|()| answer.blocking_recv().ok());
+                let taken = taken.unwrap_or(Err(FeatureError::Unavailable { reason: State::Closed.reason() }));
+                taken.map_err(|error| io::Error::other(format!("no snapshot of the old ones' aggregates: {error}")))?;
+            }
             registry.save(&self.shared.config.path)?;
             opened.engine.registry.store(Arc::new(registry.clone()));
         }
@@ -155,6 +172,10 @@ impl FeatureStore {
         let _ = opened.engine.jobs.send(Job::Stop);
         let mut command = Command::Close;
         while let Err(tokio::sync::mpsc::error::TrySendError::Full(again)) = opened.engine.commands.try_send(command) {
+            if Instant::now() > until {
+                tracing::warn!("the feature store did not close in time; the next start checks it");
+                return;
+            }
             command = again;
             thread::park_timeout(Duration::from_millis(1));
         }
@@ -182,20 +203,28 @@ impl FeatureStore {
     /// Reads features of entities. Every feature has a cell for every entity, with a status.
     pub async fn get_online_features(&self, request: OnlineRequest) -> Result<OnlineFeatures, FeatureError> {
         let engine = self.engine()?;
+        if cells(&request.entities) > BRIEF_CELLS {
+            let engine = engine.clone();
+            return off_thread(move || reading::Plan::new(&engine, request)?.answer(&engine)).await;
+        }
         let read = reading::Plan::new(engine, request)?;
         if read.is_brief(engine) {
             return read.answer(engine);
         }
         let engine = engine.clone();
-        let reading = tokio::task::spawn_blocking(move || read.answer(&engine));
-        reading.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+        off_thread(move || read.answer(&engine)).await
     }
 
     /// Writes rows. When this returns `Ok`, every row survives a power cut and is seen by the reads that come after;
     /// otherwise none is there, unless the power went before this could tell.
     pub async fn push(&self, push: Push) -> Result<Pushed, FeatureError> {
         let engine = self.engine()?;
-        let rows = incoming(engine, &push)?;
+        let rows = if cells(&push.columns) <= BRIEF_CELLS {
+            incoming(engine, &push)?
+        } else {
+            let engine = engine.clone();
+            off_thread(move || incoming(&engine, &push)).await?
+        };
         if rows.is_empty() {
             return Ok(Pushed::default());
         }
@@ -301,6 +330,26 @@ impl FeatureStore {
     }
 }
 
+/// Whether a view that has aggregates is gone, or has others.
+fn aggregates_change(old: &Registry, new: &Registry) -> bool {
+    let changed = |view: &Arc<FeatureView>| {
+        let same = |new: &Arc<FeatureView>| new.aggregations == view.aggregations && new.lateness == view.lateness;
+        !view.aggregations.is_empty() && !new.view_by_id(view.id).is_some_and(same)
+    };
+    old.views().any(changed)
+}
+
+/// How many values there are.
+fn cells(columns: &online::Columns) -> usize {
+    columns.iter().map(|(_, cells)| cells.len()).sum()
+}
+
+/// Does what would keep other callers waiting on another thread.
+async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let working = tokio::task::spawn_blocking(work);
+    working.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+}
+
 /// The views that a push is for.
 fn targets(registry: &Registry, push: &Push) -> Result<Vec<Arc<FeatureView>>, FeatureError> {
     match &push.target {
@@ -314,7 +363,7 @@ fn incoming(engine: &Engine, push: &Push) -> Result<Vec<Incoming>, FeatureError>
     let now_us = clock::unix_micros();
     let ahead = i64::try_from(engine.config.max_ahead_s).unwrap_or(i64::MAX).saturating_mul(1_000_000);
     let latest_us = if now_us < CLOCK_IS_SET_US { i64::MAX } else { now_us.saturating_add(ahead) };
-    let mut incoming = Vec::new();
+    let (mut incoming, mut total) = (Vec::new(), 0);
     for view in targets(&engine.registry.load(), push)? {
         let most = if view.aggregations.is_empty() { record::MAX_ROW } else { MAX_ROW_BESIDE_WINDOWS };
         for (at, row) in typed::rows(&view, &push.columns, now_us, latest_us)?.into_iter().enumerate() {
@@ -322,6 +371,11 @@ fn incoming(engine: &Engine, push: &Push) -> Result<Vec<Incoming>, FeatureError>
             if bytes.len() > most {
                 let view = view.name.to_string();
                 return Err(FeatureError::TooLarge { view, row: at, bytes: bytes.len(), most });
+            }
+            total += bytes.len();
+            if total > MAX_PUSH {
+                let reason = format!("a push has at most {} MiB of rows: send several", MAX_PUSH >> 20);
+                return Err(FeatureError::Columns { reason });
             }
             if let Some(problem) = window::value_problem(&view, &row.values) {
                 return Err(FeatureError::Columns { reason: format!("row {at}: {problem}") });
@@ -348,6 +402,10 @@ impl Opened {
         let opened = Journal::open(&files.journal(), SEGMENT_BYTES, least_seq).map_err(|error| told(&error))?;
         let (commands, receiver) = tokio::sync::mpsc::channel(engine::QUEUE);
         let (jobs, waiting) = mpsc::channel();
+        let counters = Counters::default();
+        // Until it is known better: not near.
+        counters.usual_get_ns.store(20_000, Relaxed);
+        counters.journal_next_seq.store(opened.report.next_seq, Relaxed);
         let engine = Arc::new(Engine {
             config: config.clone(),
             files,
@@ -355,7 +413,10 @@ impl Opened {
             hash_key,
             state: ArcSwap::from_pointee(State::Opening),
             opened: tokio::sync::watch::Sender::new(false),
-            counters: Counters::default(),
+            counters,
+            generation: AtomicU64::new(0),
+            compacting: AtomicBool::new(false),
+            snapshot_asked: AtomicBool::new(false),
             audit,
             commands,
             jobs,
@@ -374,7 +435,17 @@ impl Opened {
         let writer = Writer::new(engine.clone(), opened.journal);
         let upkeep = Upkeep::new(engine.clone());
         let _ = engine.jobs.send(Job::Open);
-        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| thread::Builder::new().name(name.into()).spawn(work);
+        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            let engine = engine.clone();
+            let watched = move || {
+                if catch_unwind(AssertUnwindSafe(work)).is_err() {
+                    engine.alarm("a thread of the feature store ended; the store is closed", "it panicked");
+                    engine.state.store(Arc::new(State::Closed));
+                    engine.opened.send_replace(true);
+                }
+            };
+            thread::Builder::new().name(name.into()).spawn(watched)
+        };
         let threads = [
             spawn("features", Box::new(move || writer.run(receiver))),
             spawn("features-upkeep", Box::new(move || upkeep.run(&waiting))),

@@ -20,6 +20,9 @@ use crate::clock;
 /// and being woken by it costs more than that on a busy machine.
 const BRIEF_NS: u64 = 100_000;
 
+/// What is reckoned for one record at least, in nanoseconds: what was read last may have been unusually near.
+const LEAST_GET_NS: u64 = 2_000;
+
 /// A read, as far as it can be prepared without the index.
 #[derive(Debug)]
 pub struct Plan {
@@ -64,8 +67,12 @@ impl Plan {
 
     /// Whether it will take no longer than asking another thread.
     pub fn is_brief(&self, engine: &Engine) -> bool {
+        // sled's lock is one for all its stores, and making one durable holds it.
+        if engine.compacting.load(Relaxed) {
+            return false;
+        }
         let keys: usize = self.views.iter().map(|rows| rows.keys.len()).sum();
-        (keys as u64).saturating_mul(engine.counters.usual_get_ns.load(Relaxed)) <= BRIEF_NS
+        (keys as u64).saturating_mul(engine.counters.usual_get_ns.load(Relaxed).max(LEAST_GET_NS)) <= BRIEF_NS
     }
 
     /// Reads.

@@ -161,6 +161,11 @@ pub struct Header {
     pub purge_us: i64,
 }
 
+/// The sequence number of a record whose checksum is right.
+pub fn sequence_number(record: &[u8]) -> u64 {
+    record.get(8..16).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
 /// Checks a record without reading its body.
 pub fn verify(key: &IndexKey, bytes: &[u8]) -> Result<Header, Damaged> {
     let at = bytes.len().checked_sub(CHECKSUM).filter(|&at| at >= HEADER).ok_or(Damaged::Malformed)?;

@@ -118,6 +118,16 @@ pub enum SnapshotError {
     },
 }
 
+impl SnapshotError {
+    /// Whether the file is bad, and will be bad when it is read again.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Foreign | Self::Cut { .. } | Self::Damaged { .. } | Self::Hash | Self::TooLong => true,
+            Self::Read(_) | Self::Write { .. } | Self::Newer | Self::ReadBack { .. } => false,
+        }
+    }
+}
+
 /// The checksum of a block covers what stands before its length, too.
 fn checksum(kind: [u8; 4], content: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();

@@ -25,6 +25,8 @@ pub(super) struct Counters {
     pub damage_found: AtomicU64,
     pub snapshots: AtomicU64,
     pub journal_bytes: AtomicU64,
+    /// The journal's bytes when the last snapshot was begun, as far as they are kept.
+    pub journal_then: AtomicU64,
     pub journal_next_seq: AtomicU64,
     pub index_bytes: AtomicU64,
     pub snapshot_bytes: AtomicU64,

@@ -7,9 +7,10 @@
 //! snapshot and journal, never to "not found".
 
 use std::fs::File;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -57,29 +58,55 @@ pub enum IndexError {
 
 impl IndexError {
     /// Damage that was found.
-    pub fn damaged(reason: impl ToString) -> Self {
-        Self::Damaged { reason: reason.to_string() }
+    pub fn damaged(reason: impl Into<String>) -> Self {
+        Self::Damaged { reason: reason.into() }
     }
 }
 
 impl From<sled::Error> for IndexError {
     fn from(error: sled::Error) -> Self {
         match error {
-            sled::Error::Io(error) => Self::Io { reason: error.to_string() },
-            error => Self::damaged(error),
+            sled::Error::Io(error) if is_of_the_system(&error) => Self::Io { reason: error.to_string() },
+            error => Self::damaged(error.to_string()),
         }
     }
+}
+
+/// Whether the system refuses. Any other error, such as a file that ends too early, is damage: another attempt would find
+/// the same.
+fn is_of_the_system(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    let kinds =
+        [Kind::StorageFull, Kind::QuotaExceeded, Kind::PermissionDenied, Kind::ReadOnlyFilesystem, Kind::OutOfMemory];
+    kinds.contains(&error.kind()) || error.to_string().contains(LOCKED)
 }
 
 /// The index of a store: one generation of it, in a folder of its own.
 #[derive(Debug)]
 pub struct Index {
-    // Before the trees, so that it is closed last.
     rows: Tree,
     expiry: Tree,
     meta: Tree,
-    db: Db,
+    db: Arc<Db>,
     folder: PathBuf,
+}
+
+impl Drop for Index {
+    /// The last one to close sled may wait for ever, or panic, over a damaged store. Whoever lets go of an index here must not:
+    /// a thread of its own does it.
+    fn drop(&mut self) {
+        let last = (self.rows.clone(), self.expiry.clone(), self.meta.clone(), self.db.clone());
+        let close = move || {
+            // The others go when `drop` has returned.
+            while Arc::strong_count(&last.3) > 1 {
+                thread::park_timeout(Duration::from_millis(1));
+            }
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(last)));
+        };
+        if let Err(error) = thread::Builder::new().name("features-close".into()).spawn(close) {
+            tracing::warn!(%error, "no thread closes an index of the feature store");
+        }
+    }
 }
 
 /// How many records there are, and a sum over their contents that does not depend on their order: two sets of records that
@@ -171,27 +198,27 @@ impl Index {
     pub fn open(folder: &Path, cache_bytes: u64) -> Result<Self, IndexError> {
         let (sender, receiver) = mpsc::channel();
         let path = folder.to_owned();
-        let opener = move || {
+        let open = move || {
             let until = Instant::now() + LOCK_LIMIT;
             loop {
                 match guard(|| Self::open_here(&path, cache_bytes)) {
                     Err(IndexError::Io { reason }) if reason.contains(LOCKED) && Instant::now() < until => {
                         thread::park_timeout(Duration::from_millis(5));
                     }
-                    opened => return drop(sender.send(opened)),
+                    done => return drop(sender.send(done)),
                 }
             }
         };
-        let thread = thread::Builder::new().name("features-open".into()).spawn(opener);
+        let thread = thread::Builder::new().name("features-open".into()).spawn(open);
         thread.map_err(|error| IndexError::Io { reason: error.to_string() })?;
         match receiver.recv_timeout(OPEN_LIMIT) {
-            Ok(opened) => opened,
+            Ok(done) => done,
             Err(_) => Err(IndexError::damaged(format!("it did not open within {} s", OPEN_LIMIT.as_secs()))),
         }
     }
 
     fn open_here(folder: &Path, cache_bytes: u64) -> Result<Self, IndexError> {
-        let io = |error: std::io::Error| IndexError::Io { reason: error.to_string() };
+        let io = |error: io::Error| IndexError::Io { reason: error.to_string() };
         let is_new = !folder.exists();
         let config = sled::Config::default().path(folder).cache_capacity(cache_bytes).flush_every_ms(Some(200));
         let db = config.open()?;
@@ -201,7 +228,7 @@ impl Index {
             expiry: tree("expiry")?,
             meta: tree("meta")?,
             folder: folder.to_owned(),
-            db: db.clone(),
+            db: Arc::new(db.clone()),
         };
         if is_new {
             // A power cut in the first moments would leave a store that does not open.
@@ -290,12 +317,14 @@ impl Index {
         bytes.map(number).transpose().map_err(|_| IndexError::damaged("a number in it is malformed"))
     }
 
-    /// Whether it was built to the end, with index keys under the key of this id.
-    pub fn is_complete(&self, hash_key: [u8; 8]) -> Result<bool, IndexError> {
-        guard(|| {
-            let keys = self.meta.get(HASH_KEY)?;
-            Ok(self.meta.contains_key(COMPLETE)? && keys.is_some_and(|id| *id == hash_key))
-        })
+    /// Whether it was built to the end.
+    pub fn is_complete(&self) -> Result<bool, IndexError> {
+        guard(|| Ok(self.meta.contains_key(COMPLETE)?))
+    }
+
+    /// Whether its index keys were made with the key of this id.
+    pub fn is_keyed_by(&self, hash_key: [u8; 8]) -> Result<bool, IndexError> {
+        guard(|| Ok(self.meta.get(HASH_KEY)?.is_some_and(|id| *id == hash_key)))
     }
 
     /// Says that it is built to the end, on the disk too.
@@ -359,15 +388,15 @@ mod tests {
     fn what_is_written_together_is_there_after_open_write_drop_open() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("index");
-        for round in 0..5 {
+        for round in 0..5u32 {
             let index = Index::open(&path, 16 << 20).unwrap();
-            assert_eq!((index.applied().unwrap(), keys(&index)), (round * 10, round as usize * 100));
+            assert_eq!((index.applied().unwrap(), keys(&index)), (u64::from(round) * 10, round as usize * 100));
             let mut changes = Changes::default();
             for number in 0..100 {
-                let (key, bytes) = record(round as i64 * 100 + number, i64::MAX);
+                let (key, bytes) = record(i64::from(round) * 100 + number, i64::MAX);
                 changes.put(&key, &bytes, i64::MAX, None);
             }
-            changes.applied((round + 1) * 10);
+            changes.applied(u64::from(round + 1) * 10);
             index.apply(&changes).unwrap();
         }
     }

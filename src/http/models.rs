@@ -242,7 +242,11 @@ pub async fn load(
     }
     let serving = app.serving().clone();
     let load = async move {
-        serving.repository().load(&name, &principal).await.inspect(|_| serving.warn_of_undeclared_features(Some(&name)))
+        serving
+            .repository()
+            .load(&name, &principal)
+            .await
+            .inspect(|()| serving.warn_of_undeclared_features(Some(&name)))
     };
     app.to_the_end(load).await??;
     Ok(StatusCode::OK)

@@ -91,7 +91,7 @@ impl BoundMessage {
     /// Pushes its rows, then asks the model, and writes what is to be published.
     pub async fn run(self, serving: &Serving, device: &DeviceName, pusher: &Pusher) -> Outcome {
         let result = match self.push(serving, device, pusher).await {
-            Ok(pushed) => self.ask(serving, device, pushed).await,
+            Ok(rows) => self.ask(serving, device, rows).await,
             Err(Unpushed::Failed(failure)) => Err(failure),
             Err(Unpushed::Stopped) => {
                 return Outcome { message: None, failure: None, unsettled: true, held: self.held };

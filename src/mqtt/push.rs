@@ -140,12 +140,12 @@ mod tests {
     async fn a_push_that_the_box_cannot_take_now_is_tried_until_it_can() {
         let mut attempts = 0;
         let pusher = Pusher { patience: Patience { total: Duration::from_mins(1), ..pusher().patience }, ..pusher() };
-        let pushed = pusher.persist(|| {
+        let written = pusher.persist(|| {
             attempts += 1;
             let result = if attempts < 5 { Err(rebuilding()) } else { Ok(Pushed::default()) };
             async { result }
         });
-        assert!(pushed.await.is_ok());
+        assert!(written.await.is_ok());
         assert_eq!(attempts, 5);
     }
 

@@ -1,7 +1,7 @@
 //! A blocking HTTP/1.1 client that shows the bytes: headers as sent, bodies as received.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -47,10 +47,15 @@ impl Response {
 
 impl Client {
     pub fn tcp(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(LIMIT)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        Self { stream: BufReader::new(Box::new(stream)) }
+        Self::try_tcp(address).unwrap()
+    }
+
+    /// An error when the server has gone.
+    pub fn try_tcp(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(LIMIT))?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream: BufReader::new(Box::new(stream)) })
     }
 
     pub fn unix(path: &Path) -> Self {
@@ -69,6 +74,17 @@ impl Client {
 
     pub fn post_json(&mut self, path: &str, body: &Value) -> Response {
         self.post(path, &[("content-type", "application/json")], body.to_string().as_bytes())
+    }
+
+    /// Posts to a server that may be killed meanwhile: then it is an error.
+    pub fn try_post_json(&mut self, path: &str, body: &Value) -> io::Result<Response> {
+        let body = body.to_string();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: ledge\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        self.stream.get_mut().write_all(format!("{head}{body}").as_bytes())?;
+        self.try_receive_one("POST")
     }
 
     pub fn request(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
@@ -124,12 +140,17 @@ impl Client {
     }
 
     fn receive_one(&mut self, method: &str) -> Response {
-        let status_line = self.line();
+        self.try_receive_one(method).unwrap()
+    }
+
+    /// An error when the server has gone.
+    fn try_receive_one(&mut self, method: &str) -> io::Result<Response> {
+        let status_line = self.line()?;
         let status = status_line.split(' ').nth(1).and_then(|code| code.parse().ok());
         let status = status.unwrap_or_else(|| panic!("no status in {status_line:?}"));
         let mut headers = HashMap::new();
         loop {
-            let line = self.line();
+            let line = self.line()?;
             if line.is_empty() {
                 break;
             }
@@ -141,26 +162,28 @@ impl Client {
             // No body, whatever the length says.
         } else if headers.get("transfer-encoding").is_some_and(|value| value == "chunked") {
             loop {
-                let size = usize::from_str_radix(self.line().trim(), 16).unwrap();
+                let size = usize::from_str_radix(self.line()?.trim(), 16).unwrap();
                 let start = body.len();
                 body.resize(start + size, 0);
-                self.stream.read_exact(&mut body[start..]).unwrap();
-                self.line();
+                self.stream.read_exact(&mut body[start..])?;
+                self.line()?;
                 if size == 0 {
                     break;
                 }
             }
         } else {
             body.resize(headers.get("content-length").map_or(0, |length| length.parse().unwrap()), 0);
-            self.stream.read_exact(&mut body).unwrap();
+            self.stream.read_exact(&mut body)?;
         }
-        Response { status, headers, body }
+        Ok(Response { status, headers, body })
     }
 
-    fn line(&mut self) -> String {
+    fn line(&mut self) -> io::Result<String> {
         let mut line = String::new();
-        self.stream.read_line(&mut line).unwrap();
-        assert!(line.ends_with('\n'), "the connection was closed after {line:?}");
-        line.trim_end().to_owned()
+        self.stream.read_line(&mut line)?;
+        if !line.ends_with('\n') {
+            return Err(io::Error::other(format!("the connection was closed after {line:?}")));
+        }
+        Ok(line.trim_end().to_owned())
     }
 }

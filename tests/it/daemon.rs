@@ -1,5 +1,6 @@
 //! `TestDaemon`: the real binary on port 0 over a temporary folder.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
@@ -53,6 +54,9 @@ const SETTINGS: [&str; 2] = ["http.listen=[\"127.0.0.1:0\", \"unix:ledge.sock\"]
 pub struct TestRoot {
     pub folder: TempDir,
     settings: Vec<String>,
+    environment: Vec<(String, OsString)>,
+    /// A program and its arguments, which runs the binary.
+    runner: Vec<OsString>,
 }
 
 impl TestRoot {
@@ -61,7 +65,7 @@ impl TestRoot {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("models")).unwrap();
         symlink(setup_root().join("runtimes"), folder.path().join("runtimes")).unwrap();
-        Self { folder, settings: SETTINGS.map(str::to_owned).into() }
+        Self { folder, settings: SETTINGS.map(str::to_owned).into(), environment: Vec::new(), runner: Vec::new() }
     }
 
     /// Adds models of the set-up, under their own names.
@@ -96,6 +100,18 @@ impl TestRoot {
         self
     }
 
+    /// A variable of the environment of its commands; the last one of a name counts.
+    pub fn variable(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.environment.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// A program, with arguments, that becomes the binary once it has put itself where the test wants it.
+    pub fn runner(mut self, program: &[&str]) -> Self {
+        self.runner = program.iter().map(OsString::from).collect();
+        self
+    }
+
     /// The folder of a model.
     pub fn model(&self, name: &str) -> PathBuf {
         self.folder.path().join("models").join(name)
@@ -103,8 +119,10 @@ impl TestRoot {
 
     /// A command of the binary on this root.
     pub fn command(&self, verb: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ledge"));
-        command.args(verb).arg("--root").arg(self.folder.path());
+        let binary = OsString::from(env!("CARGO_BIN_EXE_ledge"));
+        let words: Vec<_> = self.runner.iter().chain([&binary]).collect();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).args(verb).arg("--root").arg(self.folder.path());
         for setting in &self.settings {
             command.arg("--set").arg(setting);
         }
@@ -113,6 +131,7 @@ impl TestRoot {
             command.env_remove(name);
         }
         command.env_remove("JOURNAL_STREAM").env_remove("NOTIFY_SOCKET");
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
 

@@ -1,7 +1,8 @@
 //! The feature store looked after while it is at work: backups, restores, snapshots, and what the command line makes of them.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -22,7 +23,7 @@ schema = [
   { name = "temperature", dtype = "Float64" },
   { name = "cycles", dtype = "Int64", optional = true },
 ]
-aggregations = [
+aggregation = [
   { column = "cycles", function = "sum", time_window = "1h", slide_interval = "1m" },
 ]
 
@@ -67,7 +68,7 @@ schema = [
   { name = "cycles", dtype = "Int64", optional = true },
   { name = "temperature", dtype = "Float64" },
 ]
-aggregations = [
+aggregation = [
   { column = "cycles", function = "sum", time_window = "1h", slide_interval = "1m" },
 ]
 "#;
@@ -170,9 +171,9 @@ fn a_backup_has_everything_acknowledged_before_it_and_restores_elsewhere_by_name
     let root = other.kill();
     let again = root.start();
     let client = &mut again.client();
+    wait_until_ready(client);
     assert_eq!(values(client, &features[..3], &machines(1)), [json!([9.0]), json!([100]), json!([115.0])]);
     assert_eq!(values(client, &["plain:note"], &machines(2)), [json!(["after", "a1"])]);
-    assert!(again.wait_for_log("the feature store is ready").is_object());
     assert!(!again.log().contains("damaged"), "{}", again.log());
 }
 
@@ -190,7 +191,7 @@ fn a_store_that_was_restored_stops_and_starts_in_order() {
     let again = daemon.kill().start();
     let found = values(&mut again.client(), &["plain:note"], &machines(11));
     assert_eq!((&found[0][9], &found[0][10]), (&json!("old9"), &Value::Null));
-    for word in ["damaged", "rebuilt", "not closed in order"] {
+    for word in ["damaged", "set aside", "is removed", "not closed in order"] {
         assert!(!again.log().contains(word), "{word}: {}", again.log());
     }
 }
@@ -255,41 +256,71 @@ fn a_kill_in_the_middle_of_a_restore_leaves_the_old_rows_or_the_new() {
     drop(daemon);
     let mut root = TestRoot::new().views(VIEWS);
     let mut seen = [0, 0];
-    for round in 0..8_u32 {
+    // Each round is killed as soon as the folder shows how far the restore is.
+    let upload = |names: &[String], _: &[String]| names.iter().any(|name| name == "restore.upload");
+    let unfinished = |names: &[String], _: &[String]| names.iter().any(|name| name.ends_with(".ledge.tmp"));
+    let finished = |names: &[String], before: &[String]| added(names, before, "snapshot-", ".ledge");
+    let indexing = |names: &[String], before: &[String]| added(names, before, "index-", "");
+    let moments: [(&str, &dyn Fn(&[String], &[String]) -> bool); 4] =
+        [("upload", &upload), ("unfinished", &unfinished), ("finished", &finished), ("indexing", &indexing)];
+    for (moment, is_reached) in moments.into_iter().chain(moments) {
         let daemon = root.start();
         let client = &mut daemon.client();
         fill(client, ROWS, "old");
-        let extra = format!("extra{round}");
-        push(client, "plain_push", &json!({"machine_id": [extra], "note": ["old"]}));
+        push(client, "plain_push", &json!({"machine_id": ["extra"], "note": ["old"]}));
+        let folder = daemon.root.folder.path().join("features");
+        let before = names(&folder);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            let restoring = scope.spawn(|| {
                 let mut client = daemon.client();
-                let head = format!(
-                    "POST /features/restore HTTP/1.1\r\nhost: ledge\r\ncontent-length: {}\r\n\r\n",
-                    taken.len()
+                let length = taken.len();
+                client.send(
+                    format!("POST /features/restore HTTP/1.1\r\nhost: ledge\r\ncontent-length: {length}\r\n\r\n")
+                        .as_bytes(),
                 );
-                client.send(head.as_bytes());
                 client.send(&taken);
                 client.finish();
             });
-            // Not a wait for anything: the moment of the kill, other in each round.
-            std::thread::sleep(Duration::from_millis(u64::from(round) * 25));
+            while !is_reached(&names(&folder), &before) && !restoring.is_finished() {
+                std::hint::spin_loop();
+            }
             daemon.signal("KILL");
         });
         root = daemon.kill();
         let daemon = root.start();
         let client = &mut daemon.client();
+        wait_until_ready(client);
         let found = values(client, &["plain:note"], &machines(ROWS));
         let all = |word: &str| (0..ROWS).all(|number| found[0][number] == format!("{word}{number}"));
         let (old, new) = (all("old"), all("new"));
-        assert!(old != new, "round {round}: {}", found[0]);
-        let extra = values(client, &["plain:note"], &[extra]);
-        assert_eq!(extra[0][0], if old { json!("old") } else { Value::Null }, "round {round}");
+        assert!(old != new, "{moment}: {}", found[0]);
+        let extra = values(client, &["plain:note"], &["extra".to_owned()]);
+        assert_eq!(extra[0][0], if old { json!("old") } else { Value::Null }, "{moment}");
+        assert!(new || moment != "indexing", "{moment}");
         assert!(!daemon.log().contains("damaged"), "{}", daemon.log());
+        assert!(!names(&folder).iter().any(|name| name == "restore.upload"));
         seen[usize::from(new)] += 1;
         root = daemon.kill();
     }
-    assert!(seen[0] > 0, "no kill came early enough: {seen:?}");
+    assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// Whether there is a name of this form that was not there before.
+fn added(names: &[String], before: &[String], start: &str, end: &str) -> bool {
+    names.iter().any(|name| name.starts_with(start) && name.ends_with(end) && !before.contains(name))
+}
+
+/// A daemon is ready while it still rebuilds an index.
+fn wait_until_ready(client: &mut Client) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while client.get("/features/status").json()["state"] != "ready" {
+        assert!(Instant::now() < until, "the store does not become ready");
+    }
 }
 
 #[test]

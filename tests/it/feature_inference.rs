@@ -72,16 +72,21 @@ fn push(client: &mut Client, source: &str, df: &Value) {
     assert_eq!(answer.status, 200, "{answer:?}");
 }
 
+/// What a column of integers takes.
+fn whole(value: f64) -> i64 {
+    format!("{value:.0}").parse().unwrap()
+}
+
 /// Pushes a wine in both views, as of now.
 fn push_wine(client: &mut Client, id: &str, wine: &[f64; 13]) {
     push_lab(client, id, wine);
-    push(client, "cellar_push", &json!({"wine_id": [id], "colour": [wine[9..12]], "proline": [wine[12] as i64]}));
+    push(client, "cellar_push", &json!({"wine_id": [id], "colour": [wine[9..12]], "proline": [whole(wine[12])]}));
 }
 
 fn push_lab(client: &mut Client, id: &str, wine: &[f64; 13]) {
     let mut df = json!({"wine_id": [id]});
     for (name, value) in LAB.iter().zip(wine) {
-        df[name] = if *name == "magnesium" { json!([*value as i64]) } else { json!([value]) };
+        df[name] = if *name == "magnesium" { json!([whole(*value)]) } else { json!([value]) };
     }
     push(client, "lab_push", &df);
 }

@@ -9,6 +9,7 @@ mod clients;
 mod core;
 mod daemon;
 mod feature_admin;
+mod feature_faults;
 mod feature_inference;
 mod features;
 mod fuzz;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::key::IndexKey;
-use super::super::merge::{Merged, merge};
+use super::super::merge::{Merged, merge, purge_us};
 use super::super::record::{self, Record, Row};
 use super::super::registry::Registry;
 use super::super::store::{Changes, Index, IndexError, Tally};
@@ -52,12 +52,15 @@ pub struct Content {
     pub tally: Tally,
     /// The rows of each view.
     pub rows: HashMap<ViewId, u64>,
+    /// The highest sequence number of any record that was ever in it.
+    pub highest: u64,
 }
 
 impl Content {
     /// Counts a record in.
     pub fn add(&mut self, key: &IndexKey, record: &[u8]) {
         self.tally.add(key, record);
+        self.highest = self.highest.max(record::sequence_number(record));
         *self.rows.entry(key.view()).or_default() += 1;
     }
 
@@ -120,7 +123,9 @@ impl Applier {
                 let stored = self.index.get(key)?;
                 let old = stored.as_ref().map(|stored| verified(key, stored)).transpose()?;
                 if old.is_none_or(|old| old.seq < header.seq) {
-                    stored.iter().for_each(|stored| self.content.subtract(key, stored));
+                    if let Some(stored) = &stored {
+                        self.content.subtract(key, stored);
+                    }
                     self.content.add(key, bytes);
                     changes.put(key, bytes, header.purge_us, old.map(|old| old.purge_us));
                 }
@@ -130,19 +135,32 @@ impl Applier {
         Ok(())
     }
 
-    /// Removes what expired, unless it has been pushed to again. Returns how many records went.
-    pub fn purge(&mut self, expired: &[(Vec<u8>, IndexKey)], now_us: i64) -> Result<usize, IndexError> {
+    /// Removes what expired, unless it has been pushed to again, or its view has another ttl by now. Returns how many records
+    /// went.
+    pub fn purge(
+        &mut self,
+        registry: &Registry,
+        expired: &[(Vec<u8>, IndexKey)],
+        now_us: i64,
+    ) -> Result<usize, IndexError> {
         let mut gone = 0;
         for chunk in expired.chunks(CHUNK) {
             let mut changes = Changes::default();
             for (entry, key) in chunk {
                 changes.forget_expiry(entry);
                 let Some(stored) = self.index.get(key)? else { continue };
-                let purge_us = verified(key, &stored)?.purge_us;
+                let header = verified(key, &stored)?;
+                let until = |view: &Arc<FeatureView>| purge_us(view, header.event_us, self.keep_us);
+                let purge_us = registry.view_by_id(key.view()).map_or(header.purge_us, until);
+                self.content.subtract(key, &stored);
                 if purge_us <= now_us {
-                    self.content.subtract(key, &stored);
-                    changes.remove(key, purge_us);
+                    changes.remove(key, header.purge_us);
                     gone += 1;
+                } else {
+                    let record = Record::decode(key, &stored).map_err(|error| damaged(&error))?;
+                    let bytes = Record { purge_us, ..record }.encode(key);
+                    self.content.add(key, &bytes);
+                    changes.put(key, &bytes, purge_us, None);
                 }
             }
             self.index.apply(&changes)?;
@@ -172,7 +190,9 @@ impl Applier {
                 continue;
             }
             let old = stored.as_ref().map(|bytes| verified(&key, bytes)).transpose()?.map(|header| header.purge_us);
-            stored.iter().for_each(|bytes| self.content.subtract(&key, bytes));
+            if let Some(bytes) = &stored {
+                self.content.subtract(&key, bytes);
+            }
             match current {
                 Some(record) => {
                     let bytes = record.encode(&key);
@@ -221,5 +241,9 @@ fn undeclared(old: Option<&Record>, row: &Row, seq: u64) -> (Option<Record>, Mer
 }
 
 fn verified(key: &IndexKey, bytes: &[u8]) -> Result<record::Header, IndexError> {
-    record::verify(key, bytes).map_err(|error| IndexError::damaged(format!("of a record, {error}")))
+    record::verify(key, bytes).map_err(|error| damaged(&error))
+}
+
+fn damaged(error: &record::Damaged) -> IndexError {
+    IndexError::damaged(format!("of a record, {error}"))
 }

@@ -13,7 +13,7 @@ use super::super::online::FeatureError;
 use super::super::snapshot::SnapshotWriter;
 use super::super::view::ViewId;
 use super::Engine;
-use super::upkeep::ScanError;
+use super::snapshots::ScanError;
 use super::writer::Command;
 
 /// How much is handed on at a time.
@@ -56,7 +56,7 @@ pub async fn start(
     let (reply, marked) = oneshot::channel();
     let sent = engine.commands.send(Command::Mark { rotate: false, reply }).await;
     sent.map_err(|_| unavailable())?;
-    let replay_from = marked.await.ok().flatten().ok_or_else(unavailable)?;
+    let (replay_from, _) = marked.await.ok().flatten().ok_or_else(unavailable)?;
     let index = engine.live().ok_or_else(unavailable)?;
     let (sender, receiver) = channel(PIECES);
     let engine = engine.clone();

@@ -116,6 +116,7 @@ impl Files {
     /// Keeps a damaged file or folder for whoever wants to look at it, and only the last of its kind (`index`, `journal`,
     /// `snapshot`).
     pub fn set_aside(&self, path: &Path, kind: &str) -> io::Result<PathBuf> {
+        fs::symlink_metadata(path)?;
         let aside = self.folder.join(format!("{kind}.damaged"));
         match fs::metadata(&aside) {
             Ok(kind) if kind.is_dir() => fs::remove_dir_all(&aside)?,

@@ -9,10 +9,12 @@ pub mod backup;
 pub mod files;
 pub mod recovery;
 pub mod restore;
+pub mod snapshots;
 pub mod upkeep;
 pub mod writer;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc;
 
 use arc_swap::ArcSwap;
@@ -81,6 +83,12 @@ pub struct Engine {
     pub registry: ArcSwap<Registry>,
     pub hash_key: HashKey,
     pub state: ArcSwap<State>,
+    /// The highest number that an index had.
+    pub generation: AtomicU64,
+    /// Whether an index is copied, which makes readers wait now and then.
+    pub compacting: AtomicBool,
+    /// Whether the writer has asked for a snapshot.
+    pub snapshot_asked: AtomicBool,
     /// Whether the first opening is over, however it ended.
     pub opened: tokio::sync::watch::Sender<bool>,
     pub counters: Counters,
@@ -124,7 +132,8 @@ impl Engine {
         if Arc::ptr_eq(&before, &current) {
             self.alarm("the feature index cannot be used; it is rebuilt from snapshot and journal", &error.to_string());
             // The upkeep thread is gone at the end only.
-            let _ = self.jobs.send(Job::Rebuild { index: Some(index.clone()) });
+            let damaged = matches!(error, IndexError::Damaged { .. });
+            let _ = self.jobs.send(Job::Rebuild { index: index.clone(), damaged });
         }
     }
 

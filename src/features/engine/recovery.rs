@@ -2,16 +2,19 @@
 
 use std::fs::File;
 use std::io::BufReader;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
-use super::super::journal::{self, Change, ReplayError};
+use super::super::journal::{self, Change, Entry, ReplayError};
 use super::super::key::IndexKey;
-use super::super::record::Row;
-use super::super::snapshot::{self, SnapshotReader};
+use super::super::record::{Record, Row};
+use super::super::registry::Registry;
+use super::super::snapshot::{self, SnapshotError, SnapshotReader};
 use super::super::store::{Index, IndexError};
 use super::applier::{Action, Applier, Content, Pending};
 use super::files::Clean;
+use super::upkeep::close;
 use super::{Engine, State};
 
 /// How many entries or records are taken at a time.
@@ -48,24 +51,39 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
                 engine.opened.send_replace(true);
                 set_aside(engine, &engine.files.index(generation));
             }
-            Err(Unusable::Replay(reason)) => return Err(reason),
+            Err(Unusable::System(reason)) => return Err(reason),
         }
     }
     rebuild(engine)
 }
 
 /// Why an index cannot be used.
-enum Unusable {
+pub enum Unusable {
     Unfinished,
     /// It lacks entries that only the newest snapshot has; or that is a backup, which takes the place of everything.
     Behind,
     Damaged(IndexError),
-    Replay(String),
+    System(String),
 }
 
 impl From<IndexError> for Unusable {
     fn from(error: IndexError) -> Self {
-        Self::Damaged(error)
+        match error {
+            // It would be the same with another index.
+            IndexError::Io { reason } => Self::System(reason),
+            damaged @ IndexError::Damaged { .. } => Self::Damaged(damaged),
+        }
+    }
+}
+
+impl From<Unusable> for String {
+    fn from(unusable: Unusable) -> Self {
+        match unusable {
+            Unusable::Unfinished => "it was not built to its end".into(),
+            Unusable::Behind => "it lacks what a snapshot has".into(),
+            Unusable::Damaged(error) => error.to_string(),
+            Unusable::System(reason) => reason,
+        }
     }
 }
 
@@ -73,12 +91,20 @@ impl From<IndexError> for Unusable {
 /// mended: sled may have lost what it had, and it may not say so.
 fn existing(engine: &Engine, generation: u64, clean: Option<Clean>) -> Result<Applier, Unusable> {
     let index = Arc::new(Index::open(&engine.files.index(generation), engine.config.cache_mb << 20)?);
-    if !index.is_complete(engine.hash_key.id())? {
+    let clean = clean.filter(|clean| clean.generation == generation);
+    checked(engine, index.clone(), clean).inspect_err(|_| close(index))
+}
+
+fn checked(engine: &Engine, index: Arc<Index>, clean: Option<Clean>) -> Result<Applier, Unusable> {
+    if !index.is_complete()? {
         return Err(Unusable::Unfinished);
     }
-    let applied = index.applied()?;
-    if let Some((newest, path)) = snapshot::list(engine.files.folder()).unwrap_or_default().first()
-        && applied.saturating_add(1) < *newest
+    if !index.is_keyed_by(engine.hash_key.id())? {
+        return Err(IndexError::damaged("the key that its keys were made with is lost").into());
+    }
+    let last = index.applied()?;
+    if let Some((newest, path)) = snapshots(engine).map_err(Unusable::System)?.first()
+        && last.saturating_add(1) < *newest
         && snapshot::verify_file(path).is_ok()
     {
         return Err(Unusable::Behind);
@@ -88,10 +114,11 @@ fn existing(engine: &Engine, generation: u64, clean: Option<Clean>) -> Result<Ap
         content.add(&key, record);
         Ok(())
     })?;
-    let mut applier = Applier::new(index, content, applied, engine.keep_us());
-    match clean.filter(|clean| clean.generation == generation) {
-        Some(clean) if clean.tally == applier.content.tally && clean.applied == applied => {
-            replay(engine, applied + 1, engine.journal_end(), &mut applier).map_err(Unusable::Replay)?;
+    let mut applier = Applier::new(index, content, last, engine.keep_us());
+    match clean {
+        Some(clean) if clean.tally == applier.content.tally && clean.applied == last => {
+            let lost = replay(engine, last + 1, engine.journal_end(), last, &mut applier);
+            tell(engine, &lost?);
         }
         Some(clean) => {
             let (had, has) = (clean.tally.records, applier.content.tally.records);
@@ -106,11 +133,14 @@ fn existing(engine: &Engine, generation: u64, clean: Option<Clean>) -> Result<Ap
             );
             let from = match load_snapshot(engine, &mut applier) {
                 Ok(from) => from,
-                // The index may still have everything: what the journal lacks is told when it is read.
-                Err(LoadError::Snapshots) => applied + 1,
+                // The index may still have everything; what the journal has is compared all the same.
+                Err(LoadError::Damaged) => 1,
                 Err(LoadError::Index(error)) => return Err(error.into()),
+                Err(LoadError::System(reason)) => return Err(Unusable::System(reason)),
             };
-            replay(engine, from, engine.journal_end(), &mut applier).map_err(Unusable::Replay)?;
+            // What sled says it has proves nothing here.
+            let lost = replay(engine, from, engine.journal_end(), 0, &mut applier)?;
+            tell(engine, &lost);
         }
     }
     Ok(applier)
@@ -121,18 +151,44 @@ pub fn rebuild(engine: &Engine) -> Result<Applier, String> {
     let mut applier = new_index(engine)?;
     let from = match load_snapshot(engine, &mut applier) {
         Ok(from) => from,
-        Err(LoadError::Snapshots) => 1,
+        Err(LoadError::Damaged) => 1,
         Err(LoadError::Index(error)) => return Err(error.to_string()),
+        Err(LoadError::System(reason)) => return Err(reason),
     };
-    replay(engine, from, engine.journal_end(), &mut applier)?;
+    let lost = replay(engine, from, engine.journal_end(), 0, &mut applier).map_err(String::from)?;
+    tell(engine, &lost);
     finish(engine, &applier)?;
     Ok(applier)
 }
 
 /// Builds an index from another one, which had every entry before `from` when this began: smaller, as sled never gives back
-/// room.
-pub fn compact(engine: &Engine, live: &Index, from: u64) -> Result<Applier, String> {
+/// room. What is left of one that could not be finished is removed.
+pub fn compact(engine: &Engine, live: &Index, from: u64, records: u64) -> Result<Applier, String> {
     let mut applier = new_index(engine)?;
+    let (index, folder) = (applier.index.clone(), applier.index.folder().to_owned());
+    let copied = copy(live, &mut applier).map_err(|error| error.to_string()).and_then(|()| {
+        let copied = applier.content.tally.records;
+        if copied < records {
+            return Err(format!("the index should have {records} records, and only {copied} were found"));
+        }
+        applier.applied = from - 1;
+        let lost = replay(engine, from, engine.journal_end(), 0, &mut applier).map_err(String::from)?;
+        // The index that there is has them.
+        lost.first().map_or(Ok(()), |lost| Err(lost.clone()))?;
+        finish(engine, &applier)
+    });
+    match copied {
+        Ok(()) => Ok(applier),
+        Err(reason) => {
+            drop(applier);
+            close(index);
+            let _ = std::fs::remove_dir_all(folder);
+            Err(reason)
+        }
+    }
+}
+
+fn copy(live: &Index, applier: &mut Applier) -> Result<(), IndexError> {
     let mut batch: Vec<(IndexKey, Vec<u8>)> = Vec::with_capacity(BATCH);
     live.scan::<IndexError>(|key, record| {
         batch.push((key, record.to_vec()));
@@ -141,18 +197,16 @@ pub fn compact(engine: &Engine, live: &Index, from: u64) -> Result<Applier, Stri
             batch.clear();
         }
         Ok(())
-    })
-    .and_then(|()| applier.upsert(&batch))
-    .map_err(|error| error.to_string())?;
-    applier.applied = from - 1;
-    replay(engine, from, engine.journal_end(), &mut applier)?;
-    finish(engine, &applier)?;
-    Ok(applier)
+    })?;
+    applier.upsert(&batch)
 }
 
 fn new_index(engine: &Engine) -> Result<Applier, String> {
     let newest = engine.files.generations().map_err(|error| error.to_string())?.first().copied().unwrap_or(0);
-    let index = Index::open(&engine.files.index(newest + 1), engine.config.cache_mb << 20);
+    // No number twice: an index that was set aside may still be at work on what had its name.
+    let next = engine.generation.fetch_max(newest, Relaxed).max(newest) + 1;
+    engine.generation.store(next, Relaxed);
+    let index = Index::open(&engine.files.index(next), engine.config.cache_mb << 20);
     let index = index.map_err(|error| error.to_string())?;
     Ok(Applier::new(Arc::new(index), Content::default(), 0, engine.keep_us()))
 }
@@ -183,18 +237,26 @@ pub fn set_aside(engine: &Engine, path: &Path) {
     }
 }
 
+/// The snapshots there are, newest first.
+fn snapshots(engine: &Engine) -> Result<Vec<(u64, PathBuf)>, String> {
+    snapshot::list(engine.files.folder()).map_err(|error| format!("the snapshots cannot be listed: {error}"))
+}
+
 enum LoadError {
-    /// There is no snapshot that can be read.
-    Snapshots,
+    /// Every snapshot is damaged.
+    Damaged,
     /// The index does not take it.
     Index(IndexError),
+    /// There is no good one, and one that cannot be read now, or by this version. Going on would be forgetting it.
+    System(String),
 }
 
 /// Brings the records of the newest good snapshot into the index, those that are newer than what it has. The number of the
 /// journal entry from which to go on.
 fn load_snapshot(engine: &Engine, applier: &mut Applier) -> Result<u64, LoadError> {
-    let snapshots = snapshot::list(engine.files.folder()).unwrap_or_default();
+    let snapshots = snapshots(engine).map_err(LoadError::System)?;
     let none = snapshots.is_empty();
+    let mut unread = None;
     for (replay_from, path) in snapshots {
         match load(engine, &path, applier) {
             Ok(()) => {
@@ -202,34 +264,42 @@ fn load_snapshot(engine: &Engine, applier: &mut Applier) -> Result<u64, LoadErro
                 return Ok(replay_from);
             }
             Err(Failed::Index(error)) => return Err(LoadError::Index(error)),
-            Err(Failed::Snapshot(reason)) => {
-                engine
-                    .alarm("a snapshot of the feature store cannot be used", &format!("{}: {reason}", path.display()));
+            Err(Failed::Snapshot(error)) => {
+                let reason = format!("{}: {}", path.display(), with_cause(&error));
+                engine.alarm("a snapshot of the feature store cannot be used", &reason);
+                if !error.is_damage() {
+                    unread = Some(reason);
+                }
             }
         }
     }
-    if none { Ok(1) } else { Err(LoadError::Snapshots) }
+    match unread {
+        _ if none => Ok(1),
+        Some(reason) => Err(LoadError::System(reason)),
+        None => Err(LoadError::Damaged),
+    }
 }
 
 enum Failed {
-    Snapshot(String),
+    Snapshot(SnapshotError),
     Index(IndexError),
 }
 
+impl From<SnapshotError> for Failed {
+    fn from(error: SnapshotError) -> Self {
+        Self::Snapshot(error)
+    }
+}
+
 fn load(engine: &Engine, path: &Path, applier: &mut Applier) -> Result<(), Failed> {
-    let failed = |error: &dyn std::fmt::Display| Failed::Snapshot(error.to_string());
-    let file = File::open(path).map_err(|error| failed(&error))?;
-    let mut reader = SnapshotReader::new(BufReader::new(file)).map_err(|error| failed(&error))?;
+    let file = File::open(path).map_err(SnapshotError::Read)?;
+    let mut reader = SnapshotReader::new(BufReader::with_capacity(1 << 18, file))?;
     let same_keys = reader.header().hash_key_id == engine.hash_key.id();
     loop {
         let mut batch = Vec::with_capacity(BATCH);
         while batch.len() < BATCH {
-            let Some((key, bytes)) = reader.next().map_err(|error| failed(&error))? else { break };
-            batch.push(if same_keys {
-                (key, bytes)
-            } else {
-                rekeyed(engine, &key, &bytes).map_err(|error| failed(&error))?
-            });
+            let Some((key, bytes)) = reader.next()? else { break };
+            batch.push(if same_keys { (key, bytes) } else { rekeyed(engine, &key, &bytes)? });
         }
         let done = batch.len() < BATCH;
         applier.upsert(&batch).map_err(Failed::Index)?;
@@ -240,77 +310,69 @@ fn load(engine: &Engine, path: &Path, applier: &mut Applier) -> Result<(), Faile
 }
 
 /// A record under this store's own hash key.
-fn rekeyed(
-    engine: &Engine,
-    key: &IndexKey,
-    bytes: &[u8],
-) -> Result<(IndexKey, Vec<u8>), super::super::record::Damaged> {
-    let record = super::super::record::Record::decode(key, bytes)?;
+fn rekeyed(engine: &Engine, key: &IndexKey, bytes: &[u8]) -> Result<(IndexKey, Vec<u8>), SnapshotError> {
+    let record = Record::decode(key, bytes).map_err(|reason| SnapshotError::Damaged { offset: 0, reason })?;
     let key = engine.hash_key.of_row(key.view(), &record.row);
     let bytes = record.encode(&key);
     Ok((key, bytes))
 }
 
-/// Brings the journal's entries from `from` on into the index. Entries that cannot be read are told, and what stands behind
-/// them is taken all the same: each row says by itself what it is.
-/// Stops before `to`, the journal's next entry at some moment before.
-pub fn replay(engine: &Engine, from: u64, to: u64, applier: &mut Applier) -> Result<(), String> {
+/// Brings the journal's entries from `from` on into the index, and stops before `to`, the journal's next entry at some moment
+/// before. What cannot be read is answered, unless the index is known to have everything up to `had`; what stands behind it
+/// is taken all the same, as each row says by itself what it is.
+pub fn replay(engine: &Engine, from: u64, to: u64, had: u64, applier: &mut Applier) -> Result<Vec<String>, Unusable> {
     let folder = &engine.files.journal();
     let registry = engine.registry.load_full();
-    let had = applier.applied;
-    let mut from = from;
-    let mut lost: Vec<String> = Vec::new();
-    loop {
+    let (mut from, mut lost) = (from, Vec::new());
+    while from < to {
         let mut batch: Vec<Pending> = Vec::new();
         let replayed = journal::replay(folder, from, Some(to), |entry| {
-            let view = entry.key.view();
-            let pending = match entry.change {
-                Change::Delete => Pending { seq: entry.seq, key: entry.key, action: Action::Delete },
-                Change::Put(bytes) => {
-                    let row = Row::decode(&bytes).map_err(|error| IndexError::damaged(format!("of a row, {error}")))?;
-                    // Not the key that it had: the hash key may be another one by now.
-                    let key = engine.hash_key.of_row(view, &row);
-                    Pending { seq: entry.seq, key, action: Action::of_row(&registry, view, row) }
-                }
-            };
-            batch.push(pending);
+            batch.push(pending(engine, &registry, entry)?);
             if batch.len() >= BATCH {
                 applier.apply(&batch)?;
                 batch.clear();
             }
             Ok::<(), IndexError>(())
         });
-        applier.apply(&batch).map_err(|error| error.to_string())?;
-        match replayed {
-            Ok(next) => {
-                applier.applied = applier.applied.max(next.saturating_sub(1));
-                break;
-            }
-            Err(ReplayError::Each(error)) => return Err(error.to_string()),
-            Err(error @ ReplayError::Read { .. }) => return Err(error.to_string()),
-            // What cannot be read may be in the index all the same.
-            Err(ReplayError::Damaged(damage)) => {
-                let end = damage.to_seq.unwrap_or(to).min(to);
-                if end > had + 1 && end > damage.from_seq {
-                    lost.push(damage.to_string());
-                }
-                from = end.max(from);
-            }
-            Err(ref error @ ReplayError::Gap { to_seq, .. }) => {
-                let end = to_seq.min(to);
-                if end > had + 1 {
-                    lost.push(error.to_string());
-                }
-                from = end.max(from);
-            }
+        applier.apply(&batch)?;
+        let (reason, from_seq, to_seq) = match replayed {
+            Ok(_) => break,
+            Err(ReplayError::Each(error)) => return Err(error.into()),
+            Err(error @ ReplayError::Read { .. }) => return Err(Unusable::System(with_cause(&error))),
+            Err(ReplayError::Damaged(damage)) => (damage.to_string(), damage.from_seq, damage.to_seq.unwrap_or(to)),
+            Err(error @ ReplayError::Gap { from_seq, to_seq }) => (error.to_string(), from_seq, to_seq),
+        };
+        let end = to_seq.min(to);
+        if end > from_seq && end > had.saturating_add(1) {
+            lost.push(reason);
         }
-        if from >= to {
-            applier.applied = applier.applied.max(to - 1);
-            break;
-        }
+        from = end.max(from + 1);
     }
-    for reason in &lost {
-        engine.alarm("entries of the feature store's journal are lost", reason);
+    applier.applied = applier.applied.max(to.saturating_sub(1));
+    Ok(lost)
+}
+
+/// What an entry of the journal does now.
+fn pending(engine: &Engine, registry: &Registry, entry: Entry) -> Result<Pending, IndexError> {
+    let seq = entry.seq;
+    let bytes = match entry.change {
+        Change::Delete => return Ok(Pending { seq, key: entry.key, action: Action::Delete }),
+        Change::Put(bytes) => bytes,
+    };
+    let row = Row::decode(&bytes).map_err(|error| IndexError::damaged(format!("of a row, {error}")))?;
+    let view = entry.key.view();
+    // Not the key that it had: the hash key may be another one by now.
+    let key = engine.hash_key.of_row(view, &row);
+    Ok(Pending { seq, key, action: Action::of_row(registry, view, row) })
+}
+
+/// Tells of entries that are lost.
+pub fn tell(engine: &Engine, lost: &[String]) {
+    for reason in lost {
+        engine.alarm("entries of the feature store's journal may be lost", reason);
     }
-    Ok(())
+}
+
+fn with_cause(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }

@@ -1,7 +1,6 @@
 //! What is done beside the work: opening, rebuilding, snapshots, sweeping, looking for damage, compaction.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,13 +10,10 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::super::journal;
 use super::super::online::FeatureError;
-use super::super::snapshot::{self, SnapshotWriter};
 use super::super::statistics::Counters;
-use super::super::store::{Index, IndexError};
+use super::super::store::Index;
 use super::applier::Applier;
-use super::files::Files;
 use super::recovery::{self, set_aside};
 use super::restore;
 use super::writer::Command;
@@ -32,10 +28,14 @@ const TICK: Duration = Duration::from_secs(5);
 const SWEEP: Duration = Duration::from_mins(1);
 /// How often every file is read and checked.
 const SCRUB: Duration = Duration::from_hours(24);
-/// A snapshot is taken once a day, however little has changed.
-const SNAPSHOT_AGE_MS: u64 = 86_400_000;
+/// How far the wall clock may go ahead of time between two sweeps, in microseconds.
+const JUMP_US: i64 = 300_000_000;
+/// For how long nothing is swept after it did.
+const JUMPED: Duration = Duration::from_hours(1);
 /// How many expired rows are removed at a time.
 const SWEPT: usize = 1000;
+/// How long the readers of an index that goes may take.
+const READERS: Duration = Duration::from_secs(1);
 /// After how long a rebuild that failed is tried again.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -44,11 +44,15 @@ const RETRY: Duration = Duration::from_secs(10);
 pub enum Job {
     /// The index is opened, or built.
     Open,
-    /// The index is built anew. The one that is given up, if it is open.
+    /// An index was given up, and another one is needed.
     Rebuild {
         /// It.
-        index: Option<Arc<Index>>,
+        index: Arc<Index>,
+        /// Whether it is damaged, or the system would not let it be read or written.
+        damaged: bool,
     },
+    /// Whether a snapshot is due.
+    Look,
     /// A snapshot, now.
     Snapshot {
         /// Told the end.
@@ -74,33 +78,47 @@ pub enum Job {
 
 /// The upkeep thread's own.
 pub struct Upkeep {
-    engine: Arc<Engine>,
+    pub(super) engine: Arc<Engine>,
     swept: Instant,
-    scrubbed: Instant,
+    pub(super) scrubbed: Instant,
     /// The journal's next entry when the last snapshot was taken.
-    snapshot_at: u64,
-    /// The journal's bytes then.
-    journal_then: u64,
+    pub(super) snapshot_at: u64,
+    /// Not before then, after one that failed.
+    pub(super) no_snapshot_before: Instant,
     retry: Option<Instant>,
+    clock: SteadyClock,
+    no_sweep_before: Instant,
 }
 
 impl Upkeep {
     /// For one store.
     pub fn new(engine: Arc<Engine>) -> Self {
         let now = Instant::now();
-        Self { engine, swept: now, scrubbed: now, snapshot_at: 0, journal_then: 0, retry: None }
+        let clock = SteadyClock { then: now, then_us: clock::unix_micros() };
+        Self {
+            engine,
+            swept: now,
+            scrubbed: now,
+            snapshot_at: 0,
+            no_snapshot_before: now,
+            retry: None,
+            clock,
+            no_sweep_before: now,
+        }
     }
 
     /// Runs until it is told to stop.
     pub fn run(mut self, jobs: &Receiver<Job>) {
+        let mut ticked = Instant::now();
         loop {
-            match jobs.recv_timeout(TICK) {
+            if ticked.elapsed() >= TICK {
+                ticked = Instant::now();
+                self.tick();
+            }
+            match jobs.recv_timeout(TICK.saturating_sub(ticked.elapsed())) {
                 Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(Job::Open) => drop(self.provide(recovery::open)),
-                Ok(Job::Rebuild { index }) => {
-                    self.put_away(index);
-                    drop(self.provide(recovery::rebuild));
-                }
+                Ok(Job::Rebuild { index, damaged }) => self.replace(index, damaged),
                 Ok(Job::Snapshot { reply }) => {
                     let _ = reply.send(self.snapshot());
                 }
@@ -112,7 +130,8 @@ impl Upkeep {
                     let _ = fs::remove_file(&file);
                     let _ = reply.send(restored);
                 }
-                Err(RecvTimeoutError::Timeout) => self.tick(),
+                Ok(Job::Look) => self.tick(),
+                Err(RecvTimeoutError::Timeout) => {}
             }
         }
     }
@@ -131,11 +150,7 @@ impl Upkeep {
         if self.scrubbed.elapsed() >= SCRUB {
             self.scrub();
         }
-        let counters = &self.engine.counters;
-        let (next, bytes) = (counters.journal_next_seq.load(Relaxed), counters.journal_bytes.load(Relaxed));
-        let age = clock::unix_millis().saturating_sub(counters.snapshot_created_ms.load(Relaxed));
-        let grown = bytes.saturating_sub(self.journal_then) >= self.engine.config.snapshot_mb << 20;
-        if grown || (next > self.snapshot_at && age > SNAPSHOT_AGE_MS) {
+        if self.snapshot_due() {
             if let Err(error) = self.snapshot() {
                 tracing::warn!(%error, "no snapshot of the feature store was taken; the journal is kept");
             }
@@ -145,10 +160,10 @@ impl Upkeep {
     }
 
     /// Makes an index, and hands it to the writer.
-    fn provide(&mut self, make: impl FnOnce(&Engine) -> Result<Applier, String>) -> Result<(), String> {
+    fn provide(&mut self, build: impl FnOnce(&Engine) -> Result<Applier, String>) -> Result<(), String> {
         let started = Instant::now();
         self.retry = None;
-        let made = make(&self.engine).and_then(|applier| self.hand_over(applier));
+        let made = build(&self.engine).and_then(|applier| self.hand_over(applier));
         self.engine.opened.send_replace(true);
         match made {
             Ok(_) => {
@@ -164,7 +179,7 @@ impl Upkeep {
             Err(reason) => {
                 tracing::error!(reason, retry_s = RETRY.as_secs(), "the feature store has no index");
                 let why = format!("it has no index: {reason}");
-                if !matches!(&**self.engine.state.load(), State::Closed) {
+                if matches!(&**self.engine.state.load(), State::Opening | State::Rebuilding { .. }) {
                     self.engine.state.store(Arc::new(State::Rebuilding { reason: why }));
                 }
                 self.retry = Some(Instant::now() + RETRY);
@@ -173,75 +188,38 @@ impl Upkeep {
         }
     }
 
-    fn hand_over(&self, applier: Applier) -> Result<Option<Applier>, String> {
+    pub(super) fn hand_over(&self, applier: Applier) -> Result<Option<Applier>, String> {
         let (reply, answer) = mpsc::channel();
         let sent = self.engine.commands.blocking_send(Command::Handover { applier, reply });
         sent.map_err(|_| "the writer is gone".to_owned())?;
         answer.recv().map_err(|_| "the writer is gone".to_owned())?
     }
 
-    /// Closes a damaged index and keeps its files for later.
-    fn put_away(&self, index: Option<Arc<Index>>) {
-        Counters::count(&self.engine.counters.rebuilds);
-        let Some(index) = index else { return };
+    /// Sees to another index in the place of one that was given up.
+    fn replace(&mut self, index: Arc<Index>, damaged: bool) {
+        // The writer lets go of it when it looks.
+        let _ = self.mark(false);
         let folder = index.folder().to_owned();
         close(index);
-        set_aside(&self.engine, &folder);
+        if self.engine.live().is_some() {
+            // One that was being made meanwhile has its place already.
+            return set_aside(&self.engine, &folder);
+        }
+        Counters::count(&self.engine.counters.rebuilds);
+        if damaged {
+            set_aside(&self.engine, &folder);
+            drop(self.provide(recovery::rebuild));
+        } else {
+            drop(self.provide(recovery::open));
+        }
     }
 
-    fn mark(&self, rotate: bool) -> Option<(Arc<Index>, u64)> {
+    /// The index, the number of the journal entry before which it has everything, and how many records it has.
+    pub(super) fn mark(&self, rotate: bool) -> Option<(Arc<Index>, u64, u64)> {
         let (reply, answer) = oneshot::channel();
         self.engine.commands.blocking_send(Command::Mark { rotate, reply }).ok()?;
-        let seq = answer.blocking_recv().ok()??;
-        Some((self.engine.live()?, seq))
-    }
-
-    fn snapshot(&mut self) -> Result<(), FeatureError> {
-        let unavailable = || FeatureError::Unavailable { reason: self.engine.state.load().reason() };
-        let (index, replay_from) = self.mark(true).ok_or_else(unavailable)?;
-        let need = Files::size(index.folder());
-        let free = self.engine.files.free().unwrap_or(u64::MAX);
-        if free < need.saturating_add(self.engine.config.min_free_mb << 20) {
-            return Err(FeatureError::DiskFull {
-                folder: self.engine.files.folder().display().to_string(),
-                free_mb: free >> 20,
-                kept_mb: self.engine.config.min_free_mb,
-            });
-        }
-        let header = self.engine.snapshot_header(replay_from);
-        let mut broken = None;
-        let written = snapshot::write_file(self.engine.files.folder(), &header, |writer| {
-            write_all(&index, writer).map_err(|error| match error {
-                ScanError::Io(error) => error,
-                ScanError::Index(error) => {
-                    broken = Some(error.clone());
-                    io::Error::other(error)
-                }
-            })
-        });
-        if let Some(error) = broken {
-            self.engine.give_up(&index, &error);
-            return Err(FeatureError::Unavailable { reason: error.to_string() });
-        }
-        written.map_err(|error| FeatureError::NotWritten { reason: error.to_string() })?;
-        Counters::count(&self.engine.counters.snapshots);
-        self.remove_before(replay_from);
-        self.journal_then = self.engine.counters.journal_bytes.load(Relaxed).min(self.journal_then);
-        self.snapshot_at = replay_from;
-        Ok(())
-    }
-
-    /// Removes what a snapshot of this number has the place of.
-    fn remove_before(&self, replay_from: u64) {
-        for (number, path) in snapshot::list(self.engine.files.folder()).unwrap_or_default() {
-            if number < replay_from
-                && let Err(error) = fs::remove_file(&path)
-            {
-                tracing::warn!(file = %path.display(), %error, "an old snapshot cannot be removed");
-            }
-        }
-        let _ = self.engine.commands.blocking_send(Command::RemoveBefore(replay_from));
-        self.look_at_snapshots();
+        let (seq, records) = answer.blocking_recv().ok()??;
+        Some((self.engine.live()?, seq, records))
     }
 
     /// Puts a backup in the place of everything. Until its snapshot has its name there is the old store, and from then on
@@ -275,19 +253,26 @@ impl Upkeep {
         }
         self.remove_before(replay_from);
         self.snapshot_at = replay_from;
-        self.journal_then = 0;
         Ok(records)
     }
 
-    /// Removes rows whose ttl has passed long enough.
-    fn sweep(&self) {
+    /// Removes rows whose ttl has passed long enough. Not while the disk is full: sled would need room for it.
+    fn sweep(&mut self) {
+        if self.clock.has_jumped(Instant::now(), clock::unix_micros()) {
+            tracing::warn!("the clock has jumped ahead: expired features are not removed for an hour");
+            self.no_sweep_before = Instant::now() + JUMPED;
+        }
+        if Instant::now() < self.no_sweep_before || self.engine.is_disk_full() {
+            return;
+        }
         while let Some(index) = self.engine.live() {
             let now_us = clock::unix_micros();
             let expired = match index.expired(now_us, SWEPT) {
                 Ok(expired) => expired,
                 Err(error) => return self.engine.give_up(&index, &error),
             };
-            if expired.is_empty() {
+            let swept = expired.len();
+            if swept == 0 {
                 return;
             }
             let (reply, answer) = mpsc::channel();
@@ -296,138 +281,53 @@ impl Upkeep {
             }
             let Ok(gone) = answer.recv() else { return };
             self.engine.counters.purged.fetch_add(gone as u64, Relaxed);
-        }
-    }
-
-    /// Reads journal and snapshot and checks every checksum. The index has what they have, so what is damaged is set aside
-    /// once a new snapshot has taken its place.
-    fn scrub(&mut self) {
-        self.scrubbed = Instant::now();
-        let journal = journal::verify(&self.engine.files.journal()).unwrap_or_default();
-        for damage in &journal {
-            let reason = damage.to_string();
-            self.engine.alarm("the journal of the feature store is damaged; a snapshot takes its place", &reason);
-        }
-        let mut damaged = Vec::new();
-        for (_, path) in snapshot::list(self.engine.files.folder()).unwrap_or_default() {
-            if let Err(error) = snapshot::verify_file(&path) {
-                let reason = format!("{}: {error}", path.display());
-                self.engine.alarm("a snapshot of the feature store is damaged; a new one takes its place", &reason);
-                damaged.push(path);
+            if swept < SWEPT {
+                return;
             }
         }
-        if journal.is_empty() && damaged.is_empty() {
-            return;
-        }
-        damaged.iter().for_each(|path| set_aside(&self.engine, path));
-        let _ = self.engine.commands.blocking_send(Command::NoteDamage(journal));
-        if let Err(error) = self.snapshot() {
-            tracing::error!(%error, "no snapshot could be taken in the place of what is damaged");
-        }
-    }
-
-    fn look_at_snapshots(&self) {
-        let snapshots = snapshot::list(self.engine.files.folder()).unwrap_or_default();
-        let bytes = snapshots.iter().map(|(_, path)| Files::size(path)).sum();
-        self.engine.counters.snapshot_bytes.store(bytes, Relaxed);
-        let newest = snapshots.first().and_then(|(_, path)| fs::metadata(path).ok()?.modified().ok());
-        let created = newest.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
-        let created = created.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0));
-        self.engine.counters.snapshot_created_ms.store(created, Relaxed);
-    }
-
-    fn measure(&self) {
-        if let Some(index) = self.engine.live() {
-            self.engine.counters.index_bytes.store(Files::size(index.folder()), Relaxed);
-        }
-    }
-
-    /// sled gives nothing back: an index that has grown far beyond what is in it is built anew.
-    fn compact_if_worth_it(&mut self) {
-        self.measure();
-        let counters = &self.engine.counters;
-        let (index, live) = (counters.index_bytes.load(Relaxed), counters.snapshot_bytes.load(Relaxed));
-        if index > (live * 6).max(256 << 20)
-            && let Err(error) = self.compact()
-        {
-            tracing::warn!(%error, "the feature index was not compacted");
-        }
-    }
-
-    fn compact(&mut self) -> Result<(u64, u64), FeatureError> {
-        let unavailable = |reason: String| FeatureError::Unavailable { reason };
-        let (index, from) = self.mark(false).ok_or_else(|| unavailable(self.engine.state.load().reason()))?;
-        let before = Files::size(index.folder());
-        let applier = recovery::compact(&self.engine, &index, from).map_err(unavailable)?;
-        let after = applier.index.folder().to_owned();
-        let old = self.hand_over(applier).map_err(unavailable)?;
-        let folder = index.folder().to_owned();
-        drop(old);
-        close(index);
-        if let Err(error) = fs::remove_dir_all(&folder) {
-            tracing::warn!(folder = %folder.display(), %error, "the old feature index cannot be removed");
-        }
-        self.measure();
-        Ok((before, Files::size(&after)))
     }
 }
 
-/// Closes an index when its last reader is done. sled may hang or panic over a damaged one, so it is left to a thread.
-fn close(mut index: Arc<Index>) {
-    let closing = thread::Builder::new().name("features-close".into()).spawn(move || {
-        for _ in 0..1000 {
-            match Arc::try_unwrap(index) {
-                Ok(index) => {
-                    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(index)));
-                    return;
-                }
-                Err(shared) => index = shared,
-            }
-            thread::park_timeout(Duration::from_millis(1));
-        }
-        // Somebody reads for seconds on end, as a backup does: the last one closes it.
-    });
-    let Ok(thread) = closing else { return };
-    let until = Instant::now() + Duration::from_secs(2);
-    while !thread.is_finished() && Instant::now() < until {
+/// The wall clock held against one that does not jump.
+#[derive(Debug)]
+struct SteadyClock {
+    then: Instant,
+    then_us: i64,
+}
+
+impl SteadyClock {
+    /// Whether the wall clock has gone ahead of time since it was asked last: a box at a wrong date would remove everything.
+    fn has_jumped(&mut self, now: Instant, now_us: i64) -> bool {
+        let passed = i64::try_from(now.duration_since(self.then).as_micros()).unwrap_or(i64::MAX);
+        let ahead = now_us.saturating_sub(self.then_us).saturating_sub(passed);
+        (self.then, self.then_us) = (now, now_us);
+        ahead > JUMP_US
+    }
+}
+
+/// Waits a little for the last reader of an index, so that it is closed when its files go.
+pub fn close(index: Arc<Index>) {
+    let until = Instant::now() + READERS;
+    while Arc::strong_count(&index) > 1 && Instant::now() < until {
         thread::park_timeout(Duration::from_millis(1));
     }
+    // One that reads for longer, as a backup does, closes it.
+    drop(index);
 }
 
-/// Writes every record of an index.
-pub fn write_all<W: io::Write>(index: &Index, writer: &mut SnapshotWriter<W>) -> Result<(), ScanError> {
-    index.scan(|key, record| Ok(writer.add(&key, record)?))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Why a scan into a file ended early.
-pub enum ScanError {
-    /// The index.
-    Index(IndexError),
-    /// The file.
-    Io(std::io::Error),
-}
-
-impl From<IndexError> for ScanError {
-    fn from(error: IndexError) -> Self {
-        Self::Index(error)
-    }
-}
-
-impl From<std::io::Error> for ScanError {
-    fn from(error: std::io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
-impl Engine {
-    /// The header of a snapshot that has every entry before `replay_from`.
-    pub fn snapshot_header(&self, replay_from: u64) -> snapshot::Header {
-        snapshot::Header {
-            replay_from,
-            created_ms: clock::unix_millis(),
-            hash_key_id: self.hash_key.id(),
-            partial: false,
-            catalog: self.registry.load().catalog().to_json(),
-        }
+    #[test]
+    fn a_clock_that_jumps_ahead_is_told_from_one_that_runs() {
+        let begin = Instant::now();
+        let mut clock = SteadyClock { then: begin, then_us: 0 };
+        let at = |seconds: u64| begin + Duration::from_secs(seconds);
+        assert!(!clock.has_jumped(at(60), 60_000_000));
+        assert!(!clock.has_jumped(at(4000), 4_001_000_000));
+        assert!(clock.has_jumped(at(4060), 9_000_000_000));
+        assert!(!clock.has_jumped(at(4120), 9_060_000_000));
+        assert!(!clock.has_jumped(at(4180), 4_000_000_000));
     }
 }

@@ -1,6 +1,7 @@
 //! The writer: journal first, then index, then the acknowledgement.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::time::Instant;
 
@@ -22,6 +23,14 @@ use super::{Engine, State};
 
 /// How many rows share one write to the disk at most: a bound on how long the first of them waits.
 const GROUP: usize = 512;
+
+/// The same in bytes. A push has [`super::super::MAX_PUSH`] at most, and the journal takes twice that at once.
+const GROUP_BYTES: usize = 4 << 20;
+
+/// The bytes of rows in the journal.
+fn size(rows: &[Incoming]) -> usize {
+    rows.iter().map(|row| row.bytes.len()).sum()
+}
 
 /// One row on its way in.
 #[derive(Debug)]
@@ -59,13 +68,18 @@ pub enum Command {
     Mark {
         /// Whether a new journal segment begins there, so that those before it can go.
         rotate: bool,
-        /// Told the number.
-        reply: oneshot::Sender<Option<u64>>,
+        /// Told the number, and how many records the index has.
+        reply: oneshot::Sender<Option<(u64, u64)>>,
     },
     /// Places in the journal where something was found; a new segment begins, and a snapshot will take their place.
     NoteDamage(Vec<Damage>),
     /// The journal before this entry is in a snapshot.
-    RemoveBefore(u64),
+    RemoveBefore {
+        /// Its number.
+        seq: u64,
+        /// Told when they are gone.
+        reply: mpsc::Sender<()>,
+    },
     /// An index that is ready but for the last entries. The one it takes the place of is answered.
     Handover {
         /// The index.
@@ -115,12 +129,12 @@ impl Writer {
             while let Some(command) = next.take() {
                 match command {
                     Command::Push { rows, reply } => {
-                        let mut waiting = rows.len();
+                        let (mut waiting, mut bytes) = (rows.len(), size(&rows));
                         let mut pushes = vec![(rows, reply)];
-                        while waiting < GROUP {
+                        while waiting < GROUP && bytes < GROUP_BYTES {
                             match commands.try_recv() {
                                 Ok(Command::Push { rows, reply }) => {
-                                    waiting += rows.len();
+                                    (waiting, bytes) = (waiting + rows.len(), bytes + size(&rows));
                                     pushes.push((rows, reply));
                                 }
                                 Ok(other) => {
@@ -143,30 +157,32 @@ impl Writer {
     fn serve(&mut self, command: Command) {
         match command {
             Command::Purge { expired, now_us, reply } => {
-                let gone = self.on_index(|applier| applier.purge(&expired, now_us)).unwrap_or(0);
+                let registry = self.engine.registry.load_full();
+                let gone = self.on_index(|applier| applier.purge(&registry, &expired, now_us)).unwrap_or(0);
                 self.publish_rows();
                 let _ = reply.send(gone);
             }
             Command::Mark { rotate, reply } => {
-                let ready = self.on_index(|_| Ok(())).is_some();
-                if ready
+                let records = self.on_index(|applier| Ok(applier.content.tally.records));
+                if records.is_some()
                     && rotate
                     && let Err(error) = self.journal.rotate()
                 {
                     tracing::warn!(%error, "the journal of the feature store cannot start a new segment");
                 }
-                let _ = reply.send(ready.then(|| self.journal.next_seq()));
+                let _ = reply.send(records.map(|records| (self.journal.next_seq(), records)));
             }
             Command::NoteDamage(damage) => {
                 if let Err(error) = self.journal.note_damage(&damage) {
                     tracing::warn!(%error, "the journal of the feature store cannot start a new segment");
                 }
             }
-            Command::RemoveBefore(seq) => {
+            Command::RemoveBefore { seq, reply } => {
                 if let Err(error) = self.journal.remove_before(seq) {
                     tracing::warn!(%error, "old journal segments of the feature store cannot be removed");
                 }
                 self.publish_figures();
+                let _ = reply.send(());
             }
             Command::Handover { applier, reply } => {
                 let _ = reply.send(self.take_over(applier));
@@ -206,10 +222,10 @@ impl Writer {
         let mut outcomes = outcomes.into_iter().flatten();
         let mut rows = pending.iter();
         for (count, reply) in replies {
-            let mut pushed = Pushed::default();
+            let mut outcome = Pushed::default();
             for pending in rows.by_ref().take(count) {
                 let merged = outcomes.next().unwrap_or(super::super::merge::Merged::Accepted);
-                pushed.count(merged);
+                outcome.count(merged);
                 if let Action::Put(view, row) = &pending.action {
                     self.engine.counters.with_views(|views| {
                         let view = views.entry(view.id).or_default();
@@ -218,7 +234,7 @@ impl Writer {
                     });
                 }
             }
-            let _ = reply.send(Ok(pushed));
+            let _ = reply.send(Ok(outcome));
         }
         self.publish_rows();
     }
@@ -226,7 +242,8 @@ impl Writer {
     /// Brings the rows of all pushes to the disk; the number of the first.
     fn write(&mut self, pushes: &[Waiting]) -> Result<u64, FeatureError> {
         let engine = &self.engine;
-        if matches!(&**engine.state.load(), State::Restoring | State::Closed) {
+        // While the index is opened nobody knows which entries it has: a new one must come after them.
+        if matches!(&**engine.state.load(), State::Opening | State::Restoring | State::Closed) {
             return Err(FeatureError::Unavailable { reason: engine.state.load().reason() });
         }
         let not_written = |reason: String| FeatureError::NotWritten { reason };
@@ -234,27 +251,29 @@ impl Writer {
             (engine.files.free().map_err(|error| not_written(error.to_string()))?, engine.config.min_free_mb << 20);
         if free < least {
             Counters::count(&engine.counters.refused_disk_full);
-            return Err(self.disk_full(free));
+            return Err(engine.disk_full(free));
         }
         let changes: Vec<(IndexKey, Change)> = (pushes.iter().flat_map(|(rows, _)| rows))
             .map(|incoming| (incoming.key, Change::Put(incoming.bytes.clone())))
             .collect();
         let written = self.journal.append(&changes).map_err(|error| {
-            tracing::error!(%error, "the journal of the feature store cannot be written");
+            if error.is_full() {
+                // What it was measured by may lie: quotas, and blocks kept for root.
+                Counters::count(&engine.counters.refused_disk_full);
+                return self.engine.disk_full(free);
+            }
+            let reason = std::error::Error::source(&error).map_or_else(String::new, |source| format!(": {source}"));
+            tracing::error!(%error, reason, "the journal of the feature store cannot be written");
             Counters::count(&engine.counters.not_written);
-            not_written(error.to_string())
+            not_written(format!("{error}{reason}"))
         })?;
         Counters::count(&engine.counters.groups);
         self.publish_figures();
-        Ok(*written.start())
-    }
-
-    fn disk_full(&self, free: u64) -> FeatureError {
-        FeatureError::DiskFull {
-            folder: self.engine.files.folder().display().to_string(),
-            free_mb: free >> 20,
-            kept_mb: self.engine.config.min_free_mb,
+        // At full rate it would have grown far beyond by the next look.
+        if engine.has_journal_grown(self.journal.bytes()) && !engine.snapshot_asked.swap(true, Relaxed) {
+            let _ = engine.jobs.send(Job::Look);
         }
+        Ok(*written.start())
     }
 
     /// Does `work` on the index, if there is one that can be used.
@@ -263,13 +282,15 @@ impl Writer {
             return None;
         }
         let applier = self.applier.as_mut()?;
-        // A reader may have found it damaged.
-        let live = matches!(&**self.engine.state.load(), State::Ready(index) if Arc::ptr_eq(index, &applier.index));
-        if live {
-            match work(applier) {
+        match &**self.engine.state.load() {
+            State::Ready(index) if Arc::ptr_eq(index, &applier.index) => match work(applier) {
                 Ok(done) => return Some(done),
                 Err(error) => self.engine.give_up(&applier.index.clone(), &error),
-            }
+            },
+            // It comes back when nothing is restored after all.
+            State::Restoring => return None,
+            // A reader has found it damaged.
+            State::Ready(_) | State::Opening | State::Rebuilding { .. } | State::Closed => {}
         }
         self.applier = None;
         None
@@ -277,18 +298,28 @@ impl Writer {
 
     /// Brings an index up to the last entry, and puts it in the place of the one there is.
     fn take_over(&mut self, mut applier: Applier) -> Result<Option<Applier>, String> {
-        let next = self.journal.next_seq();
-        if applier.applied >= next {
+        let (next, last) = (self.journal.next_seq(), applier.applied.max(applier.content.highest));
+        if last >= next {
             // What comes now must be newer than what the index has.
-            self.journal.skip_to(applier.applied + 1).map_err(|error| error.to_string())?;
-            let reason = format!("it ends before entry {next}, and the index has entries up to {}", applier.applied);
+            self.journal.skip_to(last + 1).map_err(|error| error.to_string())?;
+            self.publish_figures();
+            let reason = format!("it ends before entry {next}, and the index has entries up to {last}");
             self.engine.alarm("the journal of the feature store lacks its end; a snapshot takes its place", &reason);
             let _ = self.engine.jobs.send(Job::Snapshot { reply: oneshot::channel().0 });
         }
-        super::recovery::replay(&self.engine, applier.applied + 1, self.journal.next_seq(), &mut applier)?;
+        let (from, to, had) = (applier.applied + 1, self.journal.next_seq(), last);
+        let lost = super::recovery::replay(&self.engine, from, to, had, &mut applier).map_err(String::from)?;
+        if let (Some(lost), Some(_)) = (lost.first(), &self.applier) {
+            // The index that there is has them.
+            return Err(lost.clone());
+        }
+        super::recovery::tell(&self.engine, &lost);
         let state = Arc::new(State::Ready(applier.index.clone()));
         let old = self.applier.replace(applier);
-        self.engine.state.store(state);
+        match &mut self.before_restore {
+            Some(before) => *before = state,
+            None => self.engine.state.store(state),
+        }
         self.publish_rows();
         Ok(old)
     }
@@ -310,7 +341,6 @@ impl Writer {
     }
 
     fn publish_figures(&self) {
-        use std::sync::atomic::Ordering::Relaxed;
         self.engine.counters.journal_bytes.store(self.journal.bytes(), Relaxed);
         self.engine.counters.journal_next_seq.store(self.journal.next_seq(), Relaxed);
     }

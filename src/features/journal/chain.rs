@@ -1,7 +1,7 @@
 //! The segments of a folder, each of which states how its predecessor ended, and what of them is damaged.
 
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io::{self, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use super::format::{HEADER, Header, Previous};
@@ -125,7 +125,7 @@ pub enum Step {
 
 /// Reads one segment.
 #[derive(Debug)]
-pub struct SegmentReader<'s, R = File> {
+pub struct SegmentReader<'s, R = BufReader<File>> {
     segment: &'s Segment,
     groups: Groups<R>,
     header: Option<Damaged>,
@@ -135,7 +135,7 @@ pub struct SegmentReader<'s, R = File> {
 impl<'s> SegmentReader<'s> {
     /// Opens the file.
     pub fn new(segment: &'s Segment) -> io::Result<Self> {
-        Self::over(segment, File::open(&segment.path)?)
+        Self::over(segment, BufReader::with_capacity(64 << 10, File::open(&segment.path)?))
     }
 }
 

@@ -14,6 +14,9 @@ const WINDOW: usize = 256 << 10;
 #[derive(Debug)]
 pub struct Groups<R> {
     file: R,
+    /// Where the file is read next; `None` after a read that ended early. A buffered file is not sent where it is already:
+    /// that would empty its buffer, and groups may be small.
+    reads_at: Option<u64>,
     /// Where the next group begins.
     at: u64,
     /// Where the segment ends.
@@ -54,8 +57,7 @@ impl<R: Read + Seek> Groups<R> {
             let mut mark = [0; 8];
             read_full(&mut file, &mut mark)?.map_or(0, |()| u64::from_le_bytes(mark))
         };
-        file.seek(SeekFrom::Start(at))?;
-        Ok(Self { file, at, end, mark, next_seq: first_seq })
+        Ok(Self { file, reads_at: None, at, end, mark, next_seq: first_seq })
     }
 
     /// Where the next group begins, and what its first sequence number has to be.
@@ -86,7 +88,8 @@ impl<R: Read + Seek> Groups<R> {
         let mut window = Vec::with_capacity(WINDOW);
         while from + (GROUP_HEAD as u64) <= self.end {
             window.clear();
-            self.file.seek(SeekFrom::Start(from))?;
+            self.go_to(from)?;
+            self.reads_at = None;
             (&mut self.file).take((WINDOW as u64).min(self.end - from)).read_to_end(&mut window)?;
             let candidates = window.windows(mark.len()).enumerate().filter(|(_, bytes)| *bytes == mark);
             for (offset, _) in candidates.collect::<Vec<_>>() {
@@ -96,7 +99,6 @@ impl<R: Read + Seek> Groups<R> {
                 {
                     self.at = at;
                     self.next_seq = group.first_seq;
-                    self.file.seek(SeekFrom::Start(at))?;
                     return Ok(true);
                 }
             }
@@ -109,12 +111,20 @@ impl<R: Read + Seek> Groups<R> {
         Ok(false)
     }
 
+    fn go_to(&mut self, at: u64) -> io::Result<()> {
+        if self.reads_at != Some(at) {
+            self.file.seek(SeekFrom::Start(at))?;
+        }
+        Ok(())
+    }
+
     fn group_at(&mut self, at: u64) -> io::Result<Result<(Group, u64), Damaged>> {
         let content = at + GROUP_HEAD as u64;
         if content > self.end {
             return Ok(Err(Damaged::Malformed));
         }
-        self.file.seek(SeekFrom::Start(at))?;
+        self.go_to(at)?;
+        self.reads_at = None;
         let mut head = [0; GROUP_HEAD];
         if let Err(damaged) = read_full(&mut self.file, &mut head)? {
             return Ok(Err(damaged));
@@ -127,6 +137,7 @@ impl<R: Read + Seek> Groups<R> {
         if let Err(damaged) = read_full(&mut self.file, &mut bytes)? {
             return Ok(Err(damaged));
         }
+        self.reads_at = Some(content + head.length() as u64);
         if !head.matches(&bytes) {
             return Ok(Err(Damaged::Checksum));
         }

@@ -153,11 +153,12 @@ pub fn request_of_rows(
         Ok(json!({"name": name, "shape": shape, "datatype": port.datatype.as_str(), "data": row}))
     };
     let inputs: Vec<Value> = rows.iter().map(input).collect::<Result<_, _>>()?;
-    let mut request = json!({"inputs": inputs});
-    if !entities.is_empty() {
+    let request = if entities.is_empty() {
+        json!({"inputs": inputs})
+    } else {
         let entities = entities.into_iter().map(|(name, cells)| (name, Value::Array(cells)));
-        request["entities"] = entities.collect::<serde_json::Map<_, _>>().into();
-    }
+        json!({"inputs": inputs, "entities": entities.collect::<serde_json::Map<_, _>>()})
+    };
     Ok(request.to_string().into())
 }
 

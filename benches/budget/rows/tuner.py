@@ -1,9 +1,9 @@
-"""The tuner, and rows of what is not built yet."""
+"""The tuner."""
 import json
 import subprocess
 
 from .. import ledge
-from ..figures import Row, Spread, not_built
+from ..figures import Row, Spread
 
 
 # A convolutional network, a small classifier, and hardly any work at all; each in both runtimes.
@@ -29,10 +29,3 @@ def tuner(_, options):
     gaps = [gap for _, gap, _ in behind]
     yield Row(what, "% slower", 3, Spread(max(gaps), min(gaps), max(gaps)),
               beside=[f"{model}: {gap:.1f} % from the best; {chosen}" for model, gap, chosen in behind])
-
-
-def feature_store(*_):
-    for what, unit, limit in (
-            ("feature store: point read", "us", 10), ("feature store: 20 features of one entity over HTTP", "us", 150)):
-        yield Row(what, unit, limit, verdict=not_built(4))
-    yield Row("feature store: durable writes acknowledged, 100 clients", "/s", 10_000, at_least=True, verdict=not_built(4))

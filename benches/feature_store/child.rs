@@ -1,0 +1,108 @@
+//! A store in a process of its own: one command a line in, one line of figures out.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use crate::contender::Contender;
+use crate::load::Figures;
+use crate::process;
+
+/// What a store is asked to do.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Command {
+    /// Write these entities once, in batches, as in this round of so many in a day.
+    Update { from: u64, to: u64, round: u32, of: u32 },
+    /// Read random entities.
+    Read { callers: usize, seconds: f64, entities: u64 },
+    /// Write a row of random entities.
+    Write { callers: usize, seconds: f64, entities: u64 },
+    /// Take a snapshot, if it has such.
+    Snapshot,
+    /// Remove what expired, and build itself anew in less room.
+    Compact,
+    /// Memory and disk.
+    Sizes,
+    /// Stop in order.
+    Close,
+}
+
+/// The process of a store.
+#[derive(Debug)]
+pub struct Child {
+    pub contender: Contender,
+    process: std::process::Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Child {
+    /// Starts it; the seconds until it answers reads.
+    pub fn start(contender: Contender, folder: &Path, cache_mb: u64) -> (Self, f64) {
+        let started = Instant::now();
+        let mut process = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--child", contender.name(), "--cache-mb", &cache_mb.to_string(), "--folder"])
+            .arg(folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (input, output) = (process.stdin.take().unwrap(), BufReader::new(process.stdout.take().unwrap()));
+        let mut child = Self { contender, process, input, output };
+        child.answer();
+        (child, started.elapsed().as_secs_f64())
+    }
+
+    /// Does a command to its end.
+    pub fn ask(&mut self, command: &Command) -> Figures {
+        writeln!(self.input, "{}", serde_json::to_string(command).unwrap()).unwrap();
+        let figures = self.answer();
+        if matches!(command, Command::Close) {
+            self.process.wait().unwrap();
+        }
+        figures
+    }
+
+    fn answer(&mut self) -> Figures {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{}: {error}: {line:?}", self.contender.name()))
+    }
+
+    /// Ends it as a crash does.
+    pub fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+/// The child's end.
+pub fn run(contender: Contender, folder: &Path, cache_mb: u64) {
+    let mut store = contender.open(folder, cache_mb << 20);
+    let tell = |figures: &Figures| println!("{}", serde_json::to_string(figures).unwrap());
+    tell(&Figures::default());
+    for line in std::io::stdin().lines() {
+        let command: Command = serde_json::from_str(&line.unwrap()).unwrap();
+        let started = Instant::now();
+        let mut figures = match &command {
+            Command::Update { from, to, round, of } => store.update(*from..*to, *round, *of),
+            Command::Read { callers, seconds, entities } => store.read(*callers, *seconds, *entities),
+            Command::Write { callers, seconds, entities } => store.write(*callers, *seconds, *entities),
+            Command::Snapshot => store.snapshot(),
+            Command::Compact => store.compact(),
+            Command::Sizes => Figures::default(),
+            Command::Close => {
+                drop(store);
+                return tell(&Figures::once(started.elapsed().as_secs_f64()));
+            }
+        };
+        if figures.operations == 0 {
+            figures.seconds = started.elapsed().as_secs_f64();
+        }
+        figures.sizes = Some(process::sizes(folder));
+        tell(&figures);
+    }
+}

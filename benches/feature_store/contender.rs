@@ -1,0 +1,103 @@
+//! What every store does, and its rows.
+
+use std::ops::Range;
+use std::path::Path;
+
+use clap::ValueEnum;
+
+use crate::load::{Figures, Random};
+use crate::stores::{ledge::Ledge, redb::Redb, sled::Sled};
+
+/// Rows of a batch.
+pub const BATCH: u64 = 500;
+
+/// Features of a row.
+pub const FEATURES: usize = 20;
+
+/// How long a row counts in Ledge, in seconds: one that was written only as the day began is expired after it.
+pub const TTL_S: i64 = 86_400;
+
+/// A store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Contender {
+    Ledge,
+    Sled,
+    Redb,
+}
+
+impl Contender {
+    /// Its name, as the command line has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ledge => "ledge",
+            Self::Sled => "sled",
+            Self::Redb => "redb",
+        }
+    }
+
+    /// Opens it, so that it answers reads.
+    pub fn open(self, folder: &Path, cache_bytes: u64) -> Box<dyn Store> {
+        match self {
+            Self::Ledge => Box::new(Ledge::open(folder, cache_bytes)),
+            Self::Sled => Box::new(Sled::open(folder, cache_bytes)),
+            Self::Redb => Box::new(Redb::open(folder, cache_bytes)),
+        }
+    }
+}
+
+/// What is measured.
+pub trait Store {
+    /// Writes every entity once, in batches, each durable before the next: all of them before the day begins, nine of ten in
+    /// each round of the day.
+    fn update(&mut self, entities: Range<u64>, round: u32, of: u32) -> Figures;
+    fn read(&mut self, callers: usize, seconds: f64, entities: u64) -> Figures;
+    fn write(&mut self, callers: usize, seconds: f64, entities: u64) -> Figures;
+    fn snapshot(&mut self) -> Figures {
+        Figures::default()
+    }
+    fn compact(&mut self) -> Figures {
+        Figures::default()
+    }
+}
+
+/// The entities of a round, in batches. After the load they come in no order.
+pub fn batches(entities: Range<u64>, round: u32) -> impl Iterator<Item = Vec<u64>> {
+    let count = entities.end - entities.start;
+    // A step that has no divisor in common with the count visits every entity once.
+    let step = if round == 0 { 1 } else { coprime(count * 5 / 8, count) };
+    let at = move |number: u64| {
+        entities.start + u64::try_from(u128::from(number) * u128::from(step) % u128::from(count.max(1))).unwrap()
+    };
+    let kept = (0..count).map(at).filter(move |entity| round == 0 || entity % 10 != 0);
+    let mut kept = kept.peekable();
+    std::iter::from_fn(move || {
+        kept.peek()?;
+        Some(kept.by_ref().take(usize::try_from(BATCH).unwrap()).collect())
+    })
+}
+
+fn coprime(near: u64, count: u64) -> u64 {
+    fn divisor(a: u64, b: u64) -> u64 {
+        if b == 0 { a } else { divisor(b, a % b) }
+    }
+    (near.max(1)..).find(|step| divisor(*step, count) == 1).unwrap()
+}
+
+/// When the rows of a round happened, in microseconds: a day and an hour ago at first, now at last.
+pub fn event_us(now_us: i64, round: u32, of: u32) -> i64 {
+    let hours = 25 * i64::from(of - round.min(of)) / i64::from(of.max(1));
+    now_us - hours * 3_600_000_000
+}
+
+/// The features of a row.
+pub fn values(random: &mut Random) -> [f32; FEATURES] {
+    #[expect(clippy::cast_precision_loss, reason = "24 bits fit")]
+    std::array::from_fn(|_| random.below(1 << 24) as f32 / 1e3)
+}
+
+/// A row as bytes, for stores that know nothing of features.
+pub fn row(random: &mut Random, event_us: i64) -> Vec<u8> {
+    let mut bytes = event_us.to_le_bytes().to_vec();
+    values(random).iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes()));
+    bytes
+}

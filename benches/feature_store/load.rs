@@ -1,0 +1,148 @@
+//! Closed loops: each caller asks again when it is answered.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::process::{self, Sizes};
+
+/// What a command came to. Times are of one operation, in microseconds.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Figures {
+    pub operations: usize,
+    pub seconds: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    pub max_us: f64,
+    pub cpu_us: f64,
+    pub sizes: Option<Sizes>,
+    pub note: String,
+}
+
+impl Figures {
+    /// Something that was done once.
+    pub fn once(seconds: f64) -> Self {
+        Self { seconds, ..Self::default() }
+    }
+
+    /// From the latencies in nanoseconds.
+    pub fn of(mut latencies: Vec<u32>, watch: &Watch) -> Self {
+        let (seconds, spent_us) = (watch.started.elapsed().as_secs_f64(), process::cpu_us() - watch.cpu_us);
+        latencies.sort_unstable();
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a rank"
+        )]
+        let at = |share: f64| {
+            let rank = (latencies.len() as f64 * share) as usize;
+            latencies.get(rank.min(latencies.len().saturating_sub(1))).map_or(0.0, |ns| f64::from(*ns) / 1e3)
+        };
+        let (p50_us, p99_us, max_us) = (at(0.5), at(0.99), at(1.0));
+        let cpu_us = spent_us / rank_of(latencies.len()) - watch.request_us;
+        Self { operations: latencies.len(), seconds, p50_us, p99_us, max_us, cpu_us, ..Self::default() }
+    }
+
+    /// The same for operations of so many rows each: rows are counted, and latencies are those of a whole operation.
+    pub fn of_rows(latencies: Vec<u32>, rows: usize, watch: &Watch) -> Self {
+        let each = Self::of(latencies, &Watch { request_us: 0.0, ..*watch });
+        let cpu_us = each.cpu_us * rank_of(each.operations) / rank_of(rows) - watch.request_us;
+        Self { operations: rows, cpu_us, ..each }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+fn rank_of(count: usize) -> f64 {
+    count.max(1) as f64
+}
+
+/// When it began, and what is not to be counted.
+#[derive(Debug, Clone, Copy)]
+pub struct Watch {
+    started: Instant,
+    cpu_us: f64,
+    /// The time that it takes to make a request.
+    request_us: f64,
+}
+
+impl Watch {
+    /// From now on; first it is measured what the making of a request takes.
+    pub fn start<R>(request: impl Fn(&mut Random) -> R) -> Self {
+        const TIMES: u32 = 10_000;
+        Self::start_after(TIMES, 1.0, request)
+    }
+
+    /// The same, made so many times, for so many rows each.
+    pub fn start_after<R>(times: u32, rows: f64, request: impl Fn(&mut Random) -> R) -> Self {
+        let mut random = Random::new(1);
+        let started = Instant::now();
+        for _ in 0..times {
+            std::hint::black_box(request(&mut random));
+        }
+        let request_us = started.elapsed().as_secs_f64() * 1e6 / f64::from(times) / rows;
+        Self { started: Instant::now(), cpu_us: process::cpu_us(), request_us }
+    }
+}
+
+/// Numbers that look random, the same in every run (`SplitMix64`).
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// A sequence of its own for each seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// The next one below `end`.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % end.max(1)
+    }
+}
+
+/// One caller on this thread, until the time is over: latencies in nanoseconds.
+pub fn repeat<R>(seconds: f64, mut request: impl FnMut() -> R, mut call: impl FnMut(R)) -> Vec<u32> {
+    let mut latencies = Vec::new();
+    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    loop {
+        let request = request();
+        let started = Instant::now();
+        call(request);
+        let now = Instant::now();
+        latencies.push(nanoseconds(now - started));
+        if now >= end {
+            return latencies;
+        }
+    }
+}
+
+/// Callers on threads of their own.
+pub fn threads<R>(
+    callers: usize,
+    seconds: f64,
+    request: impl Fn(&mut Random) -> R + Sync,
+    call: impl Fn(R) + Sync,
+) -> Vec<u32> {
+    let one = |caller: usize| {
+        let mut random = Random::new(caller as u64 + process::seed());
+        repeat(seconds, || request(&mut random), &call)
+    };
+    if callers == 1 {
+        return one(0);
+    }
+    std::thread::scope(|scope| {
+        let one = &one;
+        let running: Vec<_> = (0..callers).map(|caller| scope.spawn(move || one(caller))).collect();
+        running.into_iter().flat_map(|running| running.join().unwrap()).collect()
+    })
+}
+
+/// A time as it is kept.
+pub fn nanoseconds(time: Duration) -> u32 {
+    u32::try_from(time.as_nanos()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,182 @@
+//! Ledge's own store, through the interface that HTTP and MQTT use.
+
+use std::ops::Range;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use ledge::audit_event::AuditSink;
+use ledge::clock;
+use ledge::features::FeatureStore;
+use ledge::features::config::FeaturesConfig;
+use ledge::features::online::{Columns, FieldStatus, OnlineRequest, Push, PushTarget, Selection};
+use ledge::features::registry::Registry;
+use serde_json::Value as Json;
+use tokio::runtime::Runtime;
+
+use crate::contender::{BATCH, FEATURES, Store, TTL_S, batches, event_us, values};
+use crate::load::{Figures, Random, Watch, nanoseconds};
+
+pub struct Ledge {
+    runtime: Runtime,
+    store: FeatureStore,
+}
+
+fn declared() -> String {
+    let schema: Vec<String> = (0..FEATURES).map(|at| format!("{{ name = 'f{at}', dtype = 'Float32' }}")).collect();
+    format!(
+        "[[entity]]\nname = 'user'\njoin_key = 'user_id'\nvalue_type = 'Int64'\n[[feature_view]]\nname = 'profile'\n\
+         entities = ['user']\nttl = '{TTL_S}s'\nsource = {{ name = 'users' }}\nschema = [{}]\n",
+        schema.join(", ")
+    )
+}
+
+/// A push of these entities.
+fn push(random: &mut Random, entities: &[u64], event_us: i64) -> Push {
+    let mut columns: Columns = Vec::with_capacity(FEATURES + 2);
+    columns.push(("user_id".into(), entities.iter().map(|entity| Json::from(*entity)).collect()));
+    columns.extend((0..FEATURES).map(|at| (format!("f{at}"), Vec::with_capacity(entities.len()))));
+    for _ in entities {
+        for ((_, cells), value) in columns.iter_mut().skip(1).zip(values(random)) {
+            cells.push(Json::from(value));
+        }
+    }
+    columns.push(("event_timestamp".into(), entities.iter().map(|_| Json::from(event_us)).collect()));
+    Push { target: PushTarget::Source("users".into()), columns }
+}
+
+fn read_of(entity: u64) -> OnlineRequest {
+    let features = (0..FEATURES).map(|at| format!("profile:f{at}")).collect();
+    OnlineRequest {
+        selection: Selection::Features(features),
+        entities: vec![("user_id".into(), vec![Json::from(entity)])],
+    }
+}
+
+impl Ledge {
+    pub fn open(folder: &Path, cache_bytes: u64) -> Self {
+        let (views, path) = (folder.join("views"), folder.join("store"));
+        std::fs::create_dir_all(&views).unwrap();
+        std::fs::create_dir_all(&path).unwrap();
+        ledge::durable::replace(&views.join("views.toml"), declared().as_bytes()).unwrap();
+        let registry = Registry::load(&views, &path).unwrap();
+        registry.save(&path).unwrap();
+        let cache_mb = cache_bytes >> 20;
+        let config = FeaturesConfig { views, path, cache_mb, keep_expired_h: 0, ..FeaturesConfig::default() };
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let store = FeatureStore::open(&config, registry, AuditSink::channel().0);
+        let opened = Self { runtime, store };
+        opened.runtime.block_on(opened.store.opened());
+        // A rebuild goes on after that.
+        while opened.store.statistics().unwrap().state != "ready" {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        opened
+    }
+
+    fn callers<R, F>(
+        &self,
+        callers: usize,
+        seconds: f64,
+        request: impl Fn(&mut Random) -> R + Clone + Send + 'static,
+        call: impl Fn(FeatureStore, R) -> F + Clone + Send + 'static,
+    ) -> Vec<u32>
+    where
+        R: Send,
+        F: Future<Output = ()> + Send,
+    {
+        let end = Instant::now() + Duration::from_secs_f64(seconds);
+        let one = |caller: u64| {
+            let (store, request, call) = (self.store.clone(), request.clone(), call.clone());
+            async move {
+                let (mut latencies, mut random) = (Vec::new(), Random::new(caller + crate::process::seed()));
+                loop {
+                    let (request, store) = (request(&mut random), store.clone());
+                    let started = Instant::now();
+                    call(store, request).await;
+                    let now = Instant::now();
+                    latencies.push(nanoseconds(now - started));
+                    if now >= end {
+                        return latencies;
+                    }
+                }
+            }
+        };
+        if callers == 1 {
+            return self.runtime.block_on(one(0));
+        }
+        let running: Vec<_> = (0..callers).map(|caller| self.runtime.spawn(one(caller as u64))).collect();
+        let mut all = Vec::new();
+        for running in running {
+            all.append(&mut self.runtime.block_on(running).unwrap());
+        }
+        all
+    }
+}
+
+impl Store for Ledge {
+    fn update(&mut self, entities: Range<u64>, round: u32, of: u32) -> Figures {
+        let mut random = Random::new(u64::from(round) + 1);
+        let mut latencies = Vec::new();
+        let event_us = event_us(clock::unix_micros(), round, of);
+        let mut rows = 0;
+        let batch: Vec<u64> = (0..BATCH).collect();
+        #[expect(clippy::cast_precision_loss, reason = "500")]
+        let watch = Watch::start_after(40, BATCH as f64, |random| push(random, &batch, event_us));
+        for batch in batches(entities, round) {
+            let push = push(&mut random, &batch, event_us);
+            let started = Instant::now();
+            let pushed = self.runtime.block_on(self.store.push(push)).unwrap();
+            latencies.push(nanoseconds(started.elapsed()));
+            assert_eq!(pushed.accepted + pushed.outdated, batch.len(), "{pushed:?}");
+            rows += batch.len();
+        }
+        Figures::of_rows(latencies, rows, &watch)
+    }
+
+    fn read(&mut self, callers: usize, seconds: f64, entities: u64) -> Figures {
+        let request = move |random: &mut Random| read_of(random.below(entities));
+        let watch = Watch::start(request);
+        let latencies = self.callers(callers, seconds, request, |store, request| async move {
+            let found = store.get_online_features(request).await.unwrap();
+            assert_eq!(found.columns.len(), FEATURES);
+            assert_ne!(found.columns[0].cells[0].status, FieldStatus::NotFound);
+        });
+        Figures::of(latencies, &watch)
+    }
+
+    fn write(&mut self, callers: usize, seconds: f64, entities: u64) -> Figures {
+        let request = move |random: &mut Random| {
+            let entity = random.below(entities);
+            push(random, &[entity], clock::unix_micros())
+        };
+        let watch = Watch::start(request);
+        let groups = self.store.statistics().unwrap().groups;
+        let latencies = self.callers(callers, seconds, request, |store, push| async move {
+            assert!(store.push(push).await.is_ok());
+        });
+        let groups = self.store.statistics().unwrap().groups - groups;
+        let note = format!("{groups} fsyncs");
+        Figures { note, ..Figures::of(latencies, &watch) }
+    }
+
+    fn snapshot(&mut self) -> Figures {
+        self.runtime.block_on(self.store.snapshot()).unwrap();
+        Figures::default()
+    }
+
+    fn compact(&mut self) -> Figures {
+        let (before, after) = self.runtime.block_on(self.store.compact()).unwrap();
+        self.snapshot();
+        let purged = self.store.statistics().unwrap().purged;
+        Figures {
+            note: format!("index {} to {} MB, {purged} rows swept", before / 1_000_000, after / 1_000_000),
+            ..Figures::default()
+        }
+    }
+}
+
+impl Drop for Ledge {
+    fn drop(&mut self) {
+        self.store.close();
+    }
+}

@@ -1,0 +1,5 @@
+//! The stores.
+
+pub mod ledge;
+pub mod redb;
+pub mod sled;

@@ -1,0 +1,12 @@
+//! Nothing that was acknowledged is lost: `kill -9`, power cuts with torn pages, a full disk, flipped bytes. Every round
+//! runs the real daemon and reads everything back. The short forms are part of `make test`, the full counts of `make soak`.
+
+mod books;
+mod cuts;
+mod damage;
+mod disk;
+mod full;
+mod kills;
+mod seed;
+mod shim;
+mod writers;

@@ -1,0 +1,59 @@
+//! Power cuts at random moments under full-rate writes, over one store that is never wiped.
+
+use std::time::Duration;
+
+use super::books::{Books, VIEWS};
+use super::disk::{Disk, Log};
+use super::seed::Random;
+use super::shim::Shim;
+use super::writers::{Desk, Report, check, start};
+use crate::daemon::TestRoot;
+
+fn rounds(rounds: usize, test: &str) -> (Report, Books) {
+    let (mut random, shim) = (Random::new(test), Shim::build());
+    let root = TestRoot::new().views(VIEWS).set("features.snapshot_mb=1").set("log.level=\"info\"");
+    let store = root.folder.path().canonicalize().unwrap().join("features");
+    std::fs::create_dir(&store).unwrap();
+    let mut root = root.variable("LD_PRELOAD", shim.library()).variable("FAULT_FOLDER", &store);
+    let (mut report, mut books) = (Report::default(), Books::new(500));
+    for round in 0..=rounds {
+        let log = shim.file(&format!("log-{round}"));
+        let mut disk = Disk::of(&store);
+        let started = start(root.variable("FAULT_LOG", &log));
+        if round > 0 {
+            println!("round {round}: recovered in {:?}", started.recovery);
+            report.add(&started, &store);
+            check(&started.daemon, &mut books);
+        }
+        let desk = Desk::new(books, Some(&log));
+        let (acknowledged, daemon) = (1 + random.below(300), started.daemon);
+        root = std::thread::scope(|scope| {
+            desk.write(scope, daemon.address, &mut random);
+            desk.wait(acknowledged, Duration::from_mins(1));
+            report.read(&daemon.log());
+            daemon.kill()
+        });
+        books = desk.books.into_inner().unwrap();
+        // The power goes when the process does, or after any call before, one that recovery made included.
+        let log_read = Log::read(&log);
+        let calls = if random.one_in(2) { log_read.calls() } else { random.below(log_read.calls() + 1) };
+        books.settle(log_read.length(calls));
+        disk.run(&log_read, calls);
+        disk.cut_power(&mut random);
+        std::fs::remove_file(&log).unwrap();
+    }
+    (report, books)
+}
+
+#[test]
+fn what_was_acknowledged_survives_power_cuts() {
+    let (report, _) = rounds(8, "power cuts");
+    assert_eq!(report.recoveries.len(), 8);
+}
+
+#[test]
+#[ignore = "200 rounds: make soak"]
+fn what_was_acknowledged_survives_200_power_cuts() {
+    let (mut report, books) = rounds(200, "power cuts");
+    report.print("power cuts", &books);
+}

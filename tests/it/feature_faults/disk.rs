@@ -1,0 +1,305 @@
+//! A disk that forgets what was not fsynced: what a power cut may leave of a folder, from the record of the shim.
+//!
+//! * The content of a file is what it was at its last fsync. Of what was written since, each page of 4 KiB has the state
+//!   after any number of the writes that touched it, and the length any that it had.
+//! * A name that was created, changed or removed counts once its folder was fsynced; of those since, any number of the
+//!   earliest count.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::seed::Random;
+
+const PAGE: usize = 4096;
+/// The fixed part of a record of the shim.
+const RECORD: usize = 40;
+
+#[derive(Debug, Clone)]
+enum Change {
+    Write { offset: usize, data: Vec<u8> },
+    Length(usize),
+}
+
+/// The content of one file.
+#[derive(Debug, Default, Clone)]
+struct Node {
+    synced: Vec<u8>,
+    since: Vec<Change>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Entry {
+    Folder,
+    File(usize),
+}
+
+#[derive(Debug, Clone)]
+enum Naming {
+    Add(PathBuf, Entry),
+    Remove(PathBuf),
+    Rename(PathBuf, PathBuf),
+}
+
+type Names = BTreeMap<PathBuf, Entry>;
+
+/// The model.
+pub struct Disk {
+    folder: PathBuf,
+    nodes: Vec<Node>,
+    by_inode: HashMap<u64, usize>,
+    seen: Names,
+    synced: Names,
+    since: Vec<Naming>,
+}
+
+/// The record of the shim, cut into calls.
+pub struct Log {
+    bytes: Vec<u8>,
+    /// Where each call begins, and where the last one ends.
+    starts: Vec<usize>,
+}
+
+impl Log {
+    /// Reads it. The last call may be there by half: the program was killed.
+    pub fn read(path: &Path) -> Self {
+        let bytes = std::fs::read(path).unwrap();
+        let (mut at, mut starts) = (0, vec![0]);
+        while let Some(record) = bytes.get(at..at + RECORD) {
+            let (path, other, data) = (number(record, 4, 4), number(record, 8, 4), number(record, 32, 8));
+            at += RECORD + path + other + data;
+            if at > bytes.len() {
+                break;
+            }
+            starts.push(at);
+        }
+        Self { bytes, starts }
+    }
+
+    /// How many calls it has.
+    pub fn calls(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// How long it was after so many calls.
+    pub fn length(&self, calls: usize) -> u64 {
+        self.starts[calls] as u64
+    }
+}
+
+fn number(record: &[u8], at: usize, length: usize) -> usize {
+    let mut bytes = [0; 8];
+    bytes[..length].copy_from_slice(&record[at..at + length]);
+    usize::try_from(u64::from_le_bytes(bytes)).unwrap()
+}
+
+impl Disk {
+    /// All of what is in `folder` is on the disk.
+    pub fn of(folder: &Path) -> Self {
+        let mut disk = Self {
+            folder: folder.to_owned(),
+            nodes: Vec::new(),
+            by_inode: HashMap::new(),
+            seen: Names::from([(folder.to_owned(), Entry::Folder)]),
+            synced: Names::new(),
+            since: Vec::new(),
+        };
+        disk.read(folder);
+        disk.synced = disk.seen.clone();
+        disk
+    }
+
+    fn read(&mut self, folder: &Path) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                self.seen.insert(path.clone(), Entry::Folder);
+                self.read(&path);
+            } else {
+                let inode = std::fs::metadata(&path).unwrap().ino();
+                let content = std::fs::read(&path).unwrap();
+                self.by_inode.insert(inode, self.nodes.len());
+                self.seen.insert(path, Entry::File(self.nodes.len()));
+                self.nodes.push(Node { synced: content, since: Vec::new() });
+            }
+        }
+    }
+
+    /// Does the first `calls` calls.
+    pub fn run(&mut self, log: &Log, calls: usize) {
+        for bounds in log.starts.windows(2).take(calls) {
+            self.call(&log.bytes[bounds[0]..bounds[1]]);
+        }
+    }
+
+    fn call(&mut self, record: &[u8]) {
+        let (kind, path, other) = (number(record, 0, 4), number(record, 4, 4), number(record, 8, 4));
+        let (truncates, inode, offset) =
+            (number(record, 12, 4) == 1, number(record, 16, 8) as u64, number(record, 24, 8));
+        let (path, rest) = record[RECORD..].split_at(path);
+        let (other, data) = rest.split_at(other);
+        let name = |bytes: &[u8]| PathBuf::from(String::from_utf8(bytes.to_vec()).unwrap());
+        let (path, other) = (name(path), name(other));
+        match kind {
+            1 => {
+                if !self.seen.contains_key(&path) {
+                    self.by_inode.insert(inode, self.nodes.len());
+                    self.name(Naming::Add(path, Entry::File(self.nodes.len())));
+                    self.nodes.push(Node::default());
+                } else if truncates {
+                    self.node(inode).since.push(Change::Length(0));
+                }
+            }
+            2 => self.node(inode).since.push(Change::Write { offset, data: data.to_vec() }),
+            3 => self.node(inode).since.push(Change::Length(offset)),
+            4 => self.node(inode).sync(),
+            5 => self.sync_names(&path),
+            6 => self.name(Naming::Rename(path, other)),
+            7 | 9 => self.name(Naming::Remove(path)),
+            8 => self.name(Naming::Add(path, Entry::Folder)),
+            kind => panic!("the shim recorded a call of kind {kind}"),
+        }
+    }
+
+    fn node(&mut self, inode: u64) -> &mut Node {
+        let node = self.by_inode[&inode];
+        &mut self.nodes[node]
+    }
+
+    fn name(&mut self, naming: Naming) {
+        naming.apply(&mut self.seen);
+        self.since.push(naming);
+    }
+
+    fn sync_names(&mut self, folder: &Path) {
+        for naming in std::mem::take(&mut self.since) {
+            if naming.is_in(folder) {
+                naming.apply(&mut self.synced);
+            } else {
+                self.since.push(naming);
+            }
+        }
+    }
+
+    /// Puts what survives in the place of what is in the folder.
+    pub fn cut_power(mut self, random: &mut Random) {
+        let counts = random.below(self.since.len() + 1);
+        self.since.truncate(counts);
+        self.since.iter().for_each(|naming| naming.apply(&mut self.synced));
+        std::fs::remove_dir_all(&self.folder).unwrap();
+        std::fs::create_dir(&self.folder).unwrap();
+        for (path, entry) in &self.synced {
+            match entry {
+                Entry::Folder => std::fs::create_dir_all(path).unwrap(),
+                Entry::File(node) => crate::daemon::write(path, &self.nodes[*node].survives(random)),
+            }
+        }
+    }
+}
+
+impl Naming {
+    fn is_in(&self, folder: &Path) -> bool {
+        match self {
+            Self::Add(path, _) | Self::Remove(path) => path.parent() == Some(folder),
+            Self::Rename(from, to) => [from, to].iter().any(|path| path.parent() == Some(folder)),
+        }
+    }
+
+    fn apply(&self, names: &mut Names) {
+        let below = |names: &Names, folder: &Path| -> Vec<PathBuf> {
+            names.keys().filter(|path| path.starts_with(folder)).cloned().collect()
+        };
+        match self {
+            // In a folder whose own name was lost there is nothing.
+            Self::Add(path, entry) => {
+                if path.parent().is_some_and(|folder| names.contains_key(folder)) {
+                    names.insert(path.clone(), *entry);
+                }
+            }
+            Self::Remove(path) => below(names, path).iter().for_each(|path| _ = names.remove(path)),
+            Self::Rename(from, to) => {
+                let moved = below(names, from);
+                if !moved.is_empty() {
+                    below(names, to).iter().for_each(|path| _ = names.remove(path));
+                }
+                for path in moved {
+                    let entry = names.remove(&path).unwrap();
+                    let rest = path.strip_prefix(from).unwrap();
+                    names.insert(if rest.as_os_str().is_empty() { to.clone() } else { to.join(rest) }, entry);
+                }
+            }
+        }
+    }
+}
+
+impl Change {
+    fn apply(&self, content: &mut Vec<u8>) {
+        match self {
+            Self::Write { offset, data } => {
+                let end = offset + data.len();
+                content.resize(content.len().max(end), 0);
+                content[*offset..end].copy_from_slice(data);
+            }
+            Self::Length(length) => content.resize(*length, 0),
+        }
+    }
+
+    /// What it touches of a file of this length.
+    fn range(&self, length: usize) -> (usize, usize) {
+        match self {
+            Self::Write { offset, data } => (*offset, offset + data.len()),
+            Self::Length(new) => (*new.min(&length), length.max(*new)),
+        }
+    }
+}
+
+impl Node {
+    fn sync(&mut self) {
+        for change in std::mem::take(&mut self.since) {
+            change.apply(&mut self.synced);
+        }
+    }
+
+    fn survives(&self, random: &mut Random) -> Vec<u8> {
+        if self.since.is_empty() || random.one_in(4) {
+            return self.synced.clone();
+        }
+        // Every state that the file had; of each page, any that it had.
+        let mut current = self.synced.clone();
+        let mut lengths = vec![current.len()];
+        let mut versions: BTreeMap<usize, Vec<Vec<u8>>> = BTreeMap::new();
+        for change in &self.since {
+            let (from, to) = change.range(current.len());
+            for page in from / PAGE..to.div_ceil(PAGE) {
+                versions.entry(page).or_insert_with(|| vec![page_of(&self.synced, page)]);
+            }
+            change.apply(&mut current);
+            lengths.push(current.len());
+            for page in from / PAGE..to.div_ceil(PAGE) {
+                versions.get_mut(&page).unwrap().push(page_of(&current, page));
+            }
+        }
+        let length = lengths[random.below(lengths.len())];
+        let mut survivor = self.synced.clone();
+        survivor.resize(length, 0);
+        for (page, versions) in versions {
+            let version = match random.below(3) {
+                0 => 0,
+                1 => versions.len() - 1,
+                _ => random.below(versions.len()),
+            };
+            let start = page * PAGE;
+            if let Some(place) = survivor.get_mut(start..(start + PAGE).min(length)) {
+                place.copy_from_slice(&versions[version][..place.len()]);
+            }
+        }
+        survivor
+    }
+}
+
+fn page_of(content: &[u8], page: usize) -> Vec<u8> {
+    let start = (page * PAGE).min(content.len());
+    let mut bytes = content[start..content.len().min(start + PAGE)].to_vec();
+    bytes.resize(PAGE, 0);
+    bytes
+}

@@ -1,0 +1,201 @@
+//! A full disk, and room again: writes are refused with words, reads and models go on, and nothing is lost.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::FallocateFlags;
+use serde_json::json;
+
+use super::books::{Books, VIEWS};
+use super::seed::Random;
+use super::shim::Shim;
+use super::writers::{Desk, check, start};
+use crate::daemon::{TestDaemon, TestRoot};
+
+/// Somebody else who takes the room.
+trait Room {
+    fn fill(&self);
+    fn empty(&self);
+}
+
+/// Reads and inferences while there is no room: every one is answered.
+fn goes_on(daemon: &TestDaemon, desk: &Desk<'_>, least: Duration) {
+    let until = Instant::now() + least;
+    let mut client = daemon.client();
+    loop {
+        let mut books = desk.books.lock().unwrap().clone();
+        books.settle(u64::MAX);
+        let findings = books.check(&mut client).unwrap();
+        let findings = findings.unwrap_or_else(|reason| panic!("reads end: {reason}"));
+        assert!(findings.lost.is_empty() && findings.wrong.is_empty(), "{findings:#?}");
+        let input = |name: &str| json!({"name": name, "shape": [4], "datatype": "FP32", "data": [1.0, 2.0, 3.0, 4.0]});
+        let answer =
+            client.post_json("/v2/models/add_sub/infer", &json!({"inputs": [input("INPUT0"), input("INPUT1")]}));
+        assert_eq!(answer.status, 200, "{answer:?}");
+        if Instant::now() > until {
+            return;
+        }
+    }
+}
+
+/// Fills the disk under writes, kills the daemon meanwhile if asked to, and makes room again.
+fn full_and_back(root: TestRoot, room: &dyn Room, kills: bool, random: &mut Random) {
+    let mut daemon = start(root).daemon;
+    daemon.wait_for_log("ready");
+    let desk = Desk::new(Books::new(500), None);
+    let mut client = daemon.client();
+    for _ in 0..30 {
+        assert_eq!(desk.push(&mut client, random, false).unwrap(), 200);
+    }
+    room.fill();
+    let refused = (0..5_000).any(|_| desk.push(&mut client, random, false).unwrap() == 507);
+    assert!(refused, "five thousand pushes found room on a full disk");
+    let (_, path, body) = desk.books.lock().unwrap().next(super::books::Sent { entities: vec![1], direct: true });
+    let answer = client.post_json(path, &body);
+    assert_eq!(answer.status, 507, "{answer:?}");
+    assert!(String::from_utf8_lossy(&answer.body).contains("the disk is full"), "{answer:?}");
+    // The index writes by itself five times a second.
+    goes_on(&daemon, &desk, Duration::from_secs(1));
+    if kills {
+        let root = daemon.kill();
+        daemon = start(root).daemon;
+        daemon.wait_for_log("ready");
+        goes_on(&daemon, &desk, Duration::from_secs(1));
+    }
+    room.empty();
+    let mut client = daemon.client();
+    assert_eq!(desk.push(&mut client, random, false).unwrap(), 200);
+    goes_on(&daemon, &desk, Duration::ZERO);
+    let root = daemon.kill();
+    let mut books = desk.books.into_inner().unwrap();
+    books.settle(u64::MAX);
+    check(&start(root).daemon, &mut books);
+}
+
+fn root() -> TestRoot {
+    TestRoot::new().models(&["add_sub"]).views(VIEWS).set("log.level=\"info\"").set("features.snapshot_mb=1")
+}
+
+/// The budget of the shim: the disk is full to the last byte, in the middle of a group.
+struct Budget(File);
+
+impl Budget {
+    fn set(&self, bytes: i64) {
+        self.0.write_all_at(&bytes.to_le_bytes(), 0).unwrap();
+    }
+}
+
+impl Room for Budget {
+    fn fill(&self) {
+        self.set(50_123);
+    }
+
+    fn empty(&self) {
+        self.set(1 << 40);
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_to_the_last_byte_stops_writes_and_nothing_else() {
+    let (mut random, shim) = (Random::new("full"), Shim::build());
+    for kills in [false, true] {
+        let root = root().set("features.min_free_mb=16");
+        let store = root.folder.path().canonicalize().unwrap().join("features");
+        let path = shim.file("budget");
+        let budget = Budget(File::options().create(true).truncate(true).read(true).write(true).open(&path).unwrap());
+        budget.empty();
+        let root = root.variable("LD_PRELOAD", shim.library()).variable("FAULT_FOLDER", store);
+        full_and_back(root.variable("FAULT_BUDGET", path), &budget, kills, &mut random);
+    }
+}
+
+/// A file of another program, on whatever disk the test runs.
+struct Neighbour {
+    file: PathBuf,
+    megabytes: u64,
+}
+
+impl Room for Neighbour {
+    fn fill(&self) {
+        let file = File::create(&self.file).unwrap();
+        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, self.megabytes << 20)
+            .expect("the temporary folder lies on a disk that can set room aside (fallocate)");
+    }
+
+    fn empty(&self) {
+        std::fs::remove_file(&self.file).unwrap();
+    }
+}
+
+#[test]
+fn below_the_room_that_is_kept_free_writes_are_refused_and_nothing_else() {
+    let mut random = Random::new("neighbour");
+    let root = root();
+    let found = rustix::fs::statvfs(root.folder.path()).unwrap();
+    let free_mb = (found.f_bavail * found.f_frsize) >> 20;
+    // Far enough from both sides that other programs do not decide the test.
+    let margin = (free_mb / 4).min(2048);
+    let neighbour = Neighbour { file: root.folder.path().join("neighbour"), megabytes: 2 * margin };
+    let least = (free_mb - margin).min(1 << 20);
+    full_and_back(root.set(&format!("features.min_free_mb={least}")), &neighbour, true, &mut random);
+}
+
+/// A small tmpfs in a mount namespace of its own, which needs root or user namespaces.
+struct Tmpfs {
+    holder: Child,
+    /// The store, as seen from here.
+    folder: PathBuf,
+}
+
+impl Tmpfs {
+    fn mount(store: &PathBuf) -> Self {
+        std::fs::create_dir(store).unwrap();
+        let mut holder = Command::new("unshare");
+        holder
+            .args(["-Urm", "sh", "-c", "mount -t tmpfs -o size=64m none \"$0\" && echo mounted && exec cat"])
+            .arg(store);
+        let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare, of util-linux");
+        let mut line = String::new();
+        BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "mounted\n", "this needs root, or user namespaces that anybody may make");
+        let folder = PathBuf::from(format!("/proc/{}/root{}", holder.id(), store.display()));
+        Self { holder, folder }
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+impl Room for Tmpfs {
+    fn fill(&self) {
+        let mut file = File::create(self.folder.join("neighbour")).unwrap();
+        for size in [1 << 20, 4096, 1] {
+            while file.write_all(&vec![1; size]).is_ok() {}
+        }
+    }
+
+    fn empty(&self) {
+        std::fs::remove_file(self.folder.join("neighbour")).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs root or user namespaces: make soak"]
+fn a_full_tmpfs_stops_writes_and_nothing_else() {
+    let mut random = Random::new("tmpfs");
+    for kills in [false, true] {
+        let root = root().set("features.min_free_mb=16");
+        let tmpfs = Tmpfs::mount(&root.folder.path().join("features"));
+        let holder = tmpfs.holder.id().to_string();
+        let root = root.runner(&["nsenter", "-t", &holder, "-U", "-m", "--preserve-credentials", "--"]);
+        full_and_back(root, &tmpfs, kills, &mut random);
+    }
+}
