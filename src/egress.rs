@@ -29,7 +29,7 @@ use tls::Client;
 
 pub use account::DestinationStatistics;
 pub use address::{Host, HostPort, InvalidHostPort};
-pub use daemon_connection::{Answer, DaemonConnection, DaemonError};
+pub use daemon_connection::{Answer, DaemonConnection, DaemonError, Download};
 pub use link::{LinkReader, LinkWriter, PutError};
 pub use policy::{Allowed, Content, EgressConfig, Grant};
 pub use raw::RawConnection;

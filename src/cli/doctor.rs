@@ -1,5 +1,6 @@
 //! `ledge doctor`
 
+mod features;
 mod machine;
 mod models;
 mod mqtt;
@@ -61,6 +62,7 @@ fn checks(globals: &Globals) -> Vec<Check> {
     checks.extend(machine::checks(&config, Path::new("/")));
     checks.extend(runtimes::checks(&config.runtimes));
     checks.extend(mqtt::check(&config));
+    checks.extend(features::check(&config));
     checks.extend(models::checks(&config));
     checks
 }
@@ -72,7 +74,7 @@ fn defaults(globals: &Globals) -> Config {
 }
 
 /// A number of bytes for people.
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     let mut tenths = u128::from(bytes) * 10;
     let mut unit = "bytes";

@@ -6,6 +6,7 @@ pub mod bench;
 pub mod checks;
 pub mod config;
 pub mod doctor;
+pub mod features;
 pub mod infer;
 pub mod models;
 pub mod mqtt;
@@ -50,6 +51,7 @@ Examples:
   ledge top                                     what a running server does
   ledge bench efficientnet_lite0                how fast it answers, here and over HTTP
   ledge models list                             which there are, and which load
+  ledge features list                           the feature views, and how many rows they have
   ledge mqtt try cameras/door coffee.png        what a message would lead to
   ledge mqtt check                              whether the broker grants what is needed
   ledge config show                             what is set, and where
@@ -106,6 +108,8 @@ pub enum Command {
     Bench(Box<bench::BenchArgs>),
     /// Look at the models of the repository.
     Models(models::ModelsArgs),
+    /// Look at the feature store of a running server: read and push features, back it up, restore, export, import.
+    Features(features::FeaturesArgs),
     /// Look at what this box does over MQTT: its bindings, a message tried out, the broker.
     Mqtt(mqtt::MqttArgs),
     /// Measure how a model runs best on this machine, and remember it.
@@ -134,6 +138,7 @@ impl Cli {
             Command::Top(args) => top::run(globals, &args, out),
             Command::Bench(args) => bench::run(globals, &args, out),
             Command::Models(args) => models::run(globals, &args, out),
+            Command::Features(args) => features::run(globals, &args, out),
             Command::Mqtt(args) => mqtt::run(globals, &args, out),
             Command::Tune(args) => tune::run(globals, &args, out),
             Command::Config(args) => config::run(globals, &args, out),

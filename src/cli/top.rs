@@ -74,7 +74,7 @@ pub fn run(globals: &Globals, args: &TopArgs, out: &mut Output) -> anyhow::Resul
 }
 
 /// The address of the daemon that has this configuration.
-fn own_daemon(listen: &[ListenAddress]) -> anyhow::Result<String> {
+pub(super) fn own_daemon(listen: &[ListenAddress]) -> anyhow::Result<String> {
     let urls = listen.iter().filter_map(|address| match address {
         // Port 0 is any, known to the daemon alone.
         ListenAddress::Tcp(address) if address.port() == 0 => None,

@@ -5,9 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::{Stream, TryStreamExt};
 use http::request::Builder;
-use http::{Request, Uri};
-use http_body_util::{BodyExt, Full};
+use http::{Request, Response, Uri};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, UnixStream};
@@ -47,9 +50,32 @@ pub(super) enum Target {
 /// A connection to a daemon, for one request after the other.
 #[derive(Debug)]
 pub struct DaemonConnection {
-    sender: http1::SendRequest<Full<Bytes>>,
+    sender: http1::SendRequest<Body>,
     host: String,
     url: String,
+}
+
+/// What is sent: a whole body, or one that is read while it is sent.
+type Body = UnsyncBoxBody<Bytes, std::io::Error>;
+
+/// A large answer, as it comes.
+#[derive(Debug)]
+pub struct Download {
+    /// The HTTP status.
+    pub status: u16,
+    body: Incoming,
+}
+
+impl Download {
+    /// The next piece; `None` is the end.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, DaemonError> {
+        while let Some(frame) = self.body.frame().await {
+            if let Ok(data) = frame?.into_data() {
+                return Ok(Some(data));
+            }
+        }
+        Ok(None)
+    }
 }
 
 /// A daemon's answer.
@@ -109,31 +135,55 @@ impl DaemonConnection {
     /// Posts `body` and waits for the whole answer.
     pub async fn post(&mut self, path: &str, headers: &[(&str, &str)], body: Bytes) -> Result<Answer, DaemonError> {
         let request = headers.iter().fold(Request::post(path), |request, (name, value)| request.header(*name, *value));
-        self.exchange(request, path, body).await
+        self.exchange(request, path, whole(body)).await
     }
 
     /// Asks for `path` and waits for the whole answer.
     pub async fn get(&mut self, path: &str) -> Result<Answer, DaemonError> {
-        self.exchange(Request::get(path), path, Bytes::new()).await
+        self.exchange(Request::get(path), path, whole(Bytes::new())).await
     }
 
-    async fn exchange(&mut self, request: Builder, path: &str, body: Bytes) -> Result<Answer, DaemonError> {
-        let request = request
-            .header(http::header::HOST, self.host.as_str())
-            .body(Full::new(body))
-            .map_err(|_| DaemonError::Address { url: path.to_owned() })?;
-        // The daemon closes a connection whose body it refused to read.
-        if self.sender.ready().await.is_err() {
-            *self = Self::open(&self.url).await?;
-            self.sender.ready().await?;
-        }
-        let response = self.sender.send_request(request).await?;
+    /// Asks for `path`, whose answer is too large to wait for.
+    pub async fn download(&mut self, path: &str) -> Result<Download, DaemonError> {
+        let response = self.send(Request::get(path), path, whole(Bytes::new())).await?;
+        Ok(Download { status: response.status().as_u16(), body: response.into_body() })
+    }
+
+    /// Posts a body of `length` bytes that is too large to have in memory, and waits for the whole answer.
+    pub async fn upload<S>(&mut self, path: &str, length: u64, body: S) -> Result<Answer, DaemonError>
+    where
+        S: Stream<Item = std::io::Result<Bytes>> + Send + 'static,
+    {
+        let request = Request::post(path).header(http::header::CONTENT_LENGTH, length);
+        let body = StreamBody::new(body.map_ok(Frame::data));
+        self.exchange(request, path, body.boxed_unsync()).await
+    }
+
+    async fn exchange(&mut self, request: Builder, path: &str, body: Body) -> Result<Answer, DaemonError> {
+        let response = self.send(request, path, body).await?;
         let status = response.status().as_u16();
         let retry_after = response.headers().get(http::header::RETRY_AFTER);
         let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok()).map(Duration::from_secs);
         let body = response.into_body().collect().await?.to_bytes();
         Ok(Answer { status, body, retry_after })
     }
+
+    async fn send(&mut self, request: Builder, path: &str, body: Body) -> Result<Response<Incoming>, DaemonError> {
+        let request = request
+            .header(http::header::HOST, self.host.as_str())
+            .body(body)
+            .map_err(|_| DaemonError::Address { url: path.to_owned() })?;
+        // The daemon closes a connection whose body it refused to read.
+        if self.sender.ready().await.is_err() {
+            *self = Self::open(&self.url).await?;
+            self.sender.ready().await?;
+        }
+        Ok(self.sender.send_request(request).await?)
+    }
+}
+
+fn whole(body: Bytes) -> Body {
+    Full::new(body).map_err(|never| match never {}).boxed_unsync()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! What is acknowledged is in the journal, fsynced. The index answers reads, and can be rebuilt from snapshot and journal
 //! at any time.
 
+pub mod backup_rows;
 pub mod catalog;
 pub mod config;
 mod engine;

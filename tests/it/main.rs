@@ -12,6 +12,7 @@ mod feature_admin;
 mod feature_faults;
 mod feature_inference;
 mod features;
+mod features_cli;
 mod fuzz;
 mod http;
 mod lifecycle;

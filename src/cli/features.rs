@@ -1,0 +1,160 @@
+//! `ledge features`: the feature store of a running daemon.
+
+mod backup;
+mod daemon;
+mod export;
+mod import;
+mod new_file;
+mod parquet;
+mod push;
+mod show;
+mod table;
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::{Exit, Globals, Output, block_on};
+use daemon::Daemon;
+use table::Format;
+
+/// The arguments of `ledge features`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct FeaturesArgs {
+    /// The server to ask, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the first address that the
+    /// configuration listens on].
+    #[arg(long, global = true)]
+    pub url: Option<String>,
+    /// Write JSON instead of text.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: FeaturesCommand,
+}
+
+/// What to do with features.
+#[derive(Debug, Subcommand)]
+pub enum FeaturesCommand {
+    /// List the feature views and feature services.
+    List,
+    /// Show what a feature view or feature service is declared as.
+    Show {
+        /// Its name.
+        name: String,
+    },
+    /// Read features of one entity: value, status and age.
+    Get {
+        /// Features as VIEW:FEATURE, or whole views.
+        #[arg(value_name = "VIEW[:FEATURE]", required_unless_present = "service")]
+        features: Vec<String>,
+        /// A join key of the entity. Can be repeated.
+        #[arg(long, required = true, value_name = "KEY=VALUE")]
+        entity: Vec<String>,
+        /// The features of this feature service.
+        #[arg(long, conflicts_with = "features")]
+        service: Option<String>,
+    },
+    /// Write a row, or the rows of a file, into a feature view.
+    Push {
+        /// The feature view.
+        view: String,
+        /// The row: join keys, features, and the event time, which is now when it is left out. A list is written as JSON;
+        /// nothing behind = is null.
+        #[arg(value_name = "COLUMN=VALUE", required_unless_present = "file")]
+        columns: Vec<String>,
+        /// Rows instead, as for `ledge features import`.
+        #[arg(long, conflicts_with = "columns")]
+        file: Option<PathBuf>,
+    },
+    /// Take a backup of everything in the store, while the server is at work.
+    ///
+    /// Everything that was acknowledged before is in it. The file is checked to its end before it gets its name.
+    Backup {
+        /// The file to write.
+        file: PathBuf,
+        /// Overwrite the file if there is one.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Put a backup in the place of everything in the store. What was there before is gone afterwards.
+    ///
+    /// A backup that is damaged, or has what is not declared here, is refused, and then nothing has changed.
+    Restore {
+        /// The backup.
+        file: PathBuf,
+    },
+    /// Write the rows of a feature view into a file: join keys, features that are columns, and the event time.
+    Export {
+        /// The feature view.
+        view: String,
+        /// The file to write: .parquet, .csv or .jsonl.
+        file: PathBuf,
+        /// The format [default: by the file's name].
+        #[arg(long, value_enum)]
+        format: Option<Format>,
+        /// Overwrite the file if there is one.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Push the rows of a file into a feature view. That can be repeated: the event time says which rows are newer.
+    Import {
+        /// The feature view.
+        view: String,
+        /// The file: .parquet, .csv or .jsonl.
+        file: PathBuf,
+        /// The format [default: by the file's name].
+        #[arg(long, value_enum)]
+        format: Option<Format>,
+    },
+    /// Take a snapshot, so that a start after a crash has less to read.
+    Snapshot,
+    /// Build the index anew in less room.
+    Compact,
+    /// Say how the store is: state, rows, sizes, journal, snapshot, damage.
+    Status,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ledge features list
+  ledge features get sensors:temperature --entity machine_id=press-7
+  ledge features push sensors machine_id=press-7 temperature=71.5
+  ledge features backup /mnt/usb/features.ledge
+  ledge features restore /mnt/usb/features.ledge
+  ledge features export sensors sensors.parquet
+  ledge features import sensors history.csv";
+
+/// Runs the verb.
+pub fn run(globals: &Globals, args: &FeaturesArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let mut daemon = Daemon::new(globals, args.url.as_deref())?;
+    let json = args.json;
+    block_on(async {
+        match &args.command {
+            FeaturesCommand::List => show::list(&mut daemon, json, out).await?,
+            FeaturesCommand::Show { name } => show::show(&mut daemon, name, json, out).await?,
+            FeaturesCommand::Get { features, entity, service } => {
+                show::get(&mut daemon, features, entity, service.as_deref(), json, out).await?;
+            }
+            FeaturesCommand::Push { view, file: Some(file), .. } => {
+                import::run(&mut daemon, view, file, None, json, out).await?;
+            }
+            FeaturesCommand::Push { view, columns, file: None } => {
+                push::run(&mut daemon, view, columns, json, out).await?;
+            }
+            FeaturesCommand::Backup { file, force } => backup::backup(&mut daemon, file, *force, json, out).await?,
+            FeaturesCommand::Restore { file } => backup::restore(&mut daemon, file, json, out).await?,
+            FeaturesCommand::Export { view, file, format, force } => {
+                export::run(&mut daemon, view, file, *format, *force, json, out).await?;
+            }
+            FeaturesCommand::Import { view, file, format } => {
+                import::run(&mut daemon, view, file, *format, json, out).await?;
+            }
+            FeaturesCommand::Snapshot => backup::snapshot(&mut daemon, json, out).await?,
+            FeaturesCommand::Compact => backup::compact(&mut daemon, json, out).await?,
+            FeaturesCommand::Status => show::status(&mut daemon, json, out).await?,
+        }
+        Ok(Exit::Success)
+    })?
+}

@@ -1,0 +1,55 @@
+//! `ledge features export`: the rows of a view in a file.
+
+use std::fs::File;
+use std::io::{BufReader, Seek, Write};
+use std::path::Path;
+
+use anyhow::Context;
+use serde_json::json;
+
+use super::backup::receive;
+use super::daemon::Daemon;
+use super::new_file::NewFile;
+use super::table::{Columns, Format, Writer};
+use crate::cli::Output;
+use crate::features::backup_rows::BackupRows;
+
+/// Exports.
+pub async fn run(
+    daemon: &mut Daemon,
+    view: &str,
+    path: &Path,
+    format: Option<Format>,
+    force: bool,
+    as_json: bool,
+    out: &mut Output,
+) -> anyhow::Result<()> {
+    let format = Format::of(format, path)?;
+    let view = daemon.view(view).await?;
+    let columns = Columns { values: view.columns(), time: view.source.timestamp_field.clone() };
+    let (new, file) = NewFile::create(path, force)?;
+    // The rows come as a backup; its end proves that they are all.
+    let (_received, mut backup) = NewFile::create(&path.with_added_extension("backup"), true)?;
+    receive(daemon, &format!("/features/backup?feature_view={}", view.name), &mut backup).await?;
+    backup.rewind()?;
+    let rows = write(&view.name, &columns, backup, Writer::new(format, file, &columns)?)?;
+    new.keep()?;
+    if as_json {
+        writeln!(out, "{}", json!({ "file": path, "rows": rows }))?;
+    } else {
+        writeln!(out, "{}: {rows} rows", path.display())?;
+    }
+    Ok(())
+}
+
+fn write(view: &str, columns: &Columns, backup: File, mut writer: Writer) -> anyhow::Result<u64> {
+    let names = columns.values.iter().map(|(name, _)| name.as_str());
+    let mut rows = BackupRows::new(BufReader::new(backup), view, names)?;
+    let mut count = 0;
+    while let Some(row) = rows.next().context("the rows did not come whole")? {
+        writer.add(columns, row)?;
+        count += 1;
+    }
+    writer.finish()?;
+    Ok(count)
+}

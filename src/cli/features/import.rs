@@ -1,0 +1,133 @@
+//! `ledge features import`: the rows of a file into a view.
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, bail};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Map, Value as Json, json};
+
+use super::daemon::{Daemon, message};
+use super::table::{self, Columns, Format, InRow, Reader, wrong};
+use crate::cli::Output;
+use crate::features::value::Value;
+
+/// How many rows are pushed in one request.
+const BATCH: usize = 1000;
+/// How many requests are under way at a time.
+const IN_FLIGHT: usize = 4;
+
+/// Imports.
+pub async fn run(
+    daemon: &mut Daemon,
+    view: &str,
+    path: &Path,
+    format: Option<Format>,
+    as_json: bool,
+    out: &mut Output,
+) -> anyhow::Result<()> {
+    let view = daemon.view(view).await?;
+    let columns = Columns { values: view.columns(), time: view.source.timestamp_field.clone() };
+    let named = || path.display().to_string();
+    let Reader { rows, left_out } = table::read(Format::of(format, path)?, path, &columns).with_context(named)?;
+    // Aggregates take events that are not too late: there the order of the file is kept.
+    let in_flight = if view.aggregations.is_empty() { IN_FLIGHT } else { 1 };
+    let style = ProgressStyle::with_template("{spinner} {pos} rows {elapsed}");
+    let bar = ProgressBar::new_spinner().with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let idle: Mutex<Vec<Daemon>> = Mutex::new((0..in_flight).map(|_| daemon.another()).collect());
+    let (columns, keys, view_name) = (&columns, view.join_keys.len(), view.name.as_str());
+    let batches = Batches { rows, columns, keys, error: None };
+    let take = || idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let pushes = stream::iter(batches).map(|batch| async {
+        let batch = batch?;
+        let mut daemon = take().unwrap_or_else(|| daemon.another());
+        let count = push(&mut daemon, view_name, columns, &batch).await?;
+        idle.lock().unwrap_or_else(PoisonError::into_inner).push(daemon);
+        bar.inc(count);
+        anyhow::Ok(count)
+    });
+    let done = pushes.buffered(in_flight).try_fold(0, async |sum, count| Ok(sum + count)).await;
+    let written = bar.position();
+    bar.finish_and_clear();
+    let rows = done.with_context(|| {
+        format!(
+            "{}, after {written} rows were written; once it is put right, the import can be repeated",
+            path.display()
+        )
+    })?;
+    if as_json {
+        writeln!(out, "{}", json!({ "rows": rows, "left_out": left_out }))?;
+    } else {
+        writeln!(out, "{rows} rows of {} are written", path.display())?;
+        if !left_out.is_empty() {
+            writeln!(out, "columns that the view does not have, left out: {}", left_out.join(", "))?;
+        }
+    }
+    Ok(())
+}
+
+/// The rows of a file, checked, so many at a time. Those before a bad one still come.
+struct Batches<'c> {
+    rows: Box<dyn Iterator<Item = anyhow::Result<InRow>>>,
+    columns: &'c Columns,
+    keys: usize,
+    /// What is wrong with the row behind the last batch.
+    error: Option<anyhow::Error>,
+}
+
+impl Iterator for Batches<'_> {
+    type Item = anyhow::Result<VecDeque<InRow>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut batch = VecDeque::new();
+        while batch.len() < BATCH && self.error.is_none() {
+            let Some(row) = self.rows.next() else { break };
+            match row.and_then(|row| check(self.columns, self.keys, &row).map(|()| row)) {
+                Ok(row) => batch.push_back(row),
+                Err(error) => self.error = Some(error),
+            }
+        }
+        if batch.is_empty() { self.error.take().map(Err) } else { Some(Ok(batch)) }
+    }
+}
+
+/// Whether the cells of a row are what the columns take.
+fn check(columns: &Columns, keys: usize, row: &InRow) -> anyhow::Result<()> {
+    for (at, (cell, (_, kind))) in row.cells.iter().zip(&columns.values).enumerate() {
+        let value = Value::from_json(*kind, cell.as_ref().unwrap_or(&Json::Null));
+        match value {
+            Err(reason) => return Err(wrong(row.line, columns, at, &reason)),
+            Ok(None) if at < keys => return Err(wrong(row.line, columns, at, "a join key cannot be null")),
+            Ok(_) => {}
+        }
+    }
+    Ok(())
+}
+
+async fn push(daemon: &mut Daemon, view: &str, columns: &Columns, batch: &VecDeque<InRow>) -> anyhow::Result<u64> {
+    let mut frame = Map::new();
+    for (at, name) in columns.names().enumerate() {
+        let cells = || batch.iter().map(|row| row.cells.get(at).and_then(Option::as_ref));
+        if cells().any(|cell| cell.is_some()) {
+            frame.insert(name.to_owned(), cells().map(|cell| cell.cloned().unwrap_or_default()).collect());
+        }
+    }
+    let request = json!({ "feature_view_name": view, "df": frame });
+    let answer = daemon.try_post("/write-to-online-store", &request).await?;
+    if answer.status == 200 {
+        return Ok(batch.len() as u64);
+    }
+    let told = message(answer.status, &answer.body);
+    let place: Json = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let row = place.pointer("/detail/0/loc/3").and_then(Json::as_u64).and_then(|row| usize::try_from(row).ok());
+    match row.and_then(|row| batch.get(row)) {
+        Some(row) => bail!("line {}: {told}", row.line),
+        None => {
+            let line = |row: Option<&InRow>| row.map_or(0, |row| row.line);
+            bail!("lines {} to {}: {told}", line(batch.front()), line(batch.back()))
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Rows in files: which formats there are, and those of them that are text.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use serde_json::{Map, Value as Json};
+
+use super::parquet;
+use crate::clock;
+use crate::features::backup_rows::BackupRow;
+use crate::features::value::{ScalarType, Value, ValueType};
+
+/// How rows are written in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Apache Parquet, with the types of the view.
+    Parquet,
+    /// Comma-separated values: lists as JSON, bytes in base64, and null is empty.
+    Csv,
+    /// One JSON object a line, bytes in base64.
+    Jsonl,
+}
+
+impl Format {
+    /// The one that was asked for, or that the name of the file tells.
+    pub fn of(asked: Option<Self>, path: &Path) -> anyhow::Result<Self> {
+        let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+        let known = match extension.to_ascii_lowercase().as_str() {
+            "parquet" => Some(Self::Parquet),
+            "csv" => Some(Self::Csv),
+            "jsonl" | "ndjson" => Some(Self::Jsonl),
+            _ => None,
+        };
+        asked.or(known).with_context(|| format!("{}: say what it is with --format", path.display()))
+    }
+}
+
+/// What a table has in its columns: join keys, features, and the event time behind them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Columns {
+    /// Names and types.
+    pub values: Vec<(String, ValueType)>,
+    /// The name of the event time's column.
+    pub time: String,
+}
+
+impl Columns {
+    /// All names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.values.iter().map(|(name, _)| name.as_str()).chain([self.time.as_str()])
+    }
+
+    /// Where the column of this name is.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.names().position(|known| known == name)
+    }
+
+    /// The type of a column; `None` is the event time.
+    pub fn kind(&self, at: usize) -> Option<ValueType> {
+        self.values.get(at).map(|(_, kind)| *kind)
+    }
+}
+
+/// Writes rows.
+pub enum Writer {
+    Parquet(Box<parquet::Writer>),
+    Csv(Box<csv::Writer<File>>),
+    Jsonl(BufWriter<File>),
+}
+
+impl Writer {
+    /// Into a file.
+    pub fn new(format: Format, file: File, columns: &Columns) -> anyhow::Result<Self> {
+        Ok(match format {
+            Format::Parquet => Self::Parquet(Box::new(parquet::Writer::new(file, columns)?)),
+            Format::Csv => {
+                let mut writer = csv::Writer::from_writer(file);
+                writer.write_record(columns.names())?;
+                Self::Csv(Box::new(writer))
+            }
+            Format::Jsonl => Self::Jsonl(BufWriter::new(file)),
+        })
+    }
+
+    /// Adds a row.
+    pub fn add(&mut self, columns: &Columns, row: BackupRow) -> anyhow::Result<()> {
+        match self {
+            Self::Parquet(writer) => writer.add(row)?,
+            Self::Csv(writer) => {
+                let cells = row.values.iter().map(|value| value.as_ref().map_or_else(String::new, text_of));
+                writer.write_record(cells.chain([clock::rfc3339_micros(row.event_us)]))?;
+            }
+            Self::Jsonl(writer) => {
+                let values = row.values.iter().map(|value| value.as_ref().map_or(Json::Null, Value::to_json));
+                let values = values.chain([clock::rfc3339_micros(row.event_us).into()]);
+                let line: Map<String, Json> = columns.names().map(str::to_owned).zip(values).collect();
+                serde_json::to_writer(&mut *writer, &line)?;
+                writer.write_all(b"\n")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the file.
+    pub fn finish(self) -> anyhow::Result<()> {
+        match self {
+            Self::Parquet(writer) => writer.finish(),
+            Self::Csv(mut writer) => Ok(writer.flush()?),
+            Self::Jsonl(mut writer) => Ok(writer.flush()?),
+        }
+    }
+}
+
+/// A value in a cell of text.
+fn text_of(value: &Value) -> String {
+    match value.to_json() {
+        Json::String(text) => text,
+        other => other.to_string(),
+    }
+}
+
+/// What a text means in a column: nothing is null, and a list is JSON.
+pub fn cell_of_text(kind: ValueType, text: &str) -> Result<Json, String> {
+    if text.is_empty() {
+        return Ok(Json::Null);
+    }
+    match kind {
+        // pandas writes what became a float in a column with nulls as 3.0, and booleans as True.
+        ValueType::Scalar(ScalarType::Int32 | ScalarType::Int64) => {
+            let number = serde_json::from_str(text).ok().filter(Json::is_number);
+            number.ok_or_else(|| format!("{text:?} is no {kind}"))
+        }
+        ValueType::Scalar(ScalarType::Bool) => match text.to_ascii_lowercase().as_str() {
+            "true" => Ok(true.into()),
+            "false" => Ok(false.into()),
+            _ => Err(format!("{text:?} is no {kind}")),
+        },
+        ValueType::Scalar(kind) => Value::from_text(kind, text).map(|value| value.to_json()),
+        ValueType::Array(_) => serde_json::from_str(text).map_err(|_| format!("{text:?} is no {kind} in JSON")),
+    }
+}
+
+/// An event time: a number since the Unix epoch, or a text.
+pub fn time_of_text(text: &str) -> Json {
+    if text.is_empty() {
+        return Json::Null;
+    }
+    serde_json::from_str(text).ok().filter(Json::is_number).unwrap_or_else(|| text.into())
+}
+
+/// A row of a file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InRow {
+    /// Its line, or its number in a file without lines, from 1.
+    pub line: u64,
+    /// A cell for each of [`Columns::names`]; `None` where the file has no such column.
+    pub cells: Vec<Option<Json>>,
+}
+
+/// The rows of a file.
+pub struct Reader {
+    /// They themselves.
+    pub rows: Box<dyn Iterator<Item = anyhow::Result<InRow>>>,
+    /// Columns of the file that the view does not have.
+    pub left_out: Vec<String>,
+}
+
+/// Opens a file of rows.
+pub fn read(format: Format, path: &Path, columns: &Columns) -> anyhow::Result<Reader> {
+    let file = File::open(path).with_context(|| format!("{} cannot be read", path.display()))?;
+    match format {
+        Format::Parquet => parquet::read(file, columns),
+        Format::Csv => read_csv(file, columns),
+        Format::Jsonl => Ok(read_jsonl(file, columns)),
+    }
+}
+
+fn read_csv(file: File, columns: &Columns) -> anyhow::Result<Reader> {
+    let mut reader = csv::Reader::from_reader(file);
+    let header = reader.headers().context("it has no header")?.clone();
+    let places: Vec<Option<usize>> = header.iter().map(|name| columns.position(name)).collect();
+    let known: BTreeSet<_> = places.iter().flatten().collect();
+    if known.len() != places.iter().flatten().count() {
+        bail!("a column is there twice in its header");
+    }
+    let left_out = header.iter().zip(&places).filter(|(_, place)| place.is_none()).map(|(name, _)| name.to_owned());
+    let left_out = left_out.collect();
+    let columns = columns.clone();
+    let rows = reader.into_records().map(move |record| {
+        let record = record?;
+        let line = record.position().map_or(0, csv::Position::line);
+        let mut cells = vec![None; columns.names().count()];
+        for (text, at) in record.iter().zip(&places).filter_map(|(text, place)| Some((text, (*place)?))) {
+            let cell = match columns.kind(at) {
+                Some(kind) => cell_of_text(kind, text).map_err(|reason| wrong(line, &columns, at, &reason))?,
+                None => time_of_text(text),
+            };
+            if let Some(place) = cells.get_mut(at) {
+                *place = Some(cell);
+            }
+        }
+        Ok(InRow { line, cells })
+    });
+    Ok(Reader { rows: Box::new(rows), left_out })
+}
+
+fn read_jsonl(file: File, columns: &Columns) -> Reader {
+    let columns = columns.clone();
+    let lines = BufReader::new(file).lines().zip(1..);
+    let rows =
+        lines.filter(|(line, _)| !matches!(line, Ok(text) if text.trim().is_empty())).map(move |(text, line)| {
+            let mut object: Map<String, Json> =
+                serde_json::from_str(&text?).with_context(|| format!("line {line} is no JSON object"))?;
+            Ok(InRow { line, cells: columns.names().map(|name| object.remove(name)).collect() })
+        });
+    Reader { rows: Box::new(rows), left_out: Vec::new() }
+}
+
+/// What is wrong with a cell, and where.
+pub fn wrong(line: u64, columns: &Columns, at: usize, reason: &str) -> anyhow::Error {
+    anyhow::anyhow!("line {line}: column '{}': {reason}", columns.names().nth(at).unwrap_or_default())
+}

@@ -1,0 +1,85 @@
+//! The rows of one feature view out of a backup, for whoever has no store: by names, with values.
+
+use std::io::Read;
+
+use super::catalog::{Catalog, CatalogError};
+use super::record::{Damaged, Record};
+use super::snapshot::{SnapshotError, SnapshotReader};
+use super::value::Value;
+use super::view::{FieldId, ViewId};
+
+/// Reads the rows of one view.
+#[derive(Debug)]
+pub struct BackupRows<R> {
+    reader: SnapshotReader<R>,
+    view: ViewId,
+    places: Vec<Place>,
+}
+
+/// Where a column is in a row.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Key(usize),
+    Field(FieldId),
+    /// Declared since the backup: null in every row.
+    Nowhere,
+}
+
+/// A row: a value for each column that was asked for, and its event time in microseconds since the Unix epoch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BackupRow {
+    /// The values; `None` is null.
+    pub values: Vec<Option<Value>>,
+    /// When it happened.
+    pub event_us: i64,
+}
+
+/// Why there are no rows to be had.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupRowsError {
+    /// It is no backup, or damaged.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// Its catalog.
+    #[error("the catalog of the backup cannot be used: {0}")]
+    Catalog(#[from] CatalogError),
+    /// A record.
+    #[error("a record of the backup cannot be used: {0}")]
+    Record(#[from] Damaged),
+    /// It has no such view.
+    #[error("the backup has no feature view '{0}'")]
+    View(String),
+}
+
+impl<R: Read> BackupRows<R> {
+    /// The columns of a view, join keys or features.
+    pub fn new<'c>(reader: R, view: &str, columns: impl IntoIterator<Item = &'c str>) -> Result<Self, BackupRowsError> {
+        let reader = SnapshotReader::new(reader)?;
+        let catalog = Catalog::from_json(&reader.header().catalog)?;
+        let stored = catalog.stored_view(view).ok_or_else(|| BackupRowsError::View(view.to_owned()))?;
+        let place = |column: &str| {
+            let key = stored.join_keys.iter().position(|(name, _)| **name == *column).map(Place::Key);
+            let field =
+                || stored.fields.iter().find(|(_, name, _)| **name == *column).map(|(id, ..)| Place::Field(*id));
+            key.or_else(field).unwrap_or(Place::Nowhere)
+        };
+        Ok(Self { reader, view: stored.id, places: columns.into_iter().map(place).collect() })
+    }
+
+    /// The next row. `None` comes only when all of the backup was read, and found whole.
+    #[expect(clippy::should_implement_trait, reason = "an error ends it for good, which an iterator does not promise")]
+    pub fn next(&mut self) -> Result<Option<BackupRow>, BackupRowsError> {
+        while let Some((key, bytes)) = self.reader.next()? {
+            if key.view() == self.view {
+                let row = Record::decode(&key, &bytes)?.row;
+                let value = |place: &Place| match place {
+                    Place::Key(at) => row.entity.get(*at).cloned(),
+                    Place::Field(id) => row.value(*id).cloned(),
+                    Place::Nowhere => None,
+                };
+                return Ok(Some(BackupRow { values: self.places.iter().map(value).collect(), event_us: row.event_us }));
+            }
+        }
+        Ok(None)
+    }
+}
