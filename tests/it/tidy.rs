@@ -46,6 +46,8 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("sysinfo::", &["telemetry/"]),
     ("jiff::", &["clock.rs"]),
     ("quick_cache::", &["serving/"]),
+    ("sled::", &["features/store.rs"]),
+    ("crc32fast::", &["features/"]),
     ("systemd_journal_logger::", &["telemetry/"]),
     ("rustls_native_certs::", &["egress/tls.rs"]),
     // What opens a connection, or finds out where to.
