@@ -98,8 +98,8 @@ fn not_received(error: &io::Error) -> FeatureError {
     FeatureError::NotWritten { reason: error.to_string() }
 }
 
-fn bad(reason: impl ToString) -> FeatureError {
-    FeatureError::Backup { reason: reason.to_string() }
+fn bad(reason: impl Into<String>) -> FeatureError {
+    FeatureError::Backup { reason: reason.into() }
 }
 
 /// A backup that is whole and fits what is declared here.
@@ -120,7 +120,7 @@ impl Backup {
             Catalog::from_json(&reader.header().catalog).map_err(|error| bad(format!("its catalog: {error}")))?;
         let views: HashMap<ViewId, StoredView> = catalog.stored_views().map(|view| (view.id, view)).collect();
         let mut in_use: BTreeMap<ViewId, BTreeSet<FieldId>> = BTreeMap::new();
-        while let Some((key, bytes)) = reader.next().map_err(bad)? {
+        while let Some((key, bytes)) = reader.next().map_err(|error| bad(told(&error)))? {
             let record = Record::decode(&key, &bytes).map_err(|error| bad(format!("a record in it: {error}")))?;
             let windows =
                 WindowState::decode(&record.windows).map_err(|error| bad(format!("a record in it: {error}")))?;
