@@ -123,11 +123,9 @@ async fn push(daemon: &mut Daemon, view: &str, columns: &Columns, batch: &VecDeq
     let told = message(answer.status, &answer.body);
     let place: Json = serde_json::from_slice(&answer.body).unwrap_or_default();
     let row = place.pointer("/detail/0/loc/3").and_then(Json::as_u64).and_then(|row| usize::try_from(row).ok());
-    match row.and_then(|row| batch.get(row)) {
-        Some(row) => bail!("line {}: {told}", row.line),
-        None => {
-            let line = |row: Option<&InRow>| row.map_or(0, |row| row.line);
-            bail!("lines {} to {}: {told}", line(batch.front()), line(batch.back()))
-        }
+    if let Some(row) = row.and_then(|row| batch.get(row)) {
+        bail!("line {}: {told}", row.line);
     }
+    let line = |row: Option<&InRow>| row.map_or(0, |row| row.line);
+    bail!("lines {} to {}: {told}", line(batch.front()), line(batch.back()))
 }

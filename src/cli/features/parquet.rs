@@ -23,7 +23,7 @@ const GROUP: usize = 20_000;
 
 /// Writes rows.
 pub struct Writer {
-    writer: SerializedFileWriter<File>,
+    file: SerializedFileWriter<File>,
     kinds: Vec<ValueType>,
     rows: Vec<BackupRow>,
 }
@@ -39,9 +39,9 @@ impl Writer {
         let fields = fields.chain([Ok(Arc::new(time))]).collect::<anyhow::Result<Vec<_>>>()?;
         let schema = Arc::new(Type::group_type_builder("schema").with_fields(fields).build()?);
         let properties = WriterProperties::builder().set_compression(parquet::basic::Compression::SNAPPY).build();
-        let writer = SerializedFileWriter::new(file, schema, Arc::new(properties))?;
+        let file = SerializedFileWriter::new(file, schema, Arc::new(properties))?;
         let kinds = columns.values.iter().map(|(_, kind)| *kind).collect();
-        Ok(Self { writer, kinds, rows: Vec::new() })
+        Ok(Self { file, kinds, rows: Vec::new() })
     }
 
     /// Adds a row.
@@ -53,7 +53,7 @@ impl Writer {
     /// Writes what is left, and the end.
     pub fn finish(mut self) -> anyhow::Result<()> {
         self.flush()?;
-        self.writer.close()?;
+        self.file.close()?;
         Ok(())
     }
 
@@ -62,7 +62,7 @@ impl Writer {
             return Ok(());
         }
         let rows = std::mem::take(&mut self.rows);
-        let mut group = self.writer.next_row_group()?;
+        let mut group = self.file.next_row_group()?;
         for (at, kind) in self.kinds.iter().enumerate() {
             let cells: Vec<Option<&Value>> =
                 rows.iter().map(|row| row.values.get(at).and_then(Option::as_ref)).collect();
@@ -71,11 +71,11 @@ impl Writer {
             let is_list = matches!(kind, ValueType::Array(_));
             match scalar {
                 ScalarType::Bytes | ScalarType::String => {
-                    put::<ByteArrayType>(&mut writer, is_list, &cells, byte_arrays)?
+                    put::<ByteArrayType>(&mut writer, is_list, &cells, byte_arrays)?;
                 }
                 ScalarType::Int32 => put::<Int32Type>(&mut writer, is_list, &cells, int32s)?,
                 ScalarType::Int64 | ScalarType::UnixTimestamp => {
-                    put::<Int64Type>(&mut writer, is_list, &cells, int64s)?
+                    put::<Int64Type>(&mut writer, is_list, &cells, int64s)?;
                 }
                 ScalarType::Float32 => put::<FloatType>(&mut writer, is_list, &cells, float32s)?,
                 ScalarType::Float64 => put::<DoubleType>(&mut writer, is_list, &cells, float64s)?,

@@ -157,11 +157,9 @@ pub async fn get(
         entities.insert(key.to_owned(), json!([value]));
     }
     let keys = entities.len();
-    let mut request = json!({ "entities": entities, "full_feature_names": true });
-    match service {
-        Some(service) => request["feature_service"] = json!(service),
-        None => request["features"] = json!(features),
-    }
+    let request = json!({
+        "entities": entities, "full_feature_names": true, "feature_service": service, "features": features,
+    });
     let answer: Json = daemon.post("/get-online-features", &request).await?;
     let at = |pointer: &str| answer.pointer(pointer).and_then(Json::as_array).cloned().unwrap_or_default();
     let mut cells = Vec::new();
