@@ -29,7 +29,12 @@ impl Figures {
     pub fn of(mut latencies: Vec<u32>, watch: &Watch) -> Self {
         let (seconds, spent_us) = (watch.started.elapsed().as_secs_f64(), process::cpu_us() - watch.cpu_us);
         latencies.sort_unstable();
-        #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rank")]
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a rank"
+        )]
         let at = |share: f64| {
             let rank = (latencies.len() as f64 * share) as usize;
             latencies.get(rank.min(latencies.len().saturating_sub(1))).map_or(0.0, |ns| f64::from(*ns) / 1e3)

@@ -100,7 +100,12 @@ fn measure(options: &Options) -> Report {
     const SLICES: u64 = 4;
     for slice in 0..SLICES {
         let (from, to) = (entities * slice / SLICES, entities * (slice + 1) / SLICES);
-        each(&mut children, &mut report, "load, 500 rows a push", &Command::Update { from, to, round: 0, of: options.updates });
+        each(
+            &mut children,
+            &mut report,
+            "load, 500 rows a push",
+            &Command::Update { from, to, round: 0, of: options.updates },
+        );
     }
     each(&mut children, &mut report, "after the load", &Command::Sizes);
     let seconds = options.seconds;

@@ -46,7 +46,8 @@ pub fn seed() -> u64 {
 /// The processor and how many cores of it.
 pub fn machine() -> String {
     let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("?", |(_, name)| name);
+    let name =
+        cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("?", |(_, name)| name);
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     format!("{name}, {cores} cores, load average {}", load.split(' ').next().unwrap_or("?"))
