@@ -86,7 +86,7 @@ fn coprime(near: u64, count: u64) -> u64 {
     fn divisor(a: u64, b: u64) -> u64 {
         if b == 0 { a } else { divisor(b, a % b) }
     }
-    (near.max(1)..).find(|step| divisor(*step, count) == 1).unwrap()
+    (near.max(1)..=u64::MAX).find(|step| divisor(*step, count) == 1).unwrap()
 }
 
 /// When the rows of a batch happened, in microseconds: in a day's rounds up to now, and those of visitors long ago.
@@ -105,6 +105,8 @@ pub fn values(random: &mut Random) -> [f32; FEATURES] {
 /// A row as bytes, for stores that know nothing of features.
 pub fn row(random: &mut Random, event_us: i64) -> Vec<u8> {
     let mut bytes = event_us.to_le_bytes().to_vec();
-    values(random).iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes()));
+    for value in values(random) {
+        bytes.extend_from_slice(&value.to_le_bytes());
+    }
     bytes
 }

@@ -42,7 +42,9 @@ impl Redb {
             let mut group = vec![first];
             group.extend(rows.try_iter().take(GROUP - 1));
             self.commit(group.iter().map(|(row, _)| row));
-            group.iter().for_each(|(_, reply)| reply.send(()).unwrap());
+            for (_, reply) in group {
+                reply.send(()).unwrap();
+            }
         }
     }
 }

@@ -27,7 +27,9 @@ impl Store for Sled {
         for entities in batches(entities, round) {
             let event_us = event_us(now_us, &entities, round, of);
             let mut batch = Batch::default();
-            entities.iter().for_each(|entity| batch.insert(&entity.to_be_bytes(), row(&mut random, event_us)));
+            for entity in &entities {
+                batch.insert(&entity.to_be_bytes(), row(&mut random, event_us));
+            }
             let started = Instant::now();
             self.0.apply_batch(batch).unwrap();
             self.0.flush().unwrap();
