@@ -55,7 +55,7 @@ bench: setup-test build ## print the budget table: Ledge beside the runtime in-p
 	$(PYTHON) benches/peers/fetch.py inprocess
 	$(PYTHON) benches/budget $(BENCH)
 
-bench-peers: setup-test build ## fetch Triton, MLServer and mosec, and run them interleaved with Ledge (BENCH as above)
+bench-peers: setup-test build ## fetch Triton, MLServer, mosec and Feast, and run them interleaved with Ledge (BENCH as above)
 	$(PYTHON) benches/peers/fetch.py
 	$(PYTHON) benches/budget --peers $(BENCH)
 

@@ -14,7 +14,7 @@ pub const BATCH: u64 = 500;
 /// Features of a row.
 pub const FEATURES: usize = 20;
 
-/// How long a row counts in Ledge, in seconds: one that was written only as the day began is expired after it.
+/// How long a row counts in Ledge, in seconds.
 pub const TTL_S: i64 = 86_400;
 
 /// A store.
@@ -47,8 +47,8 @@ impl Contender {
 
 /// What is measured.
 pub trait Store {
-    /// Writes every entity once, in batches, each durable before the next: all of them before the day begins, nine of ten in
-    /// each round of the day.
+    /// Writes every entity once, in batches, each durable before the next. In each round of the day come visitors, a tenth
+    /// as many, whose rows are expired in Ledge at once; the others know of no expiry and keep them.
     fn update(&mut self, entities: Range<u64>, round: u32, of: u32) -> Figures;
     fn read(&mut self, callers: usize, seconds: f64, entities: u64) -> Figures;
     fn write(&mut self, callers: usize, seconds: f64, entities: u64) -> Figures;
@@ -68,24 +68,31 @@ pub fn batches(entities: Range<u64>, round: u32) -> impl Iterator<Item = Vec<u64
     let at = move |number: u64| {
         entities.start + u64::try_from(u128::from(number) * u128::from(step) % u128::from(count.max(1))).unwrap()
     };
-    let kept = (0..count).map(at).filter(move |entity| round == 0 || entity % 10 != 0);
-    let mut kept = kept.peekable();
-    std::iter::from_fn(move || {
-        kept.peek()?;
-        Some(kept.by_ref().take(usize::try_from(BATCH).unwrap()).collect())
-    })
+    let in_batches = |mut entities: Box<dyn Iterator<Item = u64>>| {
+        std::iter::from_fn(move || {
+            let batch: Vec<u64> = entities.by_ref().take(usize::try_from(BATCH).unwrap()).collect();
+            (!batch.is_empty()).then_some(batch)
+        })
+    };
+    let visitors = if round == 0 { 0..0 } else { 0..count / 10 };
+    let visitors = visitors.map(move |visitor| VISITORS * u64::from(round) + visitor);
+    in_batches(Box::new((0..count).map(at))).chain(in_batches(Box::new(visitors)))
 }
+
+/// The numbers of entities that are gone at once begin here.
+const VISITORS: u64 = 1 << 32;
 
 fn coprime(near: u64, count: u64) -> u64 {
     fn divisor(a: u64, b: u64) -> u64 {
         if b == 0 { a } else { divisor(b, a % b) }
     }
-    (near.max(1)..).find(|step| divisor(*step, count) == 1).unwrap()
+    (near.max(1)..=u64::MAX).find(|step| divisor(*step, count) == 1).unwrap()
 }
 
-/// When the rows of a round happened, in microseconds: a day and an hour ago at first, now at last.
-pub fn event_us(now_us: i64, round: u32, of: u32) -> i64 {
-    let hours = 25 * i64::from(of - round.min(of)) / i64::from(of.max(1));
+/// When the rows of a batch happened, in microseconds: in a day's rounds up to now, and those of visitors long ago.
+pub fn event_us(now_us: i64, batch: &[u64], round: u32, of: u32) -> i64 {
+    let visitors = batch.first().is_some_and(|entity| *entity >= VISITORS);
+    let hours = if visitors { 25 } else { 20 * i64::from(of - round.min(of)) / i64::from(of.max(1)) };
     now_us - hours * 3_600_000_000
 }
 
@@ -98,6 +105,8 @@ pub fn values(random: &mut Random) -> [f32; FEATURES] {
 /// A row as bytes, for stores that know nothing of features.
 pub fn row(random: &mut Random, event_us: i64) -> Vec<u8> {
     let mut bytes = event_us.to_le_bytes().to_vec();
-    values(random).iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes()));
+    for value in values(random) {
+        bytes.extend_from_slice(&value.to_le_bytes());
+    }
     bytes
 }

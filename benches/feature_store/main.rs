@@ -87,6 +87,9 @@ fn main() {
     let _ = std::fs::remove_dir_all(&options.folder);
 }
 
+/// The load is done by turns as well.
+const SLICES: u64 = 4;
+
 fn measure(options: &Options) -> Report {
     let entities = options.entities;
     let mut report = Report::new(&options.stores);
@@ -97,7 +100,6 @@ fn measure(options: &Options) -> Report {
         std::fs::create_dir_all(&folder).unwrap();
         children.push(Child::start(*contender, &folder, options.cache_mb).0);
     }
-    const SLICES: u64 = 4;
     for slice in 0..SLICES {
         let (from, to) = (entities * slice / SLICES, entities * (slice + 1) / SLICES);
         each(

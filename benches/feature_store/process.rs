@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// Memory and disk, in MB of a million bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[expect(clippy::struct_field_names, reason = "the unit belongs to the name")]
 pub struct Sizes {
     pub rss_mb: f64,
     pub peak_mb: f64,

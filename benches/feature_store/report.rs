@@ -20,15 +20,16 @@ impl Report {
     }
 
     pub fn add(&mut self, store: Contender, what: &str, figures: Figures) {
-        let row = match self.rows.iter().position(|(known, _)| known == what) {
-            Some(row) => row,
-            None => {
-                self.rows.push((what.to_owned(), vec![Vec::new(); self.stores.len()]));
-                self.rows.len() - 1
-            }
-        };
+        if !self.rows.iter().any(|(known, _)| known == what) {
+            self.rows.push((what.to_owned(), vec![Vec::new(); self.stores.len()]));
+        }
+        let (_, row) = self.rows.iter_mut().find(|(known, _)| known == what).unwrap();
         let store = self.stores.iter().position(|known| *known == store).unwrap();
-        self.rows[row].1[store].push(figures);
+        let rounds = row.get_mut(store).unwrap();
+        rounds.push(figures);
+        if let Some(line) = line(rounds.last().map_or(&[], std::slice::from_ref)) {
+            eprintln!("{what}: {} {line}", self.stores.get(store).unwrap().name());
+        }
     }
 
     pub fn table(&self) -> String {
@@ -47,7 +48,7 @@ impl Report {
     pub fn json(&self) -> String {
         let rows = self.rows.iter().map(|(what, stores)| {
             let stores = self.stores.iter().zip(stores).map(|(store, rounds)| (store.name().to_owned(), json!(rounds)));
-            json!({"what": what, "rounds": serde_json::Map::from_iter(stores)})
+            json!({"what": what, "rounds": stores.collect::<serde_json::Map<_, _>>()})
         });
         json!({"machine": crate::process::machine(), "rows": rows.collect::<Vec<_>>()}).to_string()
     }
@@ -56,7 +57,7 @@ impl Report {
 fn median(rounds: &[Figures], of: impl Fn(&Figures) -> f64) -> f64 {
     let mut values: Vec<f64> = rounds.iter().map(of).collect();
     values.sort_unstable_by(f64::total_cmp);
-    values[values.len() / 2]
+    *values.get(values.len() / 2).unwrap()
 }
 
 fn line(rounds: &[Figures]) -> Option<String> {

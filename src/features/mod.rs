@@ -428,9 +428,9 @@ impl Opened {
             engine.alarm("the journal of the feature store is damaged", &damage.to_string());
         }
         if opened.report.cut_off > 0 {
-            tracing::info!(
+            tracing::warn!(
                 bytes = opened.report.cut_off,
-                "the end of the journal, not acknowledged to anybody, was cut off"
+                "the end of the journal is not whole, as after a write that was cut off before it was acknowledged; it is left out"
             );
         }
         let writer = Writer::new(engine.clone(), opened.journal);

@@ -117,13 +117,13 @@ impl Store for Ledge {
     fn update(&mut self, entities: Range<u64>, round: u32, of: u32) -> Figures {
         let mut random = Random::new(u64::from(round) + 1);
         let mut latencies = Vec::new();
-        let event_us = event_us(clock::unix_micros(), round, of);
+        let now_us = clock::unix_micros();
         let mut rows = 0;
         let batch: Vec<u64> = (0..BATCH).collect();
         #[expect(clippy::cast_precision_loss, reason = "500")]
-        let watch = Watch::start_after(40, BATCH as f64, |random| push(random, &batch, event_us));
+        let watch = Watch::start_after(40, BATCH as f64, |random| push(random, &batch, now_us));
         for batch in batches(entities, round) {
-            let push = push(&mut random, &batch, event_us);
+            let push = push(&mut random, &batch, event_us(now_us, &batch, round, of));
             let started = Instant::now();
             let pushed = self.runtime.block_on(self.store.push(push)).unwrap();
             latencies.push(nanoseconds(started.elapsed()));
@@ -139,7 +139,8 @@ impl Store for Ledge {
         let latencies = self.callers(callers, seconds, request, |store, request| async move {
             let found = store.get_online_features(request).await.unwrap();
             assert_eq!(found.columns.len(), FEATURES);
-            assert_ne!(found.columns[0].cells[0].status, FieldStatus::NotFound);
+            let cell = found.columns.first().and_then(|column| column.cells.first());
+            assert!(cell.is_some_and(|cell| cell.status == FieldStatus::Present), "{cell:?}");
         });
         Figures::of(latencies, &watch)
     }

@@ -42,7 +42,9 @@ impl Redb {
             let mut group = vec![first];
             group.extend(rows.try_iter().take(GROUP - 1));
             self.commit(group.iter().map(|(row, _)| row));
-            group.iter().for_each(|(_, reply)| reply.send(()).unwrap());
+            for (_, reply) in group {
+                reply.send(()).unwrap();
+            }
         }
     }
 }
@@ -50,9 +52,10 @@ impl Redb {
 impl Store for Redb {
     fn update(&mut self, entities: Range<u64>, round: u32, of: u32) -> Figures {
         let (mut random, mut latencies, mut rows) = (Random::new(u64::from(round) + 1), Vec::new(), 0);
-        let event_us = event_us(clock::unix_micros(), round, of);
-        let watch = Watch::start(|random| row(random, event_us));
+        let now_us = clock::unix_micros();
+        let watch = Watch::start(|random| row(random, now_us));
         for entities in batches(entities, round) {
+            let event_us = event_us(now_us, &entities, round, of);
             let batch: Vec<Row> = entities.iter().map(|entity| (*entity, row(&mut random, event_us))).collect();
             let started = Instant::now();
             self.commit(batch.iter());

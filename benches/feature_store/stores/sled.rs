@@ -22,11 +22,14 @@ impl Sled {
 impl Store for Sled {
     fn update(&mut self, entities: Range<u64>, round: u32, of: u32) -> Figures {
         let (mut random, mut latencies, mut rows) = (Random::new(u64::from(round) + 1), Vec::new(), 0);
-        let event_us = event_us(clock::unix_micros(), round, of);
-        let watch = Watch::start(|random| row(random, event_us));
+        let now_us = clock::unix_micros();
+        let watch = Watch::start(|random| row(random, now_us));
         for entities in batches(entities, round) {
+            let event_us = event_us(now_us, &entities, round, of);
             let mut batch = Batch::default();
-            entities.iter().for_each(|entity| batch.insert(&entity.to_be_bytes(), row(&mut random, event_us)));
+            for entity in &entities {
+                batch.insert(&entity.to_be_bytes(), row(&mut random, event_us));
+            }
             let started = Instant::now();
             self.0.apply_batch(batch).unwrap();
             self.0.flush().unwrap();
