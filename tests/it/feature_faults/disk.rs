@@ -228,11 +228,8 @@ impl Naming {
         };
         match self {
             Self::Add(path, entry) => _ = names.insert(path.clone(), *entry),
-            Self::Remove(path) => {
-                for path in below(names, path) {
-                    names.remove(&path);
-                }
-            }
+            // What was in a folder was removed before, and another one may have its name by now.
+            Self::Remove(path) => _ = names.remove(path),
             Self::Rename(from, to) => {
                 let moved = below(names, from);
                 if !moved.is_empty() {
