@@ -196,6 +196,11 @@ impl Disk {
         std::fs::remove_dir_all(&self.folder).unwrap();
         std::fs::create_dir(&self.folder).unwrap();
         for (path, entry) in &self.synced {
+            // In a folder whose own name was lost there is nothing.
+            let mut above = path.ancestors().skip(1).take_while(|above| above.starts_with(&self.folder));
+            if !above.all(|above| self.synced.contains_key(above)) {
+                continue;
+            }
             match entry {
                 Entry::Folder => std::fs::create_dir_all(path).unwrap(),
                 Entry::File(node) => {
@@ -222,17 +227,9 @@ impl Naming {
             names.keys().filter(|path| path.starts_with(folder)).cloned().collect()
         };
         match self {
-            // In a folder whose own name was lost there is nothing.
-            Self::Add(path, entry) => {
-                if path.parent().is_some_and(|folder| names.contains_key(folder)) {
-                    names.insert(path.clone(), *entry);
-                }
-            }
-            Self::Remove(path) => {
-                for path in below(names, path) {
-                    names.remove(&path);
-                }
-            }
+            Self::Add(path, entry) => _ = names.insert(path.clone(), *entry),
+            // What was in a folder was removed before, and another one may have its name by now.
+            Self::Remove(path) => _ = names.remove(path),
             Self::Rename(from, to) => {
                 let moved = below(names, from);
                 if !moved.is_empty() {
