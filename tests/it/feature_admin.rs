@@ -246,6 +246,9 @@ fn a_backup_that_is_cut_or_flipped_or_does_not_fit_is_refused_and_the_old_rows_s
     assert_eq!(client.get("/features/backup?view=plain").status, 400);
 }
 
+/// Whether the names in the store's folder, before and now, show that a moment has come.
+type Reached<'a> = &'a dyn Fn(&[String], &[String]) -> bool;
+
 #[test]
 fn a_kill_in_the_middle_of_a_restore_leaves_the_old_rows_or_the_new() {
     const ROWS: usize = 4000;
@@ -261,7 +264,7 @@ fn a_kill_in_the_middle_of_a_restore_leaves_the_old_rows_or_the_new() {
     let unfinished = |names: &[String], _: &[String]| names.iter().any(|name| name.ends_with(".ledge.tmp"));
     let finished = |names: &[String], before: &[String]| added(names, before, "snapshot-", ".ledge");
     let indexing = |names: &[String], before: &[String]| added(names, before, "index-", "");
-    let moments: [(&str, &dyn Fn(&[String], &[String]) -> bool); 4] =
+    let moments: [(&str, Reached<'_>); 4] =
         [("upload", &upload), ("unfinished", &unfinished), ("finished", &finished), ("indexing", &indexing)];
     for (moment, is_reached) in moments.into_iter().chain(moments) {
         let daemon = root.start();
