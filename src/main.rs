@@ -9,6 +9,7 @@ use ledge::sys;
 fn main() -> ExitCode {
     // First of all, while there is one thread.
     sys::switch_runtime_telemetry_off();
+    sys::share_memory_arenas();
     let exit = Cli::parse().run(&mut Output::stdout());
     exit.unwrap_or_else(|error| Exit::of(&error)).into()
 }

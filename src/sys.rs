@@ -30,6 +30,18 @@ pub fn free_openvino_port(node: &mut ManuallyDrop<openvino::Node>) {
     }
 }
 
+/// Keeps the allocator from making an arena for every other thread. What one thread makes and another frees stays in the
+/// arena of the first: with glibc's eight arenas a core, a store of 300,000 records held 214 MB, and 98 MB with one. Two
+/// still let two threads allocate at a time; small blocks are cached by each thread anyway. To be called before any thread
+/// is started.
+pub fn share_memory_arenas() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: mallopt(3) takes no pointer; it must not run while another thread allocates, and there is none yet.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 2);
+    }
+}
+
 /// Asks the allocator to give free memory back to the system. Without it glibc keeps most of what an unloaded model had
 /// taken. It walks all of the heap: some milliseconds, so not for a hot path.
 pub fn return_free_memory() {

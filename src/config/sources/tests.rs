@@ -56,8 +56,19 @@ fn the_shipped_file_changes_nothing_and_names_every_key_with_its_default() {
 #[test]
 fn the_examples_in_the_shipped_file_work() {
     let examples: Vec<&str> = shipped().lines().filter_map(|line| line.strip_prefix("#     ")).collect();
-    let config = Root::new(&examples.join("\n")).load(&[], &[]).config;
-    assert_eq!(config.mqtt.bindings.len(), 2);
+    let root = Root::new(&examples.join("\n"));
+    let views = root.0.path().join("feature_views.d");
+    std::fs::create_dir(&views).unwrap();
+    let declared = r#"
+        entity = [{ name = "machine", join_key = "machine_id", value_type = "String" }]
+        [[feature_view]]
+        name = "vibration"
+        entities = ["machine"]
+        schema = [{ name = "rms", dtype = "Float32" }]
+    "#;
+    crate::durable::replace(&views.join("views.toml"), declared.as_bytes()).unwrap();
+    let config = root.load(&[], &[]).config;
+    assert_eq!(config.mqtt.bindings.len(), 3);
 }
 
 #[test]
