@@ -11,6 +11,7 @@ use super::super::key::IndexKey;
 use super::super::record::{Record, Row};
 use super::super::registry::Registry;
 use super::super::snapshot::{self, SnapshotError, SnapshotReader};
+use super::super::statistics::Counters;
 use super::super::store::{Index, IndexError};
 use super::applier::{Action, Applier, Content, Pending};
 use super::files::Clean;
@@ -46,6 +47,7 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
             Err(Unusable::Damaged(error)) => {
                 engine
                     .alarm("the feature index is set aside and rebuilt from snapshot and journal", &error.to_string());
+                Counters::count(&engine.counters.rebuilds);
                 engine.state.store(Arc::new(State::Rebuilding { reason: error.to_string() }));
                 // That may take a while, and models need not wait for it.
                 engine.opened.send_replace(true);

@@ -113,12 +113,14 @@ pub struct Writer {
     applier: Option<Applier>,
     /// What the state was before a restore began.
     before_restore: Option<Arc<State>>,
+    /// Whether the last push was refused for want of room: it is told when that begins and ends.
+    is_full: bool,
 }
 
 impl Writer {
     /// Over an open journal, without an index yet.
     pub fn new(engine: Arc<Engine>, journal: Journal) -> Self {
-        Self { engine, journal, applier: None, before_restore: None }
+        Self { engine, journal, applier: None, before_restore: None, is_full: false }
     }
 
     /// Runs until it is told to close.
@@ -255,8 +257,7 @@ impl Writer {
         let (free, least) =
             (engine.files.free().map_err(|error| not_written(error.to_string()))?, engine.config.min_free_mb << 20);
         if free < least {
-            Counters::count(&engine.counters.refused_disk_full);
-            return Err(engine.disk_full(free));
+            return Err(Self::refuse(&self.engine, &mut self.is_full, free));
         }
         let changes: Vec<(IndexKey, Change)> = (pushes.iter().flat_map(|(rows, _)| rows))
             .map(|incoming| (incoming.key, Change::Put(incoming.bytes.clone())))
@@ -264,8 +265,7 @@ impl Writer {
         let written = self.journal.append(&changes).map_err(|error| {
             if error.is_full() {
                 // What it was measured by may lie: quotas, and blocks kept for root.
-                Counters::count(&engine.counters.refused_disk_full);
-                return self.engine.disk_full(free);
+                return Self::refuse(&self.engine, &mut self.is_full, free);
             }
             let reason = std::error::Error::source(&error).map_or_else(String::new, |source| format!(": {source}"));
             tracing::error!(%error, reason, "the journal of the feature store cannot be written");
@@ -278,7 +278,19 @@ impl Writer {
         if engine.has_journal_grown(self.journal.bytes()) && !engine.snapshot_asked.swap(true, Relaxed) {
             let _ = engine.jobs.send(Job::Look);
         }
+        if std::mem::take(&mut self.is_full) {
+            tracing::info!("the feature store's disk has room again: pushes are taken");
+        }
         Ok(*written.start())
+    }
+
+    fn refuse(engine: &Engine, is_full: &mut bool, free: u64) -> FeatureError {
+        Counters::count(&engine.counters.refused_disk_full);
+        let error = engine.disk_full(free);
+        if !std::mem::replace(is_full, true) {
+            tracing::warn!(%error, "the feature store's disk is full: pushes are refused until there is room");
+        }
+        error
     }
 
     /// Does `work` on the index, if there is one that can be used.
