@@ -1,6 +1,5 @@
 //! Index keys: the view, and a keyed hash of the entity key, so that the store's files do not name entities by their keys.
 
-use super::record::Row;
 use super::value::Value;
 use super::view::ViewId;
 use super::wire::put_value;
@@ -69,10 +68,5 @@ impl HashKey {
         key[..4].copy_from_slice(&view.0.to_be_bytes());
         key[4..].copy_from_slice(&hash.as_bytes()[..16]);
         IndexKey(key)
-    }
-
-    /// The index key of a row.
-    pub fn of_row(&self, view: ViewId, row: &Row) -> IndexKey {
-        self.index_key(view, &row.entity)
     }
 }

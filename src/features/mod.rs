@@ -44,9 +44,10 @@ use crate::principal::Principal;
 use config::FeaturesConfig;
 pub use engine::backup::Pieces;
 use engine::files::Files;
+use engine::orders::{Command, Incoming, Job};
 pub use engine::restore::Upload;
-use engine::upkeep::{Job, Upkeep};
-use engine::writer::{Command, Incoming, Writer};
+use engine::upkeep::Upkeep;
+use engine::writer::Writer;
 use engine::{Engine, State};
 use journal::Journal;
 use online::{FeatureError, OnlineFeatures, OnlineRequest, Push, PushTarget, Pushed};
@@ -381,7 +382,7 @@ fn incoming(engine: &Engine, push: &Push) -> Result<Vec<Incoming>, FeatureError>
             if let Some(problem) = window::value_problem(&view, &row.values) {
                 return Err(FeatureError::Columns { reason: format!("row {at}: {problem}") });
             }
-            let key = engine.hash_key.of_row(view.id, &row);
+            let key = engine.hash_key.index_key(view.id, &row.entity);
             incoming.push(Incoming { view: view.clone(), key, row, bytes });
         }
     }

@@ -7,6 +7,7 @@
 use super::key::IndexKey;
 use super::value::Value;
 use super::view::FieldId;
+pub use super::wire::Damaged;
 use super::wire::{Reader, put_value, put_varint};
 
 /// How a body is enciphered, and with which key.
@@ -55,20 +56,6 @@ const FORMAT: u8 = 1;
 /// Bytes before the body of a record, and after it.
 const HEADER: usize = 32;
 const CHECKSUM: usize = 4;
-
-/// Why bytes are no row or record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Damaged {
-    /// They end too early, or have a length, type or text that cannot be.
-    #[error("it is malformed")]
-    Malformed,
-    /// The checksum says something else.
-    #[error("its checksum does not match")]
-    Checksum,
-    /// A later version of Ledge wrote them, or they are enciphered.
-    #[error("it has a form that this version cannot read")]
-    Unknown,
-}
 
 impl Row {
     /// As the journal keeps it.

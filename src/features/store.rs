@@ -379,7 +379,7 @@ mod tests {
 
     fn record(number: i64, purge_us: i64) -> (IndexKey, Vec<u8>) {
         let row = Row { entity: vec![Value::Int64(number)], event_us: 1, values: vec![] };
-        let key = HashKey::new([1; 32]).of_row(ViewId(3), &row);
+        let key = HashKey::new([1; 32]).index_key(ViewId(3), &row.entity);
         (key, Record { seq: 1, purge_us, row, windows: vec![] }.encode(&key))
     }
 

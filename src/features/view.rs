@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::value::{ScalarType, ValueType};
-use super::window::{Function, Kind};
 
 /// The number of a feature view in the store, which its name keeps for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -81,6 +80,37 @@ pub struct Aggregation {
     pub kind: Kind,
     /// The type of the result.
     pub value_type: ValueType,
+}
+
+/// What is computed over a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Function {
+    /// How many values that are not null. Int64.
+    Count,
+    /// Their sum. Float64.
+    Sum,
+    /// Their mean. Float64.
+    Mean,
+    /// The least. Float64.
+    Min,
+    /// The greatest. Float64.
+    Max,
+    /// The newest by event time. The column's type.
+    Last,
+    /// The sample standard deviation (n - 1); null below two values. Float64.
+    Std,
+    /// An estimate of how many different ones. Int64.
+    CountDistinct,
+}
+
+/// Where a window ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Kind {
+    /// With the step that now is in: the last `time_window`, the present included.
+    #[default]
+    Sliding,
+    /// With the last window that is over: windows of `time_window` one after the other since the epoch.
+    Tumbling,
 }
 
 /// Where the rows of a view come from: Feast's push source.

@@ -60,41 +60,10 @@ pub use fuzz::{fuzz_window, window_seeds};
 pub use limits::{state_limit_problem, value_problem};
 
 use super::value::Value;
-use super::view::{FeatureView, FieldId};
+use super::view::{FeatureView, FieldId, Function};
 use super::wire::{put_value, put_varint};
 use bucket::{Bucket, Sample};
 use limits::{Span, Track as Declared};
-
-/// What is computed over a window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Function {
-    /// How many values that are not null. Int64.
-    Count,
-    /// Their sum. Float64.
-    Sum,
-    /// Their mean. Float64.
-    Mean,
-    /// The least. Float64.
-    Min,
-    /// The greatest. Float64.
-    Max,
-    /// The newest by event time. The column's type.
-    Last,
-    /// The sample standard deviation (n - 1); null below two values. Float64.
-    Std,
-    /// An estimate of how many different ones. Int64.
-    CountDistinct,
-}
-
-/// Where a window ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Kind {
-    /// With the step that now is in: the last `time_window`, the present included.
-    #[default]
-    Sliding,
-    /// With the last window that is over: windows of `time_window` one after the other since the epoch.
-    Tumbling,
-}
 
 /// What came of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,20 @@
 //! The small parts of rows: variable-length integers and values.
 
-use super::record::Damaged;
 use super::value::Value;
+
+/// Why bytes are no row or record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Damaged {
+    /// They end too early, or have a length, type or text that cannot be.
+    #[error("it is malformed")]
+    Malformed,
+    /// The checksum says something else.
+    #[error("its checksum does not match")]
+    Checksum,
+    /// A later version of Ledge wrote them, or they are enciphered.
+    #[error("it has a form that this version cannot read")]
+    Unknown,
+}
 
 /// Appends a number, seven bits a byte, lowest first.
 pub fn put_varint(bytes: &mut Vec<u8>, mut number: u64) {

@@ -13,8 +13,8 @@ use super::super::online::FeatureError;
 use super::super::snapshot::SnapshotWriter;
 use super::super::view::ViewId;
 use super::Engine;
+use super::orders::Command;
 use super::snapshots::ScanError;
-use super::writer::Command;
 
 /// How much is handed on at a time.
 const PIECE: usize = 64 << 10;

@@ -7,6 +7,7 @@
 pub mod applier;
 pub mod backup;
 pub mod files;
+pub mod orders;
 pub mod recovery;
 pub mod restore;
 pub mod snapshots;
@@ -27,8 +28,7 @@ use super::statistics::Counters;
 use super::store::{Index, IndexError};
 use crate::audit_event::{AuditEvent, AuditSink};
 use files::Files;
-use upkeep::Job;
-use writer::Command;
+use orders::{Command, Job};
 
 /// How many commands may wait for the writer. Each push is one; the callers behind more are told to come again.
 pub const QUEUE: usize = 4096;

@@ -5,6 +5,8 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::super::journal::{self, Change, Entry, ReplayError};
 use super::super::key::IndexKey;
@@ -15,11 +17,13 @@ use super::super::statistics::Counters;
 use super::super::store::{Index, IndexError};
 use super::applier::{Action, Applier, Content, Pending};
 use super::files::Clean;
-use super::upkeep::close;
 use super::{Engine, State};
 
 /// How many entries or records are taken at a time.
 const BATCH: usize = 1024;
+
+/// How long the readers of an index that goes may take.
+const READERS: Duration = Duration::from_secs(1);
 
 /// The generation whose folder this is.
 pub fn generation(folder: &Path) -> Option<u64> {
@@ -229,6 +233,16 @@ fn remove_others(engine: &Engine, kept: u64) {
     }
 }
 
+/// Waits a little for the last reader of an index, so that it is closed when its files go.
+pub fn close(index: Arc<Index>) {
+    let until = Instant::now() + READERS;
+    while Arc::strong_count(&index) > 1 && Instant::now() < until {
+        thread::park_timeout(Duration::from_millis(1));
+    }
+    // One that reads for longer, as a backup does, closes it.
+    drop(index);
+}
+
 /// Keeps a damaged file or folder for later.
 pub fn set_aside(engine: &Engine, path: &Path) {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -314,7 +328,7 @@ fn load(engine: &Engine, path: &Path, applier: &mut Applier) -> Result<(), Faile
 /// A record under this store's own hash key.
 fn rekeyed(engine: &Engine, key: &IndexKey, bytes: &[u8]) -> Result<(IndexKey, Vec<u8>), SnapshotError> {
     let record = Record::decode(key, bytes).map_err(|reason| SnapshotError::Damaged { offset: 0, reason })?;
-    let key = engine.hash_key.of_row(key.view(), &record.row);
+    let key = engine.hash_key.index_key(key.view(), &record.row.entity);
     let bytes = record.encode(&key);
     Ok((key, bytes))
 }
@@ -364,7 +378,7 @@ fn pending(engine: &Engine, registry: &Registry, entry: Entry) -> Result<Pending
     let row = Row::decode(&bytes).map_err(|error| IndexError::damaged(format!("of a row, {error}")))?;
     let view = entry.key.view();
     // Not the key that it had: the hash key may be another one by now.
-    let key = engine.hash_key.of_row(view, &row);
+    let key = engine.hash_key.index_key(view, &row.entity);
     Ok(Pending { seq, key, action: Action::of_row(registry, view, row, bytes) })
 }
 

@@ -180,7 +180,7 @@ impl Backup {
             record.windows.clear();
             windows.encode(&mut record.windows);
         }
-        Ok((engine.hash_key.of_row(view.id, &record.row), record))
+        Ok((engine.hash_key.index_key(view.id, &record.row.entity), record))
     }
 }
 

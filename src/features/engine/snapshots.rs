@@ -16,9 +16,9 @@ use super::super::statistics::Counters;
 use super::super::store::{Index, IndexError};
 use super::Engine;
 use super::files::Files;
-use super::recovery::{self, set_aside};
-use super::upkeep::{Upkeep, close};
-use super::writer::Command;
+use super::orders::Command;
+use super::recovery::{self, close, set_aside};
+use super::upkeep::Upkeep;
 use crate::clock;
 
 /// A snapshot is taken once a day, however little has changed.

@@ -1,11 +1,10 @@
 //! What is done beside the work: opening, rebuilding, snapshots, sweeping, looking for damage, compaction.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
@@ -14,9 +13,9 @@ use super::super::online::FeatureError;
 use super::super::statistics::Counters;
 use super::super::store::Index;
 use super::applier::Applier;
-use super::recovery::{self, set_aside};
+use super::orders::{Command, Job};
+use super::recovery::{self, close, set_aside};
 use super::restore;
-use super::writer::Command;
 use super::{Engine, State};
 use crate::audit_event::AuditEvent;
 use crate::clock;
@@ -34,47 +33,8 @@ const JUMP_US: i64 = 300_000_000;
 const JUMPED: Duration = Duration::from_hours(1);
 /// How many expired rows are removed at a time.
 const SWEPT: usize = 1000;
-/// How long the readers of an index that goes may take.
-const READERS: Duration = Duration::from_secs(1);
 /// After how long a rebuild that failed is tried again.
 const RETRY: Duration = Duration::from_secs(10);
-
-/// What the upkeep thread is asked for.
-#[derive(Debug)]
-pub enum Job {
-    /// The index is opened, or built.
-    Open,
-    /// An index was given up, and another one is needed.
-    Rebuild {
-        /// It.
-        index: Arc<Index>,
-        /// Whether it is damaged, or the system would not let it be read or written.
-        damaged: bool,
-    },
-    /// Whether a snapshot is due.
-    Look,
-    /// A snapshot, now.
-    Snapshot {
-        /// Told the end.
-        reply: oneshot::Sender<Result<(), FeatureError>>,
-    },
-    /// A smaller index, now.
-    Compact {
-        /// Told the end: bytes before and after.
-        reply: oneshot::Sender<Result<(u64, u64), FeatureError>>,
-    },
-    /// A backup takes the place of everything.
-    Restore {
-        /// Its file, which is removed.
-        file: PathBuf,
-        /// Who asked for it.
-        principal: Principal,
-        /// Told the end: how many records it has.
-        reply: oneshot::Sender<Result<u64, FeatureError>>,
-    },
-    /// The end.
-    Stop,
-}
 
 /// The upkeep thread's own.
 pub struct Upkeep {
@@ -303,16 +263,6 @@ impl SteadyClock {
         (self.then, self.then_us) = (now, now_us);
         ahead > JUMP_US
     }
-}
-
-/// Waits a little for the last reader of an index, so that it is closed when its files go.
-pub fn close(index: Arc<Index>) {
-    let until = Instant::now() + READERS;
-    while Arc::strong_count(&index) > 1 && Instant::now() < until {
-        thread::park_timeout(Duration::from_millis(1));
-    }
-    // One that reads for longer, as a backup does, closes it.
-    drop(index);
 }
 
 #[cfg(test)]

@@ -2,23 +2,19 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc;
 use std::time::Instant;
 
-use bytes::Bytes;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::oneshot;
 
-use super::super::journal::{Change, Damage, Journal};
+use super::super::journal::{Change, Journal};
 use super::super::key::IndexKey;
 use super::super::online::{FeatureError, Pushed};
-use super::super::record::Row;
 use super::super::statistics::Counters;
 use super::super::store::{Index, IndexError};
-use super::super::view::FeatureView;
 use super::applier::{Action, Applier, Pending};
 use super::files::Clean;
-use super::upkeep::Job;
+use super::orders::{Command, Incoming, Job};
 use super::{Engine, State};
 
 /// How many rows share one write to the disk at most: a bound on how long the first of them waits.
@@ -30,77 +26,6 @@ const GROUP_BYTES: usize = 4 << 20;
 /// The bytes of rows in the journal.
 fn size(rows: &[Incoming]) -> usize {
     rows.iter().map(|row| row.bytes.len()).sum()
-}
-
-/// One row on its way in.
-#[derive(Debug)]
-pub struct Incoming {
-    /// Its view.
-    pub view: Arc<FeatureView>,
-    /// Its index key.
-    pub key: IndexKey,
-    /// The row.
-    pub row: Row,
-    /// The row as the journal keeps it.
-    pub bytes: Bytes,
-}
-
-/// What the writer is asked for.
-#[derive(Debug)]
-pub enum Command {
-    /// Rows, all or none.
-    Push {
-        /// The rows.
-        rows: Vec<Incoming>,
-        /// Told when they are durable.
-        reply: oneshot::Sender<Result<Pushed, FeatureError>>,
-    },
-    /// Removal of what expired.
-    Purge {
-        /// Expiry entries and what they are for.
-        expired: Vec<(Vec<u8>, IndexKey)>,
-        /// As of when.
-        now_us: i64,
-        /// Told when it is done.
-        reply: mpsc::Sender<usize>,
-    },
-    /// The index has every entry before the number that is answered; `None` when there is no index.
-    Mark {
-        /// Whether a new journal segment begins there, so that those before it can go.
-        rotate: bool,
-        /// Told the number, and how many records the index has.
-        reply: oneshot::Sender<Option<(u64, u64)>>,
-    },
-    /// Places in the journal where something was found; a new segment begins, and a snapshot will take their place.
-    NoteDamage(Vec<Damage>),
-    /// The journal before this entry is in a snapshot.
-    RemoveBefore {
-        /// Its number.
-        seq: u64,
-        /// Told when they are gone.
-        reply: mpsc::Sender<()>,
-    },
-    /// An index that is ready but for the last entries. The one it takes the place of is answered.
-    Handover {
-        /// The index.
-        applier: Applier,
-        /// Told when it is in use, or why it is not.
-        reply: mpsc::Sender<Result<Option<Applier>, String>>,
-    },
-    /// From now on neither pushes nor reads, until [`Command::EndRestore`]. The next entry's number is answered.
-    BeginRestore {
-        /// Told the number.
-        reply: mpsc::Sender<u64>,
-    },
-    /// The backup is in a snapshot of this number, and takes the place of everything; `None`: nothing has changed.
-    EndRestore {
-        /// Its number.
-        replay_from: Option<u64>,
-        /// Told when pushes are taken again: the index that has had its day, if there was one.
-        reply: mpsc::Sender<Option<Arc<Index>>>,
-    },
-    /// The end: what waits is written first.
-    Close,
 }
 
 /// A push, and who is told of its end.

@@ -6,8 +6,9 @@ use proptest::prelude::*;
 use super::super::key::HashKey;
 use super::super::value::{ScalarType, Value};
 use super::super::view::{FeatureView, FieldId, ViewId};
-use super::super::window::{Kind, every_function, view};
+use super::super::window::{every_function, view};
 use super::*;
+use crate::features::view::Kind;
 
 const SECOND: i64 = 1_000_000;
 

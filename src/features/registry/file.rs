@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::duration::DurationText;
 use crate::features::value::{ScalarType, ValueType};
-use crate::features::window::{Function, Kind};
+use crate::features::view::{Function, Kind};
 use crate::names::FeatureName;
 use crate::toml_check::{self, Mistake, from_text};
 

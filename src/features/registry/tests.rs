@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::durable;
 use crate::features::value::{ScalarType, ValueType};
-use crate::features::window::{Function, Kind};
+use crate::features::view::{Function, Kind};
 
 const EXAMPLE: &str = include_str!("../../../configs/feature_views.d/example.toml.example");
 

@@ -9,7 +9,8 @@ use super::duration::shown;
 use super::file::{AggregationToml, FieldToml, FunctionText, ViewToml};
 use crate::features::value::{ScalarType, ValueType};
 use crate::features::view::{Aggregation, FeatureView, Field, FieldId, JoinKey, Source, ViewId};
-use crate::features::window::{self, Function, Kind};
+use crate::features::view::{Function, Kind};
+use crate::features::window;
 
 /// How many features a view may have, aggregates included.
 pub const MAX_FEATURES: usize = 512;

@@ -5,7 +5,8 @@
 use super::super::value::Value;
 use super::super::wire::put_value;
 use super::distinct::Distinct;
-use super::{Function, hash};
+use super::hash;
+use crate::features::view::Function;
 
 /// The bits of the parts.
 pub const COUNT: u8 = 1;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::super::value::{ScalarType, Value, ValueType};
 use super::super::view::{Aggregation, FeatureView, Field, FieldId, Source, ViewId};
-use super::{Function, Kind, WindowState};
+use super::WindowState;
+use crate::features::view::{Function, Kind};
 
 /// Every function.
 pub const FUNCTIONS: [Function; 8] = [

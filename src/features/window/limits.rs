@@ -6,7 +6,8 @@ use super::super::value::{ScalarType, Value, ValueType};
 use super::super::view::{Aggregation, FeatureView, FieldId};
 use super::super::wire::put_value;
 use super::bucket::{self, needs};
-use super::{Function, Kind, distinct};
+use super::distinct;
+use crate::features::view::{Function, Kind};
 
 /// The most bytes that the aggregates of an entity may take; the rest of the largest record is its row's.
 const MAX_STATE: u64 = 60_000;

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::features::registry::Registry;
 use crate::features::view::{Aggregation, FeatureService, FeatureView};
-use crate::features::window::{Function, Kind};
+use crate::features::view::{Function, Kind};
 
 /// A feature view.
 #[derive(Debug, Serialize)]

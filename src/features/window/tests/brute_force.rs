@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::super::super::value::{ScalarType, Value};
 use super::super::super::view::{Aggregation, FeatureView, FieldId};
 use super::super::fuzz::{every_function, view};
-use super::super::{Added, Function, Kind, WindowState};
+use super::super::{Added, WindowState};
 use super::{Random, SECOND};
+use crate::features::view::{Function, Kind};
 
 const HOUR: i64 = 3600 * SECOND;
 

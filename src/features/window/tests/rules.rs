@@ -6,8 +6,9 @@ use super::super::super::value::{ScalarType, Value, ValueType};
 use super::super::super::view::{Aggregation, FeatureView, FieldId};
 use super::super::fuzz::{every_function, view};
 use super::super::limits::most_bytes;
-use super::super::{Added, Function, Kind, WindowState, state_limit_problem, value_problem};
+use super::super::{Added, WindowState, state_limit_problem, value_problem};
 use super::SECOND;
+use crate::features::view::{Function, Kind};
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

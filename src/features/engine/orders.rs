@@ -1,0 +1,124 @@
+//! What the threads of the store are asked for.
+
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use super::super::journal::Damage;
+use super::super::key::IndexKey;
+use super::super::online::{FeatureError, Pushed};
+use super::super::record::Row;
+use super::super::store::Index;
+use super::super::view::FeatureView;
+use super::applier::Applier;
+use crate::principal::Principal;
+
+/// What the writer is asked for.
+#[derive(Debug)]
+pub enum Command {
+    /// Rows, all or none.
+    Push {
+        /// The rows.
+        rows: Vec<Incoming>,
+        /// Told when they are durable.
+        reply: oneshot::Sender<Result<Pushed, FeatureError>>,
+    },
+    /// Removal of what expired.
+    Purge {
+        /// Expiry entries and what they are for.
+        expired: Vec<(Vec<u8>, IndexKey)>,
+        /// As of when.
+        now_us: i64,
+        /// Told when it is done.
+        reply: mpsc::Sender<usize>,
+    },
+    /// The index has every entry before the number that is answered; `None` when there is no index.
+    Mark {
+        /// Whether a new journal segment begins there, so that those before it can go.
+        rotate: bool,
+        /// Told the number, and how many records the index has.
+        reply: oneshot::Sender<Option<(u64, u64)>>,
+    },
+    /// Places in the journal where something was found; a new segment begins, and a snapshot will take their place.
+    NoteDamage(Vec<Damage>),
+    /// The journal before this entry is in a snapshot.
+    RemoveBefore {
+        /// Its number.
+        seq: u64,
+        /// Told when they are gone.
+        reply: mpsc::Sender<()>,
+    },
+    /// An index that is ready but for the last entries. The one it takes the place of is answered.
+    Handover {
+        /// The index.
+        applier: Applier,
+        /// Told when it is in use, or why it is not.
+        reply: mpsc::Sender<Result<Option<Applier>, String>>,
+    },
+    /// From now on neither pushes nor reads, until [`Command::EndRestore`]. The next entry's number is answered.
+    BeginRestore {
+        /// Told the number.
+        reply: mpsc::Sender<u64>,
+    },
+    /// The backup is in a snapshot of this number, and takes the place of everything; `None`: nothing has changed.
+    EndRestore {
+        /// Its number.
+        replay_from: Option<u64>,
+        /// Told when pushes are taken again: the index that has had its day, if there was one.
+        reply: mpsc::Sender<Option<Arc<Index>>>,
+    },
+    /// The end: what waits is written first.
+    Close,
+}
+
+/// One row on its way in.
+#[derive(Debug)]
+pub struct Incoming {
+    /// Its view.
+    pub view: Arc<FeatureView>,
+    /// Its index key.
+    pub key: IndexKey,
+    /// The row.
+    pub row: Row,
+    /// The row as the journal keeps it.
+    pub bytes: Bytes,
+}
+
+/// What the upkeep thread is asked for.
+#[derive(Debug)]
+pub enum Job {
+    /// The index is opened, or built.
+    Open,
+    /// An index was given up, and another one is needed.
+    Rebuild {
+        /// It.
+        index: Arc<Index>,
+        /// Whether it is damaged, or the system would not let it be read or written.
+        damaged: bool,
+    },
+    /// Whether a snapshot is due.
+    Look,
+    /// A snapshot, now.
+    Snapshot {
+        /// Told the end.
+        reply: oneshot::Sender<Result<(), FeatureError>>,
+    },
+    /// A smaller index, now.
+    Compact {
+        /// Told the end: bytes before and after.
+        reply: oneshot::Sender<Result<(u64, u64), FeatureError>>,
+    },
+    /// A backup takes the place of everything.
+    Restore {
+        /// Its file, which is removed.
+        file: PathBuf,
+        /// Who asked for it.
+        principal: Principal,
+        /// Told the end: how many records it has.
+        reply: oneshot::Sender<Result<u64, FeatureError>>,
+    },
+    /// The end.
+    Stop,
+}
