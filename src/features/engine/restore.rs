@@ -18,13 +18,12 @@ use super::super::value::ValueType;
 use super::super::view::{FieldId, ViewId};
 use super::super::window::WindowState;
 use super::Engine;
+use super::snapshots::INDEX_FACTOR;
 
 /// The file's name in the store's folder.
 pub const UPLOAD: &str = "restore.upload";
 /// How much is written at a time.
 const PIECE: usize = 1 << 20;
-/// A sled index takes up to so many times the room of its records while it is built.
-const INDEX_FACTOR: u64 = 3;
 /// How many problems are told.
 const TOLD: usize = 10;
 
@@ -87,11 +86,7 @@ fn need_room(engine: &Engine, bytes: u64) -> Result<(), FeatureError> {
     if free.saturating_sub(bytes) >= engine.config.min_free_mb << 20 {
         return Ok(());
     }
-    Err(FeatureError::DiskFull {
-        folder: engine.files.folder().display().to_string(),
-        free_mb: free >> 20,
-        kept_mb: engine.config.min_free_mb,
-    })
+    Err(engine.disk_full(free))
 }
 
 fn not_received(error: &io::Error) -> FeatureError {

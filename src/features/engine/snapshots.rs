@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_mins(1);
 /// How many snapshots are kept.
 const KEPT: usize = 2;
 /// A sled index takes up to so many times the room of its records while it is built.
-const INDEX_FACTOR: u64 = 3;
+pub const INDEX_FACTOR: u64 = 3;
 /// An index that takes so many times the room of its records is built anew.
 const WASTEFUL: u64 = 6;
 /// Below this, in bytes, nobody minds.
@@ -110,10 +110,9 @@ impl Upkeep {
         // A reader may have found damage while it was written.
         if self.engine.live().is_some_and(|live| Arc::ptr_eq(&live, &index)) {
             let kept = snapshot::list(self.engine.files.folder()).unwrap_or_default();
-            let oldest = kept.get(KEPT - 1).or(kept.last()).map_or(1, |(number, _)| *number);
-            // Of a journal from the beginning the first snapshot removes nothing: it is alone.
-            if kept.len() >= KEPT {
-                self.remove_before(oldest);
+            // The first one removes nothing of a journal that goes back to the beginning.
+            if let Some((oldest, _)) = kept.get(KEPT - 1) {
+                self.remove_before(*oldest);
             }
         }
         let left = self.engine.counters.journal_bytes.load(Relaxed);

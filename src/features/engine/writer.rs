@@ -220,9 +220,6 @@ impl Writer {
 
     /// Does `work` on the index, if there is one that can be used.
     fn on_index<T>(&mut self, work: impl FnOnce(&mut Applier) -> Result<T, IndexError>) -> Option<T> {
-        if matches!(&**self.engine.state.load(), State::Restoring) {
-            return None;
-        }
         let applier = self.applier.as_mut()?;
         match &**self.engine.state.load() {
             State::Ready(index) if Arc::ptr_eq(index, &applier.index) => match work(applier) {
