@@ -80,6 +80,42 @@ pub enum AuditEvent {
         /// Who asked for it.
         principal: Principal,
     },
+    /// Signed metadata was accepted: what is trusted has changed.
+    MetadataAccepted {
+        /// The role.
+        role: String,
+        /// Its version.
+        version: u64,
+    },
+    /// Metadata of the update repository was refused. The log says why.
+    MetadataRefused {
+        /// In which way.
+        cause: &'static str,
+    },
+    /// The trusted metadata on this box was found damaged, or gone.
+    MetadataDamaged,
+    /// An update reached another stage, was committed, or rolled back.
+    UpdateMoved {
+        /// What is updated, such as `models/minilm`.
+        subject: String,
+        /// The version on its way.
+        version: ModelVersion,
+        /// The rollout.
+        rollout: String,
+        /// What was reached.
+        stage: &'static str,
+        /// What stopped it, if it was rolled back.
+        cause: Option<&'static str>,
+    },
+    /// The administrator of this box stepped into an update.
+    UpdateOrdered {
+        /// What is updated.
+        subject: String,
+        /// What was asked for: `pin`, `unpin`, `rollback` or `cancel`.
+        order: &'static str,
+        /// Who asked for it.
+        principal: Principal,
+    },
     /// A connection out of this box was opened.
     ConnectionOpened {
         /// `HOST:PORT`, as configured.

@@ -22,6 +22,7 @@ use crate::repository::config::RepositoryConfig;
 use crate::serving::config::{QuotaConfig, ResponseCacheConfig, ServingConfig};
 use crate::telemetry::logging::LogConfig;
 use crate::toml_check::{Mistake, in_range};
+use crate::updates::config::UpdatesConfig;
 
 pub use sources::{Loaded, Origin, Sources};
 
@@ -57,6 +58,8 @@ pub struct Config {
     pub device: DeviceConfig,
     /// The broker.
     pub mqtt: MqttConfig,
+    /// Signed updates.
+    pub updates: UpdatesConfig,
     /// What must survive.
     pub state: StateConfig,
     /// The end of the daemon.
@@ -128,6 +131,7 @@ impl Config {
         config.http.resolve_sockets(Path::new("/run/ledge"));
         config.runtimes.dir = "/usr/lib/ledge/runtimes".into();
         config.features.views = "/etc/ledge/feature_views.d".into();
+        config.updates.root_file = "/etc/ledge/root.json".into();
         config.resolve(Path::new(PACKAGED_ROOT));
         config
     }
@@ -143,6 +147,7 @@ impl Config {
     fn resolve(&mut self, root: &Path) {
         self.http.resolve_sockets(root);
         self.mqtt.resolve(root);
+        self.updates.resolve(root);
         for path in [
             &mut self.repository.path,
             &mut self.runtimes.dir,
@@ -201,7 +206,10 @@ impl Config {
             let HostPort { host, port } = &broker.at;
             Egress::check(&self.egress, &host.to_string(), *port).err().map(|how| ("mqtt.broker".to_owned(), how))
         });
+        let updates = self.updates.problems(&self.egress).into_iter();
+        let updates = updates.map(|(key, problem)| (format!("updates.{key}"), problem));
         http.chain(mqtt)
+            .chain(updates)
             .chain(egress)
             .chain(unreachable)
             .chain(self.group_problems())

@@ -46,6 +46,8 @@ const MOST_ADDRESSES: usize = 8;
 pub enum Purpose {
     /// An MQTT broker.
     Mqtt,
+    /// The update repository.
+    Updates,
 }
 
 impl Purpose {
@@ -53,6 +55,7 @@ impl Purpose {
     pub fn name(self) -> &'static str {
         match self {
             Self::Mqtt => "mqtt",
+            Self::Updates => "updates",
         }
     }
 }

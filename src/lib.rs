@@ -19,6 +19,8 @@ pub mod fleet;
 pub mod protocol;
 /// One inference, whatever the protocol. Each call is counted once and audited once.
 pub mod serving;
+/// Signed updates. Nothing runs that was not signed for it, and no failure takes a running version away.
+pub mod updates;
 /// The model repository, on disk and loaded. A live version goes only when its replacement is ready.
 pub mod repository;
 /// Between what people send and tensors. Pure.

@@ -28,11 +28,14 @@ pub enum Content {
     /// Inference calls to a box elsewhere, as `ledge bench` makes them. The daemon answers calls and makes none.
     #[serde(rename = "calls")]
     Call,
+    /// Requests for files of the update repository: their names, and nothing of this box.
+    #[serde(rename = "requests")]
+    Request,
 }
 
 impl Content {
     /// Every kind.
-    pub const ALL: [Self; 5] = [Self::Protocol, Self::Answer, Self::Presence, Self::Report, Self::Call];
+    pub const ALL: [Self; 6] = [Self::Protocol, Self::Answer, Self::Presence, Self::Report, Self::Call, Self::Request];
 
     /// As the configuration and the metrics have it.
     pub fn name(self) -> &'static str {
@@ -42,6 +45,7 @@ impl Content {
             Self::Presence => "presence",
             Self::Report => "reports",
             Self::Call => "calls",
+            Self::Request => "requests",
         }
     }
 }
@@ -161,7 +165,7 @@ mod tests {
         let granted = grant(&config, "broker.EXAMPLE:8883").unwrap();
         assert_eq!(granted.region, "eu");
         let permitted = Content::ALL.map(|content| granted.permits(content));
-        assert_eq!(permitted, [true, false, true, false, false]);
+        assert_eq!(permitted, [true, false, true, false, false, false]);
         for other in ["broker.example:1883", "a.broker.example:8883", "example:8883", "10.0.0.1:8883"] {
             assert!(grant(&config, other).is_err(), "{other}");
         }
@@ -172,8 +176,8 @@ mod tests {
         let config =
             config("[[allow]]\nhost = 'a:1'\nregion = 'eu'\n[[allow]]\nhost = 'b:1'\nregion = 'eu'\nsend = []");
         let permitted = |to: &str| Content::ALL.map(|content| grant(&config, to).unwrap().permits(content));
-        assert_eq!(permitted("a:1"), [true; 5]);
-        assert_eq!(permitted("b:1"), [true, false, false, false, false]);
+        assert_eq!(permitted("a:1"), [true; 6]);
+        assert_eq!(permitted("b:1"), [true, false, false, false, false, false]);
     }
 
     #[test]
@@ -231,7 +235,7 @@ mod tests {
             "f:4: allow[0].region: region \"\" is empty",
             "f:5: allow[1]: missing field `region`",
             "f:8: allow[2].hosts: unknown field `hosts`, expected one of `host`, `region`, `send`",
-            "f:11: allow[2].send[1]: unknown variant `protocol`, expected one of `answers`, `presence`, `reports`, `calls`",
+            "f:11: allow[2].send[1]: unknown variant `protocol`, expected one of `answers`, `presence`, `reports`, `calls`, `requests`",
         ];
         assert_eq!(found, expected);
     }
@@ -242,11 +246,11 @@ mod tests {
         let written = toml::to_string(&entry).unwrap();
         assert_eq!(
             written,
-            "host = \"a:1\"\nregion = \"eu\"\nsend = [\"answers\", \"presence\", \"reports\", \"calls\"]\n"
+            "host = \"a:1\"\nregion = \"eu\"\nsend = [\"answers\", \"presence\", \"reports\", \"calls\", \"requests\"]\n"
         );
         assert_eq!(
             entry.send.iter().map(|content| content.name()).collect::<Vec<_>>(),
-            ["answers", "presence", "reports", "calls"]
+            ["answers", "presence", "reports", "calls", "requests"]
         );
     }
 }

@@ -1,0 +1,177 @@
+//! The section `[updates]` of the configuration.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::egress::{Egress, EgressConfig, HostPort};
+use crate::secret::SecretFile;
+use crate::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
+
+/// Where signed updates come from, and what they may take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UpdatesConfig {
+    /// The folder of the update store.
+    pub path: PathBuf,
+    /// The TUF repository, with `metadata/` and `targets/` below it. `None`: this box is not looked after.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub repository: Option<RepositoryAddress>,
+    /// The root metadata that this box trusts first: from the package, or from whoever set the box up.
+    pub root_file: PathBuf,
+    /// A proxy that is asked to connect (HTTP CONNECT).
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub proxy: Option<HostPort>,
+    /// How often the platform is asked, in seconds; each pause is drawn from 75 to 125 % of it.
+    #[serde(deserialize_with = "in_range::<5, 86_400, _, _>")]
+    pub poll_interval_s: u64,
+    /// The most bytes a second that downloads take; 0 is no limit.
+    #[serde(deserialize_with = "in_range::<0, 10_000_000_000, _, _>")]
+    pub max_bytes_per_s: u64,
+    /// What stays free on the disk, in MiB, whatever is to be fetched.
+    #[serde(deserialize_with = "in_range::<0, 1_048_576, _, _>")]
+    pub min_free_mb: u64,
+    /// The section `[updates.tls]`.
+    pub tls: UpdatesTls,
+}
+
+impl Default for UpdatesConfig {
+    fn default() -> Self {
+        Self {
+            path: "updates".into(),
+            repository: None,
+            root_file: "root.json".into(),
+            proxy: None,
+            poll_interval_s: 300,
+            max_bytes_per_s: 0,
+            min_free_mb: 512,
+            tls: UpdatesTls::default(),
+        }
+    }
+}
+
+/// Whom the platform's server must be signed by, and how this box proves who it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UpdatesTls {
+    /// The authorities that may have signed the server's certificate; `None` is those that the system trusts.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub ca_file: Option<SecretFile>,
+    /// The certificate of this box, and those between it and its authority.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub certificate_file: Option<SecretFile>,
+    /// The key of the certificate.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub key_file: Option<SecretFile>,
+}
+
+/// Where a TUF repository is: `https://HOST[:PORT]/PATH`, `http://` on this machine, or `file:///FOLDER`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RepositoryAddress {
+    /// A static web server.
+    Http {
+        /// Whether it speaks TLS.
+        tls: bool,
+        /// The server.
+        at: HostPort,
+        /// What its paths begin with: `/` or `/a/b/`.
+        base: String,
+    },
+    /// A folder, such as that of a USB stick.
+    Folder(PathBuf),
+}
+
+/// Why a text is no address of a repository.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected https://HOST[:PORT]/PATH or file:///FOLDER, got {text:?}")]
+pub struct InvalidRepositoryAddress {
+    text: String,
+}
+
+impl FromStr for RepositoryAddress {
+    type Err = InvalidRepositoryAddress;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || InvalidRepositoryAddress { text: text.to_owned() };
+        if let Some(folder) = text.strip_prefix("file://") {
+            return if folder.starts_with('/') { Ok(Self::Folder(folder.into())) } else { Err(wrong()) };
+        }
+        let uri: http::Uri = text.parse().map_err(|_| wrong())?;
+        let tls = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            _ => return Err(wrong()),
+        };
+        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@')).ok_or_else(wrong)?;
+        let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        let at = HostPort::new(host, port).map_err(|_| wrong())?;
+        if uri.query().is_some() {
+            return Err(wrong());
+        }
+        let base = format!("{}/", uri.path().trim_end_matches('/'));
+        Ok(Self::Http { tls, at, base })
+    }
+}
+
+impl fmt::Display for RepositoryAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Http { tls, at, base } => write!(f, "{}://{at}{base}", if *tls { "https" } else { "http" }),
+            Self::Folder(folder) => write!(f, "file://{}", folder.display()),
+        }
+    }
+}
+
+impl Serialize for RepositoryAddress {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for RepositoryAddress {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
+
+impl UpdatesConfig {
+    /// Makes every path relative to `root`.
+    pub fn resolve(&mut self, root: &Path) {
+        for path in [&mut self.path, &mut self.root_file] {
+            *path = root.join(&path).components().collect();
+        }
+        for file in [&mut self.tls.ca_file, &mut self.tls.certificate_file, &mut self.tls.key_file] {
+            if let Some(file) = file {
+                file.resolve(root);
+            }
+        }
+    }
+
+    /// [`Self::poll_interval_s`].
+    pub fn poll_interval(&self) -> Duration {
+        Duration::from_secs(self.poll_interval_s)
+    }
+
+    /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
+    pub fn problems(&self, egress: &EgressConfig) -> Vec<(String, String)> {
+        let mut problems = Vec::new();
+        let UpdatesTls { certificate_file, key_file, .. } = &self.tls;
+        if certificate_file.is_some() != key_file.is_some() {
+            problems.push(("tls".into(), "`certificate_file` and `key_file` go together: set both, or neither".into()));
+        }
+        let Some(RepositoryAddress::Http { tls, at, .. }) = &self.repository else { return problems };
+        if !tls && !at.host.is_loopback() {
+            let problem = "is not encrypted, and so tells everybody on the way what this box runs: use https://";
+            problems.push(("repository".into(), problem.into()));
+        }
+        for (key, to) in [("repository", Some(at)), ("proxy", self.proxy.as_ref())] {
+            let denied = to.and_then(|HostPort { host, port }| Egress::check(egress, &host.to_string(), *port).err());
+            problems.extend(denied.map(|how| (key.to_owned(), how)));
+        }
+        problems
+    }
+}

@@ -1,0 +1,10 @@
+//! Signed updates: what a central platform authorised is fetched, tried, taken or rolled back. One task owns the state.
+//!
+//! Invariants: nothing runs that the role `models` did not sign; the state on disk says what runs before it runs; no
+//! failure here takes a running version away.
+
+pub mod config;
+pub mod package;
+pub mod plan;
+pub mod state;
+pub mod subject;

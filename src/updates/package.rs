@@ -1,0 +1,160 @@
+//! The signed description of a release: the custom data of its first target.
+//!
+//! ```json
+//! {"ledge": {"schema": 1, "files": ["model.toml", "labels.txt"], "semantic_version": "2.1.0",
+//!   "requires": {"ledge": "0.1.0", "runtimes": ["onnxruntime"], "architectures": ["x86_64"], "memory_mb": 128},
+//!   "limits": {"memory_mb": 512, "seconds": 120},
+//!   "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 13]}], "outputs": [...],
+//!   "accuracy": {"dataset": "wine, held out", "samples": 36, "top1": 0.97},
+//!   "reference": {"output": "probabilities", "classes": [0.33, 0.40, 0.27]}, "tolerance": 0.01}}
+//! ```
+//!
+//! All files of a release lie in one folder: for a model that is `model.toml`, labels and golden inputs beside the model's
+//! own files.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::subject::FileName;
+
+/// The one form that is known.
+const SCHEMA: u32 = 1;
+
+/// More files than any release has.
+const MAX_FILES: usize = 1_000;
+
+/// What is signed of a release beside the bytes of its files.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Package {
+    /// Of this form.
+    pub schema: u32,
+    /// The files beside the first, each of them a target of the same version.
+    #[serde(default)]
+    pub files: Vec<FileName>,
+    /// For people.
+    #[serde(default)]
+    pub semantic_version: Option<String>,
+    /// What a box must have.
+    #[serde(default)]
+    pub requires: Requirements,
+    /// What its trial may take.
+    #[serde(default)]
+    pub limits: Limits,
+    /// What the model takes; empty where it does not say.
+    #[serde(default)]
+    pub inputs: Vec<DeclaredPort>,
+    /// What it gives.
+    #[serde(default)]
+    pub outputs: Vec<DeclaredPort>,
+    /// How good it was found to be before it was signed: shown, and not judged.
+    #[serde(default)]
+    pub accuracy: Option<Value>,
+    /// How its classes should be distributed.
+    #[serde(default)]
+    pub reference: Option<Reference>,
+    /// How much two versions may differ and still agree; 0.01 where it does not say.
+    #[serde(default)]
+    pub tolerance: Option<f64>,
+}
+
+/// What a box must have.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Requirements {
+    /// The oldest version of Ledge.
+    pub ledge: Option<String>,
+    /// The runtimes of which one must be there; any when empty.
+    pub runtimes: Vec<String>,
+    /// The machines (`x86_64`, `aarch64`); any when empty.
+    pub architectures: Vec<String>,
+    /// The least memory of the machine, in MiB.
+    pub memory_mb: Option<u64>,
+}
+
+/// What its trial in a process of its own may take.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Limits {
+    /// Resident memory, in MiB.
+    pub memory_mb: Option<u64>,
+    /// Time, in seconds.
+    pub seconds: Option<u64>,
+}
+
+/// An input or output, as it is signed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeclaredPort {
+    /// Its name.
+    pub name: String,
+    /// Its datatype, in the words of the Open Inference Protocol.
+    pub datatype: String,
+    /// Its dimensions, -1 where they vary.
+    pub shape: Vec<i64>,
+}
+
+/// How the best classes of an output should be distributed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Reference {
+    /// The output with the scores.
+    pub output: String,
+    /// The share of each class, in the order of the scores.
+    pub classes: Vec<f64>,
+}
+
+/// Why a description cannot be used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PackageError {
+    /// There is none.
+    #[error("the target has no custom data \"ledge\": it is no release, publish it with ledge-platform")]
+    Missing,
+    /// It is of another form.
+    #[error("the description of the release cannot be read: {reason}")]
+    Form {
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+impl Package {
+    /// Reads the custom data of a target.
+    pub fn from_custom(custom: Option<&Value>) -> Result<Self, PackageError> {
+        let value = custom.and_then(|custom| custom.get("ledge")).ok_or(PackageError::Missing)?;
+        let form = |reason: String| PackageError::Form { reason };
+        let package = Self::deserialize(value).map_err(|error| form(error.to_string()))?;
+        if package.schema != SCHEMA {
+            return Err(form(format!("schema {} is not known, this version of Ledge knows {SCHEMA}", package.schema)));
+        }
+        if package.files.len() > MAX_FILES {
+            return Err(form(format!("{} files, {MAX_FILES} at most", package.files.len())));
+        }
+        let mut names: Vec<_> = package.files.iter().collect();
+        names.sort_unstable();
+        names.dedup();
+        if names.len() != package.files.len() {
+            return Err(form("a file is named twice".to_owned()));
+        }
+        Ok(package)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_description_needs_little() {
+        let package = Package::from_custom(Some(&json!({"ledge": {"schema": 1}, "other": 2}))).unwrap();
+        assert_eq!(package, Package { schema: 1, ..Package::default() });
+    }
+
+    #[test]
+    fn what_is_no_description_is_told() {
+        let error = |value| Package::from_custom(Some(&value)).unwrap_err().to_string();
+        assert_eq!(Package::from_custom(None), Err(PackageError::Missing));
+        assert!(error(json!({"ledge": {"schema": 2}})).contains("schema 2 is not known"));
+        assert!(error(json!({"ledge": {"schema": 1, "files": ["../x"]}})).contains("starts with a dot"));
+        assert!(error(json!({"ledge": {"schema": 1, "files": ["a", "a"]}})).contains("named twice"));
+    }
+}

@@ -1,0 +1,541 @@
+//! The state of one subject, and every step it can take. Pure: no clock, no disk, no network; time comes in as seconds that
+//! passed.
+//!
+//! ```text
+//! idle -> downloading -> verified -> staged -> shadow -> canary -> active -> committed (idle again)
+//!             any of them -> rolled back (idle again, with the reason; the version before goes on)
+//! ```
+//!
+//! A stage names what has been reached. What a box is to do in it is derived from the state alone ([`SubjectState::duty`]),
+//! so a box that was cut off anywhere reads its state and goes on. The engine writes the state to disk before it acts on it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::plan::{Allow, Plan, Wish};
+use super::subject::Kind;
+use crate::names::{DeviceName, ModelVersion};
+
+/// How often the daemon may start during a trial before the trial counts as the reason.
+const STARTS: u32 = 3;
+
+/// So many refusals are remembered, the newest.
+const REMEMBERED: usize = 64;
+
+/// Days of bad links.
+const DOWNLOAD_DEADLINE_S: u64 = 14 * 86_400;
+
+/// For a stage that has nothing to wait for but the machine.
+const WORK_DEADLINE_S: u64 = 3_600;
+
+/// A release that is whole in the update store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Installed {
+    /// Its version.
+    pub version: ModelVersion,
+    /// SHA-256 of what is signed of it, in hexadecimal: its files and their description.
+    pub digest: String,
+}
+
+/// How far a trial has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// Its files are on their way.
+    Downloading,
+    /// All files are here and are what was signed.
+    Verified,
+    /// It ran right in a process of its own.
+    Staged,
+    /// It is loaded beside the live version, which answers; a share of the requests is mirrored to it.
+    Shadow,
+    /// It answers a share of the requests.
+    Canary,
+    /// It answers all of them, and may still fall back.
+    Active,
+}
+
+impl Stage {
+    /// As reported.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Downloading => "downloading",
+            Self::Verified => "verified",
+            Self::Staged => "staged",
+            Self::Shadow => "shadow",
+            Self::Canary => "canary",
+            Self::Active => "active",
+        }
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What stopped a release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// A target is not signed as it must be.
+    Signature,
+    /// The package asks for what this box is not: another runtime, more memory, a newer Ledge.
+    Requirements,
+    /// A file is not to be had, or is another than was signed.
+    Download,
+    /// The rollout's byte budget is used up.
+    Budget,
+    /// There is no room for it.
+    Disk,
+    /// No runtime loads it.
+    Load,
+    /// Its process died.
+    Crash,
+    /// It took more memory than it may.
+    Memory,
+    /// Golden inputs have other answers.
+    Golden,
+    /// It is too slow.
+    Latency,
+    /// It fails requests.
+    Errors,
+    /// It answers otherwise than the version before.
+    Agreement,
+    /// Its classes are not distributed as they should be.
+    Drift,
+    /// A stage took too long.
+    Deadline,
+    /// The stage saw too few requests.
+    Quiet,
+    /// The daemon did not stay up during the trial.
+    Restarts,
+    /// It failed for passing reasons too often.
+    Attempts,
+    /// Another rollout took its place.
+    Superseded,
+    /// The rollout is gone.
+    Withdrawn,
+    /// The version was revoked.
+    Revoked,
+    /// Somebody at this box said so.
+    Operator,
+}
+
+impl Cause {
+    /// Whether the same release of the same rollout is never tried again.
+    fn is_final(self) -> bool {
+        !matches!(self, Self::Superseded | Self::Withdrawn)
+    }
+
+    /// As reported.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Signature => "signature",
+            Self::Requirements => "requirements",
+            Self::Download => "download",
+            Self::Budget => "budget",
+            Self::Disk => "disk",
+            Self::Load => "load",
+            Self::Crash => "crash",
+            Self::Memory => "memory",
+            Self::Golden => "golden",
+            Self::Latency => "latency",
+            Self::Errors => "errors",
+            Self::Agreement => "agreement",
+            Self::Drift => "drift",
+            Self::Deadline => "deadline",
+            Self::Quiet => "quiet",
+            Self::Restarts => "restarts",
+            Self::Attempts => "attempts",
+            Self::Superseded => "superseded",
+            Self::Withdrawn => "withdrawn",
+            Self::Revoked => "revoked",
+            Self::Operator => "operator",
+        }
+    }
+}
+
+/// Why a release was rolled back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reason {
+    /// What stopped it.
+    pub cause: Cause,
+    /// The same for people, with figures. One line.
+    pub detail: String,
+}
+
+impl Reason {
+    /// A reason.
+    pub fn new(cause: Cause, detail: impl Into<String>) -> Self {
+        Self { cause, detail: detail.into() }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.cause.name(), self.detail)
+    }
+}
+
+/// A release on trial.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    /// The rollout that led to it.
+    pub plan: Plan,
+    /// The release; the digest is empty until its description was read.
+    pub release: Installed,
+    /// How far it has come.
+    pub stage: Stage,
+    /// Seconds in this stage during which it could move.
+    pub in_stage_s: u64,
+    /// Starts of the daemon before it falls back.
+    pub starts_left: u32,
+    /// Passing failures so far.
+    pub failures: u32,
+    /// Bytes fetched so far.
+    pub fetched_bytes: u64,
+    /// Whether it stands still for now.
+    pub held: bool,
+}
+
+/// How the last rollout ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The rollout.
+    pub rollout: DeviceName,
+    /// The version it brought.
+    pub version: ModelVersion,
+    /// Where it was rolled back, and why; `None` is a success.
+    pub rolled_back: Option<(Stage, Reason)>,
+}
+
+/// A release that is not tried again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// The rollout.
+    pub rollout: DeviceName,
+    /// The digest of the release; empty when it did not get as far.
+    pub digest: String,
+    /// Its version.
+    pub version: ModelVersion,
+}
+
+/// Everything that is remembered of one subject.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SubjectState {
+    /// What runs when no trial is active. `None`: what the owner of this box put into the model repository, if anything.
+    pub committed: Option<Installed>,
+    /// What ran before that, kept until the next commit.
+    pub previous: Option<Installed>,
+    /// What is on its way.
+    pub trial: Option<Trial>,
+    /// What is not tried again.
+    pub refused: Vec<Refused>,
+    /// Whether the administrator of this box keeps things as they are.
+    pub pinned: bool,
+    /// How the last rollout ended.
+    pub outcome: Option<Outcome>,
+}
+
+/// What happened to a subject.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The platform was heard: this is what it wants now.
+    Wanted(Wish),
+    /// The package's description was read.
+    Described {
+        /// Of the release.
+        digest: String,
+    },
+    /// So many bytes were fetched.
+    Fetched {
+        /// How many.
+        bytes: u64,
+    },
+    /// The work or the gate of the stage was passed.
+    Passed,
+    /// It failed, and would again.
+    Failed(Reason),
+    /// It failed, and may not the next time.
+    Interrupted(Reason),
+    /// Time passed in which it could move.
+    Waited {
+        /// How much.
+        seconds: u64,
+    },
+    /// The daemon starts.
+    Started,
+    /// The administrator keeps things as they are.
+    Pin,
+    /// And lets go again.
+    Unpin,
+    /// The administrator wants the version before: the one before the trial, else the one before the last commit.
+    RollBack,
+    /// The administrator ends the trial.
+    Cancel,
+}
+
+/// What a box is to do for a subject now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Duty {
+    /// Nothing.
+    Rest,
+    /// Fetch the files of the trial.
+    Download,
+    /// Run the trial in a process of its own.
+    Try,
+    /// Load it beside the live version, and compare.
+    LoadBeside,
+    /// Mirror requests, and watch.
+    Mirror,
+    /// Let it answer a share of the requests, and watch.
+    Share,
+    /// Let it answer all of them, and watch.
+    Soak,
+}
+
+impl SubjectState {
+    /// The release that answers requests, in the state of the disk. `None`: the owner's.
+    pub fn live(&self) -> Option<&Installed> {
+        match &self.trial {
+            Some(trial) if trial.stage == Stage::Active => Some(&trial.release),
+            _ => self.committed.as_ref(),
+        }
+    }
+
+    /// Every release that must stay on disk.
+    pub fn kept(&self) -> impl Iterator<Item = &Installed> {
+        let trial = self.trial.as_ref().map(|trial| &trial.release);
+        [self.committed.as_ref(), self.previous.as_ref(), trial].into_iter().flatten()
+    }
+
+    /// What is to be done now.
+    pub fn duty(&self) -> Duty {
+        match &self.trial {
+            Some(trial) if !trial.held => match trial.stage {
+                Stage::Downloading => Duty::Download,
+                Stage::Verified => Duty::Try,
+                Stage::Staged => Duty::LoadBeside,
+                Stage::Shadow => Duty::Mirror,
+                Stage::Canary => Duty::Share,
+                Stage::Active => Duty::Soak,
+            },
+            _ => Duty::Rest,
+        }
+    }
+
+    /// The state after `event`.
+    #[must_use]
+    pub fn after(mut self, event: Event, kind: Kind) -> Self {
+        match event {
+            Event::Wanted(wish) => self.wanted(wish),
+            Event::Described { digest } => {
+                if let Some(trial) = &mut self.trial {
+                    trial.release.digest = digest;
+                }
+                if self.is_refused() {
+                    self.trial = None;
+                }
+            }
+            Event::Fetched { bytes } => self.fetched(bytes),
+            Event::Passed => self.passed(kind),
+            Event::Failed(reason) => self.roll_back(reason),
+            Event::Interrupted(reason) => self.interrupted(reason),
+            Event::Waited { seconds } => self.waited(seconds),
+            Event::Started => self.started(),
+            Event::Pin => self.pinned = true,
+            Event::Unpin => self.pinned = false,
+            Event::RollBack if self.trial.is_none() => {
+                if self.committed.is_some() {
+                    let reason = Reason::new(Cause::Operator, "rolled back at this box");
+                    self.leave_committed(reason);
+                }
+            }
+            Event::RollBack | Event::Cancel => {
+                self.roll_back(Reason::new(Cause::Operator, "ended at this box"));
+            }
+        }
+        self
+    }
+
+    fn wanted(&mut self, wish: Wish) {
+        if let Some(committed) = &self.committed
+            && wish.revoked.contains(&committed.version)
+        {
+            let reason = Reason::new(Cause::Revoked, format!("version {} was revoked", committed.version));
+            self.leave_committed(reason);
+        }
+        self.previous.take_if(|previous| wish.revoked.contains(&previous.version));
+        let revoked = self.trial.as_ref().map(|trial| trial.release.version).filter(|v| wish.revoked.contains(v));
+        if let Some(version) = revoked {
+            self.roll_back(Reason::new(Cause::Revoked, format!("version {version} was revoked")));
+        }
+        let Some((plan, allow)) = wish.desired.filter(|_| !self.pinned) else {
+            // What is pinned stays as it is, a trial under way included: it may end, but nothing new begins.
+            if !self.pinned {
+                self.roll_back(Reason::new(Cause::Withdrawn, "no rollout is meant for this box any more"));
+            }
+            return;
+        };
+        if let Some(trial) = &mut self.trial {
+            if trial.plan.rollout == plan.rollout && trial.plan.target == plan.target {
+                trial.held = match allow {
+                    Allow::Everything => false,
+                    Allow::Prepare => trial.stage >= Stage::Staged && trial.stage != Stage::Active,
+                    Allow::Nothing => trial.stage != Stage::Active,
+                };
+                trial.plan = plan;
+                return;
+            }
+            let reason = Reason::new(Cause::Superseded, format!("rollout {} took its place", plan.rollout));
+            self.roll_back(reason);
+        }
+        self.begin(plan, allow);
+    }
+
+    fn begin(&mut self, plan: Plan, allow: Allow) {
+        let version = plan.target.version;
+        let running = self.committed.as_ref().map(|committed| committed.version);
+        if running == Some(version) {
+            // Whoever asks for what runs has been served.
+            self.outcome = Some(Outcome { rollout: plan.rollout, version, rolled_back: None });
+            return;
+        }
+        let upward = running.is_none_or(|running| running < version) || plan.allow_downgrade;
+        let known = |refused: &Refused| refused.rollout == plan.rollout && refused.version == version;
+        if allow == Allow::Nothing || !upward || self.refused.iter().any(known) {
+            return;
+        }
+        let release = Installed { version, digest: String::new() };
+        self.trial = Some(Trial {
+            plan,
+            release,
+            stage: Stage::Downloading,
+            in_stage_s: 0,
+            starts_left: STARTS,
+            failures: 0,
+            fetched_bytes: 0,
+            held: false,
+        });
+    }
+
+    fn is_refused(&self) -> bool {
+        let Some(trial) = &self.trial else { return false };
+        let same = |refused: &Refused| {
+            refused.rollout == trial.plan.rollout
+                && !refused.digest.is_empty()
+                && refused.digest == trial.release.digest
+        };
+        self.refused.iter().any(same)
+    }
+
+    fn fetched(&mut self, bytes: u64) {
+        let Some(trial) = &mut self.trial else { return };
+        trial.fetched_bytes = trial.fetched_bytes.saturating_add(bytes);
+        let (fetched, budget) = (trial.fetched_bytes, trial.plan.byte_budget);
+        if let Some(budget) = budget.filter(|budget| fetched > *budget) {
+            self.roll_back(Reason::new(Cause::Budget, format!("{fetched} bytes fetched, {budget} allowed")));
+        }
+    }
+
+    fn passed(&mut self, kind: Kind) {
+        let Some(trial) = &mut self.trial else { return };
+        let sees_requests = kind == Kind::Model;
+        let (shadow, canary) =
+            (sees_requests && trial.plan.shadow.share > 0.0, sees_requests && trial.plan.canary.share > 0.0);
+        let next = match trial.stage {
+            Stage::Downloading => Stage::Verified,
+            Stage::Verified => Stage::Staged,
+            Stage::Staged if shadow => Stage::Shadow,
+            Stage::Staged | Stage::Shadow if canary => Stage::Canary,
+            Stage::Staged | Stage::Shadow | Stage::Canary => Stage::Active,
+            Stage::Active => return self.commit(),
+        };
+        trial.stage = next;
+        trial.in_stage_s = 0;
+    }
+
+    fn commit(&mut self) {
+        let Some(trial) = self.trial.take() else { return };
+        self.outcome = Some(Outcome { rollout: trial.plan.rollout, version: trial.release.version, rolled_back: None });
+        self.previous = self.committed.replace(trial.release);
+    }
+
+    /// The version before the last commit runs again, or the owner's.
+    fn leave_committed(&mut self, reason: Reason) {
+        let Some(left) = self.committed.take() else { return };
+        self.committed = self.previous.take();
+        let rollout = self.outcome.take().map(|outcome| outcome.rollout);
+        if let Some(rollout) = rollout {
+            self.refuse(Refused { rollout: rollout.clone(), digest: left.digest, version: left.version });
+            let rolled_back = Some((Stage::Active, reason));
+            self.outcome = Some(Outcome { rollout, version: left.version, rolled_back });
+        }
+    }
+
+    fn roll_back(&mut self, reason: Reason) {
+        let Some(trial) = self.trial.take() else { return };
+        let (rollout, version) = (trial.plan.rollout, trial.release.version);
+        if reason.cause.is_final() {
+            self.refuse(Refused { rollout: rollout.clone(), digest: trial.release.digest, version });
+        }
+        self.outcome = Some(Outcome { rollout, version, rolled_back: Some((trial.stage, reason)) });
+    }
+
+    fn refuse(&mut self, refused: Refused) {
+        if !self.refused.contains(&refused) {
+            self.refused.push(refused);
+        }
+        let surplus = self.refused.len().saturating_sub(REMEMBERED);
+        self.refused.drain(..surplus);
+    }
+
+    fn interrupted(&mut self, reason: Reason) {
+        let Some(trial) = &mut self.trial else { return };
+        trial.failures += 1;
+        if trial.failures >= trial.plan.max_attempts.max(1) {
+            let detail = format!("{} attempts failed, the last one: {reason}", trial.failures);
+            self.roll_back(Reason::new(Cause::Attempts, detail));
+        }
+    }
+
+    fn waited(&mut self, seconds: u64) {
+        let Some(trial) = &mut self.trial else { return };
+        trial.in_stage_s = trial.in_stage_s.saturating_add(seconds);
+        // A stage that sees requests ends by itself at its longest; the deadline is for one that does not.
+        let limit = match trial.stage {
+            Stage::Downloading => DOWNLOAD_DEADLINE_S,
+            Stage::Verified | Stage::Staged => WORK_DEADLINE_S,
+            Stage::Shadow => trial.plan.shadow.max_s.saturating_add(WORK_DEADLINE_S),
+            Stage::Canary => trial.plan.canary.max_s.saturating_add(WORK_DEADLINE_S),
+            Stage::Active => trial.plan.soak.max_s.saturating_add(WORK_DEADLINE_S),
+        };
+        if trial.in_stage_s > limit {
+            let detail = format!("{} took longer than {limit} s", trial.stage);
+            self.roll_back(Reason::new(Cause::Deadline, detail));
+        }
+    }
+
+    fn started(&mut self) {
+        let Some(trial) = &mut self.trial else { return };
+        if trial.stage <= Stage::Verified {
+            // Nothing of it has run in the daemon yet.
+            return;
+        }
+        if trial.starts_left == 0 {
+            let detail = format!("the daemon started {} times while it was {}", STARTS + 1, trial.stage);
+            self.roll_back(Reason::new(Cause::Restarts, detail));
+            return;
+        }
+        trial.starts_left -= 1;
+        if trial.stage < Stage::Active {
+            // It was loaded beside the live version, in memory that is gone: it is loaded and judged anew.
+            trial.stage = Stage::Staged;
+            trial.in_stage_s = 0;
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What can be updated, and how the signed targets that belong to it are named.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::names::{InvalidName, ModelName, ModelVersion};
+
+/// The kinds of things that a platform updates, each below a folder of its own in the TUF repository.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A model: `models/NAME/VERSION/FILE`.
+    Model,
+    /// Settings from a closed, safe set: `configurations/NAME/VERSION/FILE`.
+    Configuration,
+    /// The shared libraries of an inference runtime: `runtimes/NAME/VERSION/FILE`.
+    Runtime,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Model, Self::Configuration, Self::Runtime];
+
+    /// Its folder in the repository of targets, and in the update store.
+    pub fn folder(self) -> &'static str {
+        match self {
+            Self::Model => "models",
+            Self::Configuration => "configurations",
+            Self::Runtime => "runtimes",
+        }
+    }
+}
+
+/// One thing that is updated as a whole. As text `models/NAME`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Subject {
+    /// What it is.
+    pub kind: Kind,
+    /// Its name.
+    pub name: ModelName,
+}
+
+/// The path of a signed target: `models/NAME/VERSION/FILE`. Valid by construction: four levels, none of which leads
+/// elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TargetPath {
+    /// What it is part of.
+    pub subject: Subject,
+    /// Of which version.
+    pub version: ModelVersion,
+    /// The name of the file.
+    pub file: FileName,
+}
+
+/// The name of one file of a release: one safe path component.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileName(ModelName);
+
+/// Why a text names no target.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidTarget {
+    /// Not of the form.
+    #[error("{text:?} is not of the form {{models,configurations,runtimes}}/NAME/VERSION/FILE")]
+    Form {
+        /// What came.
+        text: String,
+    },
+    /// A part is no name.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+}
+
+impl FileName {
+    /// As a path component.
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+impl FromStr for FileName {
+    type Err = InvalidName;
+
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
+        text.parse().map(Self)
+    }
+}
+
+impl fmt::Display for FileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Subject {
+    /// A model.
+    pub fn model(name: ModelName) -> Self {
+        Self { kind: Kind::Model, name }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind.folder(), self.name)
+    }
+}
+
+impl FromStr for Subject {
+    type Err = InvalidTarget;
+
+    fn from_str(text: &str) -> Result<Self, InvalidTarget> {
+        let form = || InvalidTarget::Form { text: text.chars().take(200).collect() };
+        let (folder, name) = text.split_once('/').ok_or_else(form)?;
+        let kind = Kind::ALL.into_iter().find(|kind| kind.folder() == folder).ok_or_else(form)?;
+        Ok(Self { kind, name: name.parse()? })
+    }
+}
+
+impl TargetPath {
+    /// Another file of the same release.
+    pub fn beside(&self, file: &FileName) -> Self {
+        Self { file: file.clone(), ..self.clone() }
+    }
+}
+
+impl fmt::Display for TargetPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.subject, self.version, self.file)
+    }
+}
+
+impl FromStr for TargetPath {
+    type Err = InvalidTarget;
+
+    fn from_str(text: &str) -> Result<Self, InvalidTarget> {
+        let form = || InvalidTarget::Form { text: text.chars().take(200).collect() };
+        let levels: Vec<&str> = text.split('/').collect();
+        let [folder, name, version, file] = levels.as_slice() else { return Err(form()) };
+        let subject = format!("{folder}/{name}").parse()?;
+        Ok(Self { subject, version: version.parse()?, file: file.parse()? })
+    }
+}
+
+macro_rules! as_text {
+    ($($name:ident),*) => {$(
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                crate::toml_check::from_text(deserializer)
+            }
+        }
+    )*};
+}
+
+as_text!(Subject, TargetPath, FileName);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_path_is_read_as_it_is_written() {
+        for text in
+            ["models/minilm/2/model.onnx", "configurations/night/1/settings.toml", "runtimes/openvino/7/libs.so.1"]
+        {
+            assert_eq!(text.parse::<TargetPath>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_could_lead_elsewhere_is_no_target_path() {
+        for bad in [
+            "models/../2/model.onnx",
+            "models/a/0/model.onnx",
+            "models/a/01/x",
+            "models/a/1/.hidden",
+            "models/a/1/b/c",
+            "models/a/1",
+            "fleet/default/1/x",
+            "/models/a/1/x",
+            "models//1/x",
+            "",
+        ] {
+            assert!(bad.parse::<TargetPath>().is_err(), "{bad}");
+        }
+    }
+}
