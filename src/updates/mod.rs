@@ -5,6 +5,7 @@
 
 pub mod config;
 pub mod package;
+pub mod persisted;
 pub mod plan;
 pub mod state;
 pub mod subject;
