@@ -4,7 +4,11 @@
 //! failure here takes a running version away.
 
 pub mod config;
+pub mod handle;
 pub mod package;
 pub mod plan;
 pub mod state;
+pub mod status;
 pub mod subject;
+
+pub use handle::Updates;
