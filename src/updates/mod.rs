@@ -4,8 +4,12 @@
 //! failure here takes a running version away.
 
 pub mod config;
+pub mod handle;
 pub mod package;
 pub mod persisted;
 pub mod plan;
 pub mod state;
+pub mod status;
 pub mod subject;
+
+pub use handle::Updates;

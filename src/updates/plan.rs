@@ -17,6 +17,15 @@ pub struct Wish {
     pub desired: Option<(Plan, Allow)>,
     /// Versions that must not run any more.
     pub revoked: BTreeSet<ModelVersion>,
+    /// What is below it must not run any more either.
+    pub minimum: Option<ModelVersion>,
+}
+
+impl Wish {
+    /// Whether a version must not run any more.
+    pub fn revokes(&self, version: ModelVersion) -> bool {
+        self.minimum.is_some_and(|minimum| version < minimum) || self.revoked.contains(&version)
+    }
 }
 
 /// How far a box may go now.

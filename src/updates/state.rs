@@ -364,13 +364,13 @@ impl SubjectState {
 
     fn wanted(&mut self, wish: Wish) {
         if let Some(committed) = &self.committed
-            && wish.revoked.contains(&committed.version)
+            && wish.revokes(committed.version)
         {
             let reason = Reason::new(Cause::Revoked, format!("version {} was revoked", committed.version));
             self.leave_committed(reason);
         }
-        self.previous.take_if(|previous| wish.revoked.contains(&previous.version));
-        let revoked = self.trial.as_ref().map(|trial| trial.release.version).filter(|v| wish.revoked.contains(v));
+        self.previous.take_if(|previous| wish.revokes(previous.version));
+        let revoked = self.trial.as_ref().map(|trial| trial.release.version).filter(|version| wish.revokes(*version));
         if let Some(version) = revoked {
             self.roll_back(Reason::new(Cause::Revoked, format!("version {version} was revoked")));
         }
