@@ -10,9 +10,11 @@
 //! so a box that was cut off anywhere reads its state and goes on. The engine writes the state to disk before it acts on it.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::package::Package;
 use super::plan::{Allow, Plan, Wish};
 use super::subject::Kind;
 use crate::names::{DeviceName, ModelVersion};
@@ -187,6 +189,8 @@ pub struct Trial {
     pub plan: Plan,
     /// The release; the digest is empty until its description was read.
     pub release: Installed,
+    /// Its signed description, once it was read. It is kept here because it is needed without a network.
+    pub package: Option<Arc<Package>>,
     /// How far it has come.
     pub stage: Stage,
     /// Seconds in this stage during which it could move.
@@ -250,6 +254,8 @@ pub enum Event {
     Described {
         /// Of the release.
         digest: String,
+        /// What was read.
+        package: Arc<Package>,
     },
     /// So many bytes were fetched.
     Fetched {
@@ -269,6 +275,8 @@ pub enum Event {
     },
     /// The daemon starts.
     Started,
+    /// A release is damaged on disk.
+    Lost(Installed),
     /// The administrator keeps things as they are.
     Pin,
     /// And lets go again.
@@ -333,9 +341,10 @@ impl SubjectState {
     pub fn after(mut self, event: Event, kind: Kind) -> Self {
         match event {
             Event::Wanted(wish) => self.wanted(wish),
-            Event::Described { digest } => {
+            Event::Described { digest, package } => {
                 if let Some(trial) = &mut self.trial {
                     trial.release.digest = digest;
+                    trial.package = Some(package);
                 }
                 if self.is_refused() {
                     self.trial = None;
@@ -347,6 +356,7 @@ impl SubjectState {
             Event::Interrupted(reason) => self.interrupted(reason),
             Event::Waited { seconds } => self.waited(seconds),
             Event::Started => self.started(),
+            Event::Lost(release) => self.lost(&release),
             Event::Pin => self.pinned = true,
             Event::Unpin => self.pinned = false,
             Event::RollBack if self.trial.is_none() => {
@@ -414,6 +424,7 @@ impl SubjectState {
         self.trial = Some(Trial {
             plan,
             release,
+            package: None,
             stage: Stage::Downloading,
             in_stage_s: 0,
             starts_left: STARTS,
@@ -517,6 +528,18 @@ impl SubjectState {
         if trial.in_stage_s > limit {
             let detail = format!("{} took longer than {limit} s", trial.stage);
             self.roll_back(Reason::new(Cause::Deadline, detail));
+        }
+    }
+
+    /// Nothing is refused for it: it may be fetched again.
+    fn lost(&mut self, release: &Installed) {
+        if let Some(trial) = self.trial.as_mut().filter(|trial| trial.release == *release) {
+            trial.stage = Stage::Downloading;
+            trial.in_stage_s = 0;
+        }
+        if self.committed.as_ref() == Some(release) {
+            self.committed = self.previous.take();
+            self.outcome = None;
         }
     }
 
