@@ -4,8 +4,12 @@
 //! failure here takes a running version away.
 
 pub mod config;
+pub mod configuration;
+pub mod gates;
 pub mod package;
 pub mod persisted;
 pub mod plan;
+pub mod runtime_dirs;
 pub mod state;
 pub mod subject;
+pub mod trial;
