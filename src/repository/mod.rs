@@ -13,6 +13,7 @@ mod limits_config;
 mod loading;
 pub mod loaded_model;
 pub mod model_config;
+pub mod observations;
 mod onnx;
 mod placement;
 pub mod profile;

@@ -4,12 +4,16 @@
 //! failure here takes a running version away.
 
 pub mod config;
+pub mod configuration;
+pub mod gates;
 pub mod handle;
 pub mod package;
 pub mod persisted;
 pub mod plan;
+pub mod runtime_dirs;
 pub mod state;
 pub mod status;
 pub mod subject;
+pub mod trial;
 
 pub use handle::Updates;
