@@ -4,7 +4,11 @@
 //! failure here takes a running version away.
 
 pub mod config;
+pub mod download;
 pub mod package;
 pub mod plan;
+pub mod source;
 pub mod state;
+pub mod store;
 pub mod subject;
+pub mod trust;
