@@ -56,6 +56,9 @@ pub fn prepare(folder: &Path) -> Result<Prepared, BootError> {
         let mut after = state.clone().after(Event::Started, subject.kind);
         while let Some(lost) = damaged(&store, subject, &after) {
             tracing::error!(%subject, version = %lost.version, "a release is damaged on disk; the one before it serves");
+            if let Err(error) = store.discard(subject, &lost) {
+                tracing::error!(%subject, %error, "the damaged release cannot be removed");
+            }
             after = after.after(Event::Lost(lost), subject.kind);
         }
         *state = after;

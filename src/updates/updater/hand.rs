@@ -169,7 +169,7 @@ impl Hand {
     /// The same, no sooner than after `least`.
     pub fn pause_at_least(&mut self, reason: &Reason, least: Option<Duration>) {
         let mut backoff =
-            self.pause.take().map_or_else(|| Backoff::starting_with(FIRST_PAUSE, LONGEST_PAUSE), |(backoff, _)| backoff);
+            self.pause.take().map_or_else(|| Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), |(backoff, _)| backoff);
         let pause = backoff.pause(random()).max(least.unwrap_or_default());
         tracing::debug!(%reason, retry_in_s = pause.as_secs(), "the next attempt waits");
         self.pause = Some((backoff, Instant::now() + pause));

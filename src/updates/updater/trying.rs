@@ -8,6 +8,7 @@ use futures_util::future::LocalBoxFuture;
 use super::Updater;
 use super::hand::Done;
 use crate::repository::{LoadedModel, Repository, tuning};
+use crate::updates::gates;
 use crate::updates::plan::Gate;
 use crate::updates::state::{Cause, Reason, SubjectState};
 use crate::updates::subject::{Kind, Subject};
@@ -80,16 +81,7 @@ fn load_failed(reason: String) -> Reason {
 /// Latency and memory of the new version against those of the live one, by turns, so that a busy moment of the machine
 /// slows both.
 async fn compare(new: &Arc<LoadedModel>, live: &Arc<LoadedModel>, gate: &Gate) -> Result<(), Reason> {
-    if let Some(limit) = gate.memory_ratio_max
-        && live.memory_bytes() > 0
-    {
-        let ratio = ratio(new.memory_bytes(), live.memory_bytes());
-        if ratio > limit {
-            let detail =
-                format!("{} bytes, {ratio:.2} times those of the live version, {limit} allowed", new.memory_bytes());
-            return Err(Reason::new(Cause::Memory, detail));
-        }
-    }
+    gates::judge_memory(gate, new.memory_bytes(), live.memory_bytes())?;
     let Some(limit) = gate.p95_ratio_max else { return Ok(()) };
     let mut best = [Duration::MAX; 2];
     for _ in 0..TURNS {
