@@ -47,12 +47,6 @@ struct Job {
     end: CancellationToken,
 }
 
-/// What the hand held for a trial that is over.
-pub(super) struct Stale {
-    /// Whether the repository may still have it as a candidate.
-    pub is_candidate: bool,
-}
-
 /// What is held for one subject.
 #[derive(Default)]
 pub(super) struct Hand {
@@ -62,6 +56,8 @@ pub(super) struct Hand {
     pub beside: Option<Arc<LoadedModel>>,
     /// The version before, until the new one is committed.
     pub kept: Option<Arc<LoadedModel>>,
+    /// Whether the repository counts the requests of the new version that is live.
+    pub is_watched: bool,
     /// Which trial all this belongs to.
     of: Option<(DeviceName, ModelVersion)>,
     observations: Option<Arc<Observations>>,
@@ -118,23 +114,24 @@ impl Hand {
         }
     }
 
-    /// What was held for another trial than the state's, if anything. It is let go.
-    pub fn take_stale(&mut self, state: &SubjectState) -> Option<Stale> {
+    /// Lets go of what was held for another trial than the state's. Whether there was one.
+    pub fn let_go_of_stale(&mut self, state: &SubjectState) -> bool {
         let of = state.trial.as_ref().map(|trial| (trial.plan.rollout.clone(), trial.release.version));
         if of == self.of {
-            return None;
+            return false;
         }
         let was = std::mem::replace(&mut self.of, of);
-        let is_candidate = self.beside.take().is_some();
-        self.observations = None;
-        self.since = None;
-        self.shown = None;
         if state.trial.is_none() && state.live() == self.serving.as_ref() {
             // Committed: nothing goes back to it at once any more.
             self.kept = None;
         }
+        self.beside = None;
+        self.is_watched = false;
+        self.observations = None;
+        self.since = None;
+        self.shown = None;
         self.wanted.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
-        was.map(|_| Stale { is_candidate })
+        was.is_some()
     }
 
     /// Whether a job for `duty` should be started.
@@ -188,6 +185,12 @@ impl Hand {
     /// The same for a state, if it has a trial.
     pub fn observations(&mut self, state: &SubjectState) -> Option<Arc<Observations>> {
         state.trial.as_ref().map(|trial| self.watch(trial))
+    }
+
+    /// Where the requests of a live version on trial are counted, unless they are counted already.
+    pub fn watch_again(&mut self, trial: &Trial) -> Option<Arc<Observations>> {
+        let counted = std::mem::replace(&mut self.is_watched, true);
+        (!counted).then(|| self.watch(trial))
     }
 
     /// Requests that the new version has seen in this stage, and all that was seen of the trial.

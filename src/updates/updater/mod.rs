@@ -285,22 +285,43 @@ impl Updater {
         let state = self.state(subject);
         let duty = state.duty();
         self.hand(subject).keep_to(&state);
-        if let Some(stale) = self.hand(subject).take_stale(&state)
-            && subject.kind == Kind::Model
-        {
-            self.parts.repository.set_candidate(&subject.name, None);
-            if stale.is_candidate {
-                self.parts.repository.release_candidate(&subject.name).await;
-            }
-        }
+        let was_on_trial = self.hand(subject).let_go_of_stale(&state);
         self.switch(subject, &state).await;
         if subject.kind == Kind::Model {
+            if was_on_trial {
+                self.end_trial(subject, &state).await;
+            }
             self.show_requests(subject, &state);
+            self.watch_live(subject, &state).await;
         }
         if self.hand(subject).may_start(duty) {
             self.start(subject, &state, duty);
         }
         self.tell();
+    }
+
+    /// Nothing is mirrored, shared or watched any more.
+    async fn end_trial(&mut self, subject: &Subject, state: &SubjectState) {
+        let repository = self.parts.repository.clone();
+        repository.release_candidate(&subject.name).await;
+        if let Some(release) = state.live() {
+            let managed = self.managed(subject, release, state);
+            // It is live: this only ends the counting.
+            if let Err(reason) = repository.restore(&subject.name, Some(managed), None).await {
+                tracing::error!(%subject, reason, "the live version is not what it should be");
+            }
+        }
+    }
+
+    /// After a start during its soak the new version is live, and is watched again.
+    async fn watch_live(&mut self, subject: &Subject, state: &SubjectState) {
+        let Some(trial) = state.trial.as_ref().filter(|_| state.duty() == Duty::Soak) else { return };
+        let Some(observations) = self.hand(subject).watch_again(trial) else { return };
+        let managed = self.managed(subject, &trial.release, state);
+        let repository = self.parts.repository.clone();
+        if let Ok(live) = repository.pin(&subject.name, Some(trial.release.version)) {
+            drop(repository.activate(&subject.name, live, managed, Some(observations)).await);
+        }
     }
 
     /// Lets requests see the new version as far as its stage allows.
@@ -337,7 +358,9 @@ impl Updater {
         match (beside, managed) {
             (Some(model), Some(managed)) => {
                 let before = repository.activate(&name, model, managed, observations).await;
-                self.hand(subject).kept = before;
+                let hand = self.hand(subject);
+                hand.kept = before;
+                hand.is_watched = true;
                 tracing::info!(%subject, switch_us = started.elapsed().as_micros(), "the new version is live");
             }
             (_, managed) => {
