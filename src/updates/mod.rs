@@ -6,5 +6,7 @@
 pub mod config;
 pub mod package;
 pub mod plan;
+pub mod source;
 pub mod state;
 pub mod subject;
+pub mod trust;
