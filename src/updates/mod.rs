@@ -19,5 +19,6 @@ pub mod store;
 pub mod subject;
 pub mod trial;
 pub mod trust;
+pub mod updater;
 
 pub use handle::Updates;

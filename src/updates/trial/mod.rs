@@ -125,6 +125,11 @@ pub async fn run(
     Ok(report)
 }
 
+/// Whether this box is what a release asks for.
+pub fn check_requirements(package: &Package, runtimes: &Path) -> Result<(), Reason> {
+    requirements::check(&package.requires, &Facts::gather(&Runtimes::new(runtimes.to_owned())))
+}
+
 fn order(folder: &Path, what: What, package: &Package, facts: &Facts) -> Order {
     let declared = package.limits.memory_mb.or(package.requires.memory_mb.map(|needed| needed.saturating_mul(2)));
     let memory_bytes = declared.map_or(facts.memory_bytes / 2, |megabytes| megabytes.saturating_mul(1 << 20));

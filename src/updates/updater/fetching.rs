@@ -32,7 +32,11 @@ struct Release {
 }
 
 /// The job, in two halves: first the description, which gives the release its digest, then the files.
-pub(super) fn job(updater: &mut Updater, subject: &Subject, state: &SubjectState) -> Option<LocalBoxFuture<'static, Done>> {
+pub(super) fn job(
+    updater: &mut Updater,
+    subject: &Subject,
+    state: &SubjectState,
+) -> Option<LocalBoxFuture<'static, Done>> {
     let trial = state.trial.as_ref()?;
     let (path, known) = (trial.plan.target.clone(), trial.release.clone());
     let (trust, source, store) = (updater.parts.trust.clone(), updater.parts.source.clone(), updater.store.clone());
@@ -76,9 +80,7 @@ pub(super) fn job(updater: &mut Updater, subject: &Subject, state: &SubjectState
         let installed = Installed { version: path.version, digest: release.digest };
         match store.assemble(&subject, &installed, &files) {
             Ok(_) => Done::Passed,
-            Err(error) => {
-                Done::Later { reason: Reason::new(Cause::Disk, error.to_string()), after: None }
-            }
+            Err(error) => Done::Later { reason: Reason::new(Cause::Disk, error.to_string()), after: None },
         }
     }))
 }

@@ -73,6 +73,11 @@ pub(super) struct Hand {
 }
 
 impl Hand {
+    /// For a subject of which the repository has `live`.
+    pub fn serving(live: Option<Installed>) -> Self {
+        Self { serving: live, ..Self::default() }
+    }
+
     /// Bytes that came off the network since it was last asked.
     pub fn take_fetched(&self) -> u64 {
         self.fetched.swap(0, Ordering::Relaxed)

@@ -26,7 +26,7 @@ use super::handle::{Order, OrderError, Ordered, UpdaterInbox, Updates};
 use super::persisted::Persisted;
 use super::plan::Wishes;
 use super::source::Source;
-use super::state::{Cause, Duty, Event, Reason, Stage, SubjectState};
+use super::state::{Cause, Duty, Event, Reason, SubjectState};
 use super::store::BlobStore;
 use super::subject::{Kind, Subject};
 use super::trust::Trust;
@@ -82,9 +82,8 @@ impl Updater {
     /// Goes on from what was found at the start.
     pub fn new(prepared: Prepared, parts: Parts) -> Self {
         let Prepared { store, persisted, .. } = prepared;
-        let hand = |(subject, state): (&Subject, &SubjectState)| {
-            (subject.clone(), Hand { serving: state.live().cloned(), ..Hand::default() })
-        };
+        let hand =
+            |(subject, state): (&Subject, &SubjectState)| (subject.clone(), Hand::serving(state.live().cloned()));
         let hands = persisted.subjects.iter().map(hand).collect();
         Self {
             parts,
@@ -376,11 +375,8 @@ impl Updater {
     }
 
     fn managed(&self, subject: &Subject, release: &super::state::Installed, state: &SubjectState) -> ManagedVersion {
-        let golden_min = state
-            .trial
-            .as_ref()
-            .filter(|trial| trial.release == *release)
-            .and_then(|trial| trial.plan.gate.golden_min);
+        let golden_min =
+            state.trial.as_ref().filter(|trial| trial.release == *release).and_then(|trial| trial.plan.gate.golden_min);
         ManagedVersion { version: release.version, folder: self.store.release_folder(subject, release), golden_min }
     }
 
@@ -461,7 +457,8 @@ impl Updater {
 
     /// Removes what no state needs any more.
     fn collect(&self) {
-        let keep = self.persisted.subjects.iter().map(|(subject, state)| (subject.clone(), state.kept().cloned().collect()));
+        let keep =
+            self.persisted.subjects.iter().map(|(subject, state)| (subject.clone(), state.kept().cloned().collect()));
         let wanted = self.hands.values().flat_map(Hand::wanted_blobs).collect();
         match self.store.collect(&keep.collect(), &wanted) {
             Ok(0) => {}
@@ -502,4 +499,3 @@ impl std::fmt::Debug for Updater {
         f.debug_struct("Updater").field("subjects", &self.persisted.subjects.len()).finish_non_exhaustive()
     }
 }
-

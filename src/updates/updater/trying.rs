@@ -7,7 +7,7 @@ use futures_util::future::LocalBoxFuture;
 
 use super::Updater;
 use super::hand::Done;
-use crate::repository::{LoadedModel, Repository, tuning};
+use crate::repository::{LoadedModel, tuning};
 use crate::updates::gates;
 use crate::updates::plan::Gate;
 use crate::updates::state::{Cause, Reason, SubjectState};
@@ -26,13 +26,13 @@ pub(super) fn in_a_process(
 ) -> Option<LocalBoxFuture<'static, Done>> {
     let on_trial = state.trial.as_ref()?;
     let folder = updater.store.release_folder(subject, &on_trial.release);
-    let settings = TrialSettings::new(subject.kind, updater.parts.runtimes.clone());
+    let settings = TrialSettings::new(updater.parts.runtimes.clone());
     let gate = on_trial.plan.gate;
     let (package, path) = (on_trial.package.clone()?, on_trial.plan.target.clone());
     Some(Box::pin(async move {
         match trial::run(&settings, &folder, &package, &gate).await {
             Ok(report) => {
-                tracing::info!(target = %path, %report, "the release ran right in a process of its own");
+                tracing::info!(target = %path, ?report, "the release ran right in a process of its own");
                 Done::Passed
             }
             Err(reason) => Done::Failed(reason),
@@ -56,26 +56,26 @@ pub(super) fn beside(
     Some(Box::pin(async move {
         let loaded = match repository.load_beside(&name, &managed).await {
             Ok(loaded) => loaded,
-            Err(reason) => return Done::Failed(load_failed(reason)),
+            Err(reason) => return load_failed(reason),
         };
         let Ok(incumbent) = repository.pin(&name, None) else { return Done::Loaded(loaded) };
         match compare(&loaded, &incumbent, &gate).await {
             Ok(()) => Done::Loaded(loaded),
             Err(reason) => {
-                end(&repository, loaded).await;
+                repository.end(loaded).await;
                 Done::Failed(reason)
             }
         }
     }))
 }
 
-async fn end(repository: &Repository, model: Arc<LoadedModel>) {
-    repository.end(model).await;
-}
-
-fn load_failed(reason: String) -> Reason {
-    let cause = if reason.contains("golden input") { Cause::Golden } else { Cause::Load };
-    Reason::new(cause, reason)
+/// It loaded a moment ago in a process of its own, so what is in its way here may pass: memory that others hold, say.
+fn load_failed(reason: String) -> Done {
+    if reason.contains("golden input") {
+        Done::Failed(Reason::new(Cause::Golden, reason))
+    } else {
+        Done::Interrupted(Reason::new(Cause::Load, reason))
+    }
 }
 
 /// Latency and memory of the new version against those of the live one, by turns, so that a busy moment of the machine
