@@ -20,7 +20,8 @@ pub struct Wish {
 }
 
 /// How far a box may go now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Allow {
     /// Nothing moves: the rollout is paused, or this box's wave has not come. A soak goes on.
     Nothing,
