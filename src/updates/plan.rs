@@ -29,7 +29,8 @@ impl Wish {
 }
 
 /// How far a box may go now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Allow {
     /// Nothing moves: the rollout is paused, or this box's wave has not come. A soak goes on.
     Nothing,
