@@ -39,7 +39,7 @@ pub(super) fn job(
 ) -> Option<LocalBoxFuture<'static, Done>> {
     let trial = state.trial.as_ref()?;
     let (path, known) = (trial.plan.target.clone(), trial.release.clone());
-    let (trust, source, store) = (updater.parts.trust.clone(), updater.parts.source.clone(), updater.store.clone());
+    let (trust, source, store) = (updater.parts.trust.clone(), updater.parts.source.get(), updater.store.clone());
     let limits = DownloadLimits {
         max_bytes_per_s: updater.parts.max_bytes_per_s,
         min_free_bytes: updater.parts.min_free_bytes,

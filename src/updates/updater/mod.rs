@@ -25,7 +25,7 @@ use tokio::time::MissedTickBehavior;
 use super::handle::{Order, OrderError, Ordered, UpdaterInbox, Updates};
 use super::persisted::Persisted;
 use super::plan::Wishes;
-use super::source::Source;
+use super::source::SourceInUse;
 use super::state::{Cause, Duty, Event, Reason, SubjectState};
 use super::store::BlobStore;
 use super::subject::{Kind, Subject};
@@ -51,7 +51,7 @@ pub struct Parts {
     /// Which metadata is trusted.
     pub trust: Arc<Mutex<Trust>>,
     /// Where targets come from.
-    pub source: Source,
+    pub source: SourceInUse,
     /// The most bytes a second that downloads take; 0 is no limit.
     pub max_bytes_per_s: u64,
     /// What stays free on the disk, in bytes.
