@@ -7,6 +7,7 @@ pub mod config;
 pub mod handle;
 pub mod package;
 pub mod plan;
+pub mod sha256;
 pub mod state;
 pub mod status;
 pub mod subject;
