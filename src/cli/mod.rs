@@ -14,6 +14,7 @@ mod output;
 pub mod serve;
 pub mod top;
 pub mod tune;
+pub mod update;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -112,6 +113,8 @@ pub enum Command {
     Features(features::FeaturesArgs),
     /// Look at what this box does over MQTT: its bindings, a message tried out, the broker.
     Mqtt(mqtt::MqttArgs),
+    /// Look at signed updates.
+    Update(update::UpdateArgs),
     /// Measure how a model runs best on this machine, and remember it.
     ///
     /// Tries runtimes, threads, instances and batch sizes for a goal, and keeps the best in the cache folder, where the
@@ -140,6 +143,7 @@ impl Cli {
             Command::Models(args) => models::run(globals, &args, out),
             Command::Features(args) => features::run(globals, &args, out),
             Command::Mqtt(args) => mqtt::run(globals, &args, out),
+            Command::Update(args) => update::run(globals, &args, out),
             Command::Tune(args) => tune::run(globals, &args, out),
             Command::Config(args) => config::run(globals, &args, out),
             Command::Doctor(args) => doctor::run(globals, &args, out),

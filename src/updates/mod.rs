@@ -8,8 +8,10 @@ pub mod handle;
 pub mod package;
 pub mod plan;
 pub mod sha256;
+pub mod source;
 pub mod state;
 pub mod status;
 pub mod subject;
+pub mod trust;
 
 pub use handle::Updates;
