@@ -1,3 +1,8 @@
-//! What this box tells the platform that looks after it.
+//! What this box tells the platform that looks after it, and what it takes from it: the signed rollout manifest, and what
+//! of it is for this box now.
 
+pub mod decide;
+pub mod manifest;
 pub mod reported;
+pub mod waves;
+pub mod window;
