@@ -158,7 +158,7 @@ impl Updater {
             (Order::Cancel, Some(state)) if state.trial.is_none() => {
                 Some(OrderError::NoTrial { subject: subject.clone() })
             }
-            (Order::RollBack, Some(state)) if state.trial.is_none() && state.committed.is_none() => {
+            (Order::RollBack, Some(state)) if state.trial.is_none() && !self.has_before(&subject, state) => {
                 Some(OrderError::NothingToRollBack { subject: subject.clone() })
             }
             _ => None,
@@ -172,6 +172,7 @@ impl Updater {
         let event = match order {
             Order::Pin => Event::Pin,
             Order::Unpin => Event::Unpin,
+            Order::RollBack if self.is_first(&subject) => Event::LeaveToOwner,
             Order::RollBack => Event::RollBack,
             Order::Cancel => Event::Cancel,
         };
@@ -184,6 +185,19 @@ impl Updater {
         let _ = answer.send(answered);
         // What was kept back while it was pinned may begin.
         self.parts.updates.look_now();
+    }
+
+    /// Whether a subject without a trial has something to go back to: a release, or what the owner of this box has.
+    fn has_before(&self, subject: &Subject, state: &SubjectState) -> bool {
+        let owners =
+            || subject.kind != Kind::Model || self.parts.repository.path().join(subject.name.as_str()).is_dir();
+        state.committed.is_some() && (state.previous.is_some() || owners())
+    }
+
+    /// Whether no release was there before the one that runs.
+    fn is_first(&self, subject: &Subject) -> bool {
+        let state = self.persisted.subjects.get(subject);
+        state.is_some_and(|state| state.trial.is_none() && state.previous.is_none())
     }
 
     async fn tick(&mut self, passed: Duration) {
