@@ -36,7 +36,7 @@ use crate::telemetry::process;
 
 /// Runs the daemon with the feature views of `registry` until it is told to stop. An error is the reason why it could not
 /// start or had to stop.
-pub fn run(config: Config, registry: Registry) -> anyhow::Result<()> {
+pub fn run(config: Config, registry: Registry) -> anyhow::Result<Ended> {
     let mut builder = match config.control.threads {
         1 => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
@@ -54,7 +54,7 @@ pub fn run(config: Config, registry: Registry) -> anyhow::Result<()> {
     ended
 }
 
-async fn serve(config: Config, registry: Registry) -> anyhow::Result<()> {
+async fn serve(config: Config, registry: Registry) -> anyhow::Result<Ended> {
     let shutdown = Shutdown::default();
     let grace = config.shutdown.grace();
     // Signals first: one that comes while models load is a stop, not a kill.
@@ -79,8 +79,18 @@ async fn serve(config: Config, registry: Registry) -> anyhow::Result<()> {
     }
     match shutdown.failure() {
         Some(reason) => anyhow::bail!("{reason}"),
-        None => Ok(()),
+        None if shutdown.is_restart() => Ok(Ended::ToRestart),
+        None => Ok(Ended::Stopped),
     }
+}
+
+/// How the daemon ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// It was told to stop.
+    Stopped,
+    /// It is to start anew, to take up what is read at the start alone.
+    ToRestart,
 }
 
 /// How long unloading models, and then writing the last audit events, may take at the end.

@@ -5,11 +5,14 @@
 
 mod account;
 mod address;
+mod channel;
 mod daemon_connection;
+mod http;
 mod link;
 mod policy;
 mod raw;
 mod tls;
+mod tunnel;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,6 +33,7 @@ use tls::Client;
 pub use account::DestinationStatistics;
 pub use address::{Host, HostPort, InvalidHostPort};
 pub use daemon_connection::{Answer, DaemonConnection, DaemonError, Download};
+pub use http::{HttpClient, HttpDownload, HttpError, HttpSettings};
 pub use link::{LinkReader, LinkWriter, PutError};
 pub use policy::{Allowed, Content, EgressConfig, Grant};
 pub use raw::RawConnection;
@@ -118,6 +122,16 @@ pub enum EgressError {
         /// The system's words.
         error: io::Error,
     },
+    /// The proxy does not connect.
+    #[error("the proxy {proxy} does not connect to {destination}: {reason}")]
+    Proxy {
+        /// `HOST:PORT`.
+        proxy: String,
+        /// `HOST:PORT`.
+        destination: String,
+        /// Why.
+        reason: String,
+    },
     /// No encrypted connection.
     #[error("{destination}: {error}")]
     Tls {
@@ -164,20 +178,20 @@ impl Egress {
     pub async fn connect(&self, to: &Destination, purpose: Purpose) -> Result<(LinkReader, LinkWriter), EgressError> {
         let address = HostPort::new(&to.host, to.port).map_err(|error| error.to_string());
         let granted = address.and_then(|address| self.0.config.grant(&address).map(|grant| (address, grant)));
-        let (address, grant) = match granted {
-            Ok(granted) => granted,
-            Err(reason) => {
-                let destination = format!("{}:{}", to.host, to.port);
-                self.0.audit.record(AuditEvent::ConnectionRefused { destination, purpose: purpose.name() });
-                return Err(EgressError::Denied { reason });
-            }
-        };
+        let (address, grant) =
+            granted.map_err(|reason| self.denied(format!("{}:{}", to.host, to.port), purpose, reason))?;
         let account = self.account(&address, &grant.region);
         let connected = self.open(&address, to.tls.clone(), &grant, &account, purpose).await;
         if connected.is_err() {
             account.failures.fetch_add(1, Ordering::Relaxed);
         }
         connected
+    }
+
+    /// A refusal, audited.
+    fn denied(&self, destination: String, purpose: Purpose, reason: String) -> EgressError {
+        self.0.audit.record(AuditEvent::ConnectionRefused { destination, purpose: purpose.name() });
+        EgressError::Denied { reason }
     }
 
     async fn open(

@@ -53,6 +53,8 @@ pub mod sys;
 pub mod clock;
 /// Files that are old or new after a power cut, never half.
 pub mod durable;
+/// The pauses between attempts.
+pub mod backoff;
 /// Ready when the last latch is dropped.
 pub mod readiness;
 /// Tasks that do not die unseen.

@@ -1,6 +1,7 @@
 //! Tasks that do not die unseen, and one signal that ends them all.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ pub struct Shutdown {
     token: CancellationToken,
     tasks: TaskTracker,
     failure: Arc<OnceLock<String>>,
+    restart: Arc<AtomicBool>,
 }
 
 impl Shutdown {
@@ -44,6 +46,17 @@ impl Shutdown {
     /// Asks every task to stop. Idempotent.
     pub fn request(&self) {
         self.token.cancel();
+    }
+
+    /// Asks every task to stop, and the daemon to start anew in the same process.
+    pub fn request_restart(&self) {
+        self.restart.store(true, Ordering::Relaxed);
+        self.request();
+    }
+
+    /// Whether the daemon is to start anew.
+    pub fn is_restart(&self) -> bool {
+        self.restart.load(Ordering::Relaxed)
     }
 
     /// Waits until somebody asked for the stop.

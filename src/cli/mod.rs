@@ -13,7 +13,9 @@ pub mod mqtt;
 mod output;
 pub mod serve;
 pub mod top;
+pub mod trial;
 pub mod tune;
+pub mod update;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -112,6 +114,8 @@ pub enum Command {
     Features(features::FeaturesArgs),
     /// Look at what this box does over MQTT: its bindings, a message tried out, the broker.
     Mqtt(mqtt::MqttArgs),
+    /// Look at signed updates.
+    Update(update::UpdateArgs),
     /// Measure how a model runs best on this machine, and remember it.
     ///
     /// Tries runtimes, threads, instances and batch sizes for a goal, and keeps the best in the cache folder, where the
@@ -126,6 +130,9 @@ pub enum Command {
     /// Looks at the configuration, the CPU and the limits on it, memory, disk, the runtimes and the MQTT broker, and tries
     /// every model in each runtime. Nothing is changed. The exit code is 1 when something must be done before Ledge can work.
     Doctor(doctor::DoctorArgs),
+    /// Try a release. The daemon calls this.
+    #[command(hide = true)]
+    UpdateTrial,
 }
 
 impl Cli {
@@ -140,9 +147,11 @@ impl Cli {
             Command::Models(args) => models::run(globals, &args, out),
             Command::Features(args) => features::run(globals, &args, out),
             Command::Mqtt(args) => mqtt::run(globals, &args, out),
+            Command::Update(args) => update::run(globals, &args, out),
             Command::Tune(args) => tune::run(globals, &args, out),
             Command::Config(args) => config::run(globals, &args, out),
             Command::Doctor(args) => doctor::run(globals, &args, out),
+            Command::UpdateTrial => trial::run(),
         }
     }
 }

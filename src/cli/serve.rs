@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::{Exit, Globals, Output, load_registry};
-use crate::daemon;
+use crate::daemon::{self, Ended};
 use crate::telemetry::logging;
 
 /// The arguments of `ledge serve`.
@@ -21,6 +21,17 @@ pub fn run(globals: &Globals, _: &ServeArgs, _: &mut Output) -> anyhow::Result<E
     let config = globals.load_config()?;
     let registry = load_registry(&config)?;
     logging::init(&config.log)?;
-    daemon::run(config, registry)?;
-    Ok(Exit::Success)
+    match daemon::run(config, registry)? {
+        Ended::Stopped => Ok(Exit::Success),
+        Ended::ToRestart => Err(start_anew().into()),
+    }
+}
+
+/// Starts this program anew in the same process, with the same arguments, so that whoever looks after the process sees none
+/// end. It returns only when that fails.
+fn start_anew() -> std::io::Error {
+    use std::os::unix::process::CommandExt as _;
+    // By its path: after the package was upgraded it is the new program.
+    let program = std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into());
+    std::process::Command::new(program).args(std::env::args_os().skip(1)).exec()
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{AlertDescription, CertificateError, ClientConfig, Error, InconsistentKeys, RootCertStore};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -167,7 +167,10 @@ impl Client {
     }
 
     /// Shakes hands over `stream`.
-    pub(super) async fn connect(self, stream: TcpStream) -> Result<(TlsStream<TcpStream>, Peer), TlsError> {
+    pub(super) async fn connect<S>(self, stream: S) -> Result<(TlsStream<S>, Peer), TlsError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         match self.connector.connect(self.name, stream).await {
             Ok(stream) => Ok((stream, self.peer)),
             Err(error) => Err(self.peer.explain(error)),

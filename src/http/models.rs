@@ -209,8 +209,8 @@ pub async fn index(State(app): State<App>, request: Request) -> Result<Response,
     let rows: Vec<IndexRow> = rows
         .map(|row| {
             let (state, reason) = match row.state {
-                Loaded::Ready => (ModelState::Ready, None),
-                Loaded::Loading => (ModelState::Loading, None),
+                Loaded::Ready => (ModelState::Ready, row.note),
+                Loaded::Loading => (ModelState::Loading, row.note),
                 Loaded::Unloading => (ModelState::Unloading, None),
                 Loaded::Unavailable(reason) => (ModelState::Unavailable, Some(reason)),
             };

@@ -9,7 +9,7 @@ use crate::features::online::FeatureError;
 use crate::protocol::call::{CallError, ErrorBody};
 use crate::protocol::feast::FeastError;
 use crate::protocol::{ProtocolError, status};
-use crate::repository::{LoadModelError, PinError};
+use crate::repository::{LoadModelError, PinError, UnloadModelError};
 use crate::serving::ServingError;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -117,5 +117,11 @@ impl From<PinError> for Failure {
 impl From<LoadModelError> for Failure {
     fn from(error: LoadModelError) -> Self {
         Self::new(status_code(status::of_load(&error)), error.to_string())
+    }
+}
+
+impl From<UnloadModelError> for Failure {
+    fn from(error: UnloadModelError) -> Self {
+        Self::new(status_code(status::of_unload(&error)), error.to_string())
     }
 }

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::backoff::{Backoff, random};
 use super::bindings::Bindings;
 use super::client::connection::{Connection, ConnectionError, Reader, Writer};
 use super::client::packet::{Incoming, Message, Properties, Qos};
@@ -19,6 +18,7 @@ use super::dial::{self, Failed, OFFLINE, ONLINE, presence};
 use super::pulse::{Beat, Moved, Pulse};
 use super::request::HEAD;
 use super::topics::DeviceTopics;
+use crate::backoff::{Backoff, random};
 use crate::egress::{Content, Egress};
 use crate::serving::Serving;
 use crate::shutdown::Shutdown;
@@ -33,6 +33,9 @@ const AT_ONCE: usize = 32;
 /// After what time without anything to send the broker learns at the level of TCP that its packets came: until then it may
 /// hold back the next ones. At once would cost a system call for each packet where answers are quick.
 const PROMPT: Duration = Duration::from_millis(1);
+
+/// The first pause between attempts to connect is at most this.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// A connection that stood so long was a good one: the next pause is short.
 const GOOD: Duration = Duration::from_secs(10);
@@ -77,7 +80,7 @@ impl Gateway {
         let bindings = Bindings::new(&self.config.bindings);
         let (serving, statistics) = (self.serving.clone(), self.statistics.clone());
         let mut desk = Desk::new(self.topics.clone(), &bindings, &self.config, serving, statistics, shutdown.clone());
-        let mut backoff = Backoff::new(self.config.reconnect_max());
+        let mut backoff = Backoff::new(FIRST_PAUSE, self.config.reconnect_max());
         let mut told = String::new();
         loop {
             let connected = tokio::select! {

@@ -3,7 +3,7 @@
 //!
 //! In reading order:
 //! * [`gateway`] is the one task: it connects, reads, writes and reports, and never waits for an inference. [`dial`] has how
-//!   a box connects and takes its leave, [`backoff`] the pauses between attempts, [`pulse`] whether the broker is still there.
+//!   a box connects and takes its leave, [`pulse`] whether the broker is still there.
 //! * [`desk`] turns messages into calls and calls into answers, and settles each delivery. [`subscriptions`] is what it asks
 //!   the broker for, [`held`] counts the bytes under way, [`complaints`] keeps its log short.
 //! * [`topics`] says what a topic asks; [`request`] reads a call out of a message, [`answer`] writes the answer as one.
@@ -14,7 +14,6 @@
 //! * [`config`] is the section `[mqtt]`; [`fuzz`] has what must hold whatever comes.
 
 pub mod answer;
-pub mod backoff;
 pub mod bindings;
 pub mod bound;
 pub mod check;

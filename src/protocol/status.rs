@@ -5,7 +5,7 @@
 use super::error::ProtocolError;
 use crate::features::online::FeatureError;
 use crate::repository::feature_elements::Unconvertible;
-use crate::repository::{LoadModelError, PinError};
+use crate::repository::{LoadModelError, PinError, UnloadModelError};
 use crate::serving::{FeatureInputError, ServingError};
 
 impl ProtocolError {
@@ -110,6 +110,15 @@ pub fn of_load(error: &LoadModelError) -> u16 {
     match error {
         LoadModelError::Unknown { .. } => 404,
         LoadModelError::Failed { .. } => 400,
+        LoadModelError::Managed(_) => 409,
+    }
+}
+
+/// The HTTP status of an unload that was refused.
+pub fn of_unload(error: &UnloadModelError) -> u16 {
+    match error {
+        UnloadModelError::Unknown(error) => of_pin(error),
+        UnloadModelError::Managed(_) => 409,
     }
 }
 

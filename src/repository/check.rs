@@ -64,7 +64,17 @@ impl Repository {
             ..config
         };
         let statistics = Arc::<Statistics>::default();
-        let source = VersionSource { name, version, folder: &path, config: &config, config_text: "", statistics };
+        let files = path.join(version.to_string());
+        let source = VersionSource {
+            name,
+            version,
+            folder: &path,
+            files: &files,
+            config: &config,
+            config_text: "",
+            golden_min: None,
+            statistics,
+        };
         let defaults =
             ModelDefaults { profiles: Profiles::none(self.runtimes().clone()), ..self.shared.defaults.clone() };
         let loaded = loading::load(source, &self.shared.engine, &defaults).await;
@@ -101,12 +111,21 @@ impl Repository {
         let path = self.path().join(name.as_str());
         let mut trials = Vec::new();
         for version in config.version_policy.select(&versions) {
-            let format = folder::version(&path.join(version.to_string()))?.files.format;
+            let files = path.join(version.to_string());
+            let format = folder::version(&files)?.files.format;
             for runtime in config.runtime.candidates(format) {
                 let pinned = ModelConfig { runtime: pinned(runtime), ..config.clone() };
                 let statistics = Arc::<Statistics>::default();
-                let source =
-                    VersionSource { name, version, folder: &path, config: &pinned, config_text: "", statistics };
+                let source = VersionSource {
+                    name,
+                    version,
+                    folder: &path,
+                    files: &files,
+                    config: &pinned,
+                    config_text: "",
+                    golden_min: None,
+                    statistics,
+                };
                 let started = Instant::now();
                 let outcome = loading::load(source, &self.shared.engine, &self.shared.defaults).await;
                 let outcome = match outcome {

@@ -48,6 +48,8 @@ pub struct LoadedModel {
     pub version: ModelVersion,
     /// BLAKE3 of its files.
     pub digest: String,
+    /// The folder of its files.
+    pub folder: PathBuf,
     /// The text of its `model.toml`, to notice a change.
     pub config_text: String,
     /// Its model config.

@@ -41,10 +41,14 @@ pub enum VersionError {
 pub(super) struct VersionSource<'a> {
     pub name: &'a ModelName,
     pub version: ModelVersion,
-    /// The model's folder.
+    /// The folder of its labels and golden inputs: the model's.
     pub folder: &'a Path,
+    /// The folder of its own files, which may be the same.
+    pub files: &'a Path,
     pub config: &'a ModelConfig,
     pub config_text: &'a str,
+    /// The least share of the golden inputs that must be answered right; `None` is all of them.
+    pub golden_min: Option<f64>,
     pub statistics: Arc<Statistics>,
 }
 
@@ -55,7 +59,7 @@ pub(super) async fn load(
     engine: &Engine,
     defaults: &ModelDefaults,
 ) -> Result<LoadedModel, VersionError> {
-    let path = source.folder.join(source.version.to_string());
+    let path = source.files.to_owned();
     let read = tokio::task::spawn_blocking(move || folder::version(&path)).await;
     let folder = read.map_err(|panic| no_runtime(format!("reading the model panicked: {panic}")))??;
     let labels = labels(source.config, source.folder)?;
@@ -166,6 +170,7 @@ impl Loading<'_> {
             name: self.source.name.clone(),
             version: self.source.version,
             digest: self.folder.digest.clone(),
+            folder: self.source.files.to_owned(),
             config_text: self.source.config_text.to_owned(),
             config: config.clone(),
             batch_limit,
@@ -179,7 +184,8 @@ impl Loading<'_> {
         let checked = match model.check_config() {
             Ok(()) => {
                 warm_up(&model, choice).await;
-                golden::check(&model, self.source.folder).await.map_err(|reason| format!("{runtime}: {reason}"))
+                let checked = golden::check(&model, self.source.folder, self.source.golden_min).await;
+                checked.map_err(|reason| format!("{runtime}: {reason}"))
             }
             Err(reason) => Err(reason),
         };

@@ -3,16 +3,22 @@
 //! Invariants: a live version is never taken away before its replacement is ready; a version that does not load
 //! disturbs no other; every load of one model happens alone, loads of different models side by side.
 
+pub mod agreement;
+pub mod candidate;
 mod check;
 pub mod config;
 pub mod feature_config;
 pub mod feature_elements;
 mod folder;
 mod golden;
+mod index;
 mod limits_config;
-mod loading;
 pub mod loaded_model;
+mod loading;
+mod loads;
+pub mod managed;
 pub mod model_config;
+pub mod observations;
 mod onnx;
 mod placement;
 pub mod profile;
@@ -25,18 +31,20 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 
-use crate::audit_event::{AuditEvent, AuditSink};
+use crate::audit_event::AuditSink;
 use crate::inference::Runtimes;
 use crate::inference::engine::Engine;
 use crate::names::{ModelName, ModelVersion};
-use crate::principal::Principal;
+pub use candidate::{Candidate, CandidateShare, Pinned};
 pub use check::Trial;
 pub use folder::FolderError;
+pub use golden::GoldenScore;
+pub use index::{IndexRow, State};
 pub use loaded_model::{LoadedModel, ModelDefaults};
-use loading::VersionSource;
+pub use managed::{ManagedState, ManagedVersion};
+pub use observations::{ObservationConfig, Observations, Observed};
 use slot::Slot;
 use statistics::Statistics;
 
@@ -91,30 +99,28 @@ pub enum LoadModelError {
         /// One reason a version.
         reason: String,
     },
+    /// Signed updates alone decide.
+    #[error(transparent)]
+    Managed(#[from] ManagedModel),
 }
 
-/// What state a version is in, in Triton's words.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
-    /// It answers requests.
-    Ready,
-    /// It is being loaded for the first time.
-    Loading,
-    /// It waits for its last requests.
-    Unloading,
-    /// It does not answer; why.
-    Unavailable(String),
+/// Why a model is not unloaded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnloadModelError {
+    /// It is not there.
+    #[error(transparent)]
+    Unknown(#[from] PinError),
+    /// Signed updates alone decide.
+    #[error(transparent)]
+    Managed(#[from] ManagedModel),
 }
 
-/// One row of the repository's index.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IndexRow {
+/// Signed updates decide which version of this model is live, and nobody else.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("model '{model}' is managed by signed updates, which alone load and unload it: see `ledge update --help`")]
+pub struct ManagedModel {
     /// The model.
     pub model: ModelName,
-    /// The version; `None` for a model of which none is known.
-    pub version: Option<ModelVersion>,
-    /// Its state.
-    pub state: State,
 }
 
 /// Why a version that was unloaded on request does not answer, in Triton's word.
@@ -133,6 +139,8 @@ struct Shared {
     defaults: ModelDefaults,
     audit: AuditSink,
     loads: Semaphore,
+    /// The models that updates manage, loaded or not.
+    managed: Mutex<BTreeMap<ModelName, ManagedVersion>>,
     models: arc_swap::ArcSwap<BTreeMap<ModelName, Arc<Model>>>,
     /// Serializes changes of the map above.
     changing: Mutex<()>,
@@ -145,7 +153,7 @@ struct Model {
     slot: Slot,
     states: Mutex<States>,
     /// Held during a load or unload.
-    busy: tokio::sync::Mutex<()>,
+    busy: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -166,6 +174,26 @@ impl Model {
     fn set(&self, version: ModelVersion, state: State) {
         self.states().versions.insert(version, state);
     }
+
+    /// Why there is nothing to pin.
+    fn not_live(&self, version: Option<ModelVersion>) -> PinError {
+        let (model, states) = (self.name.clone(), self.states());
+        if let Some(version) = version.filter(|version| !states.versions.contains_key(version)) {
+            return PinError::UnknownVersion { model, version };
+        }
+        let state =
+            version.map_or_else(|| states.versions.last_key_value().map(|(_, s)| s), |v| states.versions.get(&v));
+        let reason = match state {
+            Some(State::Unavailable(reason)) => reason.clone(),
+            Some(State::Loading) => "loading".to_owned(),
+            _ => states.fault.clone().unwrap_or_else(|| "not loaded".to_owned()),
+        };
+        PinError::NoVersion { model, reason }
+    }
+
+    fn statistics(&self, version: ModelVersion) -> Arc<Statistics> {
+        self.states().statistics.entry(version).or_default().clone()
+    }
 }
 
 impl Repository {
@@ -185,6 +213,7 @@ impl Repository {
             defaults,
             audit,
             loads: Semaphore::new(parallel_loads.max(1)),
+            managed: Mutex::default(),
             models: arc_swap::ArcSwap::default(),
             changing: Mutex::default(),
         };
@@ -201,72 +230,25 @@ impl Repository {
         &self.shared.path
     }
 
-    /// Brings what is loaded in line with what is on disk: loads what is new or changed, unloads what is gone, leaves
-    /// the rest alone. A model that fails is listed with its reason. Fails only when the folder itself cannot be read.
-    pub async fn refresh(&self, principal: &Principal) -> Result<(), FolderError> {
-        let (names, strange) = folder::models(&self.shared.path)?;
-        for folder in strange {
-            tracing::debug!(folder, "not a model name; passed over");
-        }
-        for model in self.models() {
-            if !names.contains(&model.name) {
-                let _alone = model.busy.lock().await;
-                self.unload_versions(&model, principal).await;
-                self.forget(&model.name);
-            }
-        }
-        // Known before any is loaded, so that a request meanwhile hears "loading", not "unknown".
-        let models: Vec<_> = names.iter().map(|name| self.model_or_new(name)).collect();
-        join_all(models.iter().map(|model| async {
-            if let Err(error) = self.load_model(model, principal, Effort::Changed).await {
-                tracing::error!(model = %model.name, %error, "a model does not load; the others serve");
-            }
-        }))
-        .await;
-        tracing::info!(models = models.len(), "model repository read");
-        Ok(())
-    }
-
-    /// Loads a model anew from disk and swaps it in; on failure what was live before stays live.
-    pub async fn load(&self, name: &ModelName, principal: &Principal) -> Result<(), LoadModelError> {
-        if !self.shared.path.join(name.as_str()).is_dir() {
-            return Err(LoadModelError::Unknown { model: name.clone() });
-        }
-        self.load_model(&self.model_or_new(name), principal, Effort::Always).await
-    }
-
-    /// Takes a model out of service and waits until its requests are answered and its memory is given back.
-    pub async fn unload(&self, name: &ModelName, principal: &Principal) -> Result<(), PinError> {
-        let model = self.model(name).ok_or_else(|| PinError::UnknownModel { model: name.clone() })?;
-        self.unload_model(&model, principal).await;
-        Ok(())
-    }
-
-    /// Takes every model out of service, as the daemon does before it ends: a runtime that is still running while its
-    /// library is torn down crashes.
-    pub async fn unload_all(&self, principal: &Principal) {
-        join_all(self.models().iter().map(|model| self.unload_model(model, principal))).await;
-    }
-
-    /// Pins a version for one request.
+    /// Pins a version, as for a look at it: nothing is drawn and nothing counted.
     pub fn pin(&self, name: &ModelName, version: Option<ModelVersion>) -> Result<Arc<LoadedModel>, PinError> {
+        self.pinned(name, version, |slot| slot.pin(version))
+    }
+
+    /// Pins what answers one request. Of those that ask for no version a candidate may have its share.
+    pub fn pin_call(&self, name: &ModelName, version: Option<ModelVersion>) -> Result<Pinned, PinError> {
+        self.pinned(name, version, |slot| slot.pin_call(version))
+    }
+
+    fn pinned<T>(
+        &self,
+        name: &ModelName,
+        version: Option<ModelVersion>,
+        pin: impl FnOnce(&Slot) -> Option<T>,
+    ) -> Result<T, PinError> {
         let models = self.shared.models.load();
         let model = models.get(name).ok_or_else(|| PinError::UnknownModel { model: name.clone() })?;
-        model.slot.pin(version).ok_or_else(|| {
-            let states = model.states();
-            let known = version.filter(|version| !states.versions.contains_key(version));
-            if let Some(version) = known {
-                return PinError::UnknownVersion { model: name.clone(), version };
-            }
-            let state =
-                version.map_or_else(|| states.versions.last_key_value().map(|(_, s)| s), |v| states.versions.get(&v));
-            let reason = match state {
-                Some(State::Unavailable(reason)) => reason.clone(),
-                Some(State::Loading) => "loading".to_owned(),
-                _ => states.fault.clone().unwrap_or_else(|| "not loaded".to_owned()),
-            };
-            PinError::NoVersion { model: name.clone(), reason }
-        })
+        pin(&model.slot).ok_or_else(|| model.not_live(version))
     }
 
     /// The live versions of a model, ascending.
@@ -275,24 +257,14 @@ impl Repository {
         Ok(model.slot.live())
     }
 
-    /// Every live version of every model.
+    /// Every live version of every model, and the candidates beside them.
     pub fn all_live(&self) -> Vec<Arc<LoadedModel>> {
-        self.models().iter().flat_map(|model| model.slot.live()).collect()
-    }
-
-    /// Every model and version that is known, with its state.
-    pub fn index(&self) -> Vec<IndexRow> {
-        let mut rows = Vec::new();
-        for model in self.models() {
-            let states = model.states();
-            let row = |version, state| IndexRow { model: model.name.clone(), version, state };
-            rows.extend(states.versions.iter().map(|(&version, state)| row(Some(version), state.clone())));
-            if states.versions.is_empty() {
-                let reason = states.fault.clone().unwrap_or_default();
-                rows.push(row(None, State::Unavailable(reason)));
-            }
-        }
-        rows
+        let of_model = |model: &Arc<Model>| {
+            let (mut live, candidate) = (model.slot.live(), model.slot.candidate());
+            live.extend(candidate.map(|(candidate, _)| candidate));
+            live
+        };
+        self.models().iter().flat_map(of_model).collect()
     }
 
     fn models(&self) -> Vec<Arc<Model>> {
@@ -312,12 +284,17 @@ impl Repository {
             name: name.clone(),
             slot: Slot::default(),
             states: Mutex::default(),
-            busy: tokio::sync::Mutex::default(),
+            busy: Arc::default(),
         });
         let mut models = BTreeMap::clone(&self.shared.models.load());
         models.insert(name.clone(), model.clone());
         self.shared.models.store(Arc::new(models));
         model
+    }
+
+    /// Whether the model was not forgotten meanwhile.
+    fn is_current(&self, model: &Model) -> bool {
+        self.model(&model.name).is_some_and(|current| std::ptr::eq(&raw const *current, model))
     }
 
     fn forget(&self, name: &ModelName) {
@@ -326,161 +303,4 @@ impl Repository {
         models.remove(name);
         self.shared.models.store(Arc::new(models));
     }
-
-    async fn load_model(&self, model: &Model, principal: &Principal, effort: Effort) -> Result<(), LoadModelError> {
-        let _alone = model.busy.lock().await;
-        if !self.model(&model.name).is_some_and(|current| std::ptr::eq(&raw const *current, model)) {
-            let reason = "it was removed from the repository meanwhile".to_owned();
-            return Err(LoadModelError::Failed { model: model.name.clone(), reason });
-        }
-        let result = self.load_versions(model, principal, effort).await;
-        {
-            let mut states = model.states();
-            states.fault = result.as_ref().err().cloned();
-            if let Err(reason) = &result {
-                // A mistake in model.toml is now the reason, not that it was unloaded once.
-                let unloaded = State::Unavailable(UNLOADED.to_owned());
-                for state in states.versions.values_mut().filter(|state| **state == unloaded) {
-                    *state = State::Unavailable(reason.clone());
-                }
-            }
-        }
-        result.map_err(|reason| LoadModelError::Failed { model: model.name.clone(), reason })
-    }
-
-    async fn load_versions(&self, model: &Model, principal: &Principal, effort: Effort) -> Result<(), String> {
-        let path = self.shared.path.join(model.name.as_str());
-        let (config, config_text) = folder::model_config(&path).map_err(|error| error.to_string())?;
-        let (on_disk, strange) = folder::versions(&path).map_err(|error| error.to_string())?;
-        for folder in strange {
-            tracing::debug!(model = %model.name, folder, "not a version; passed over");
-        }
-        let selected = config.version_policy.select(&on_disk);
-        if selected.is_empty() {
-            return Err("no version folder: expected one named by a positive integer, such as 1".to_owned());
-        }
-        let before = model.slot.live();
-        let (mut live, mut failures) = (Vec::new(), Vec::new());
-        for &version in selected.iter().filter(|&&version| !before.iter().any(|old| old.version == version)) {
-            model.set(version, State::Loading);
-        }
-        for &version in &selected {
-            let old = before.iter().find(|old| old.version == version);
-            let statistics = model.states().statistics.entry(version).or_default().clone();
-            let source = VersionSource {
-                name: &model.name,
-                version,
-                folder: &path,
-                config: &config,
-                config_text: &config_text,
-                statistics,
-            };
-            if let Some(old) = old
-                && effort == Effort::Changed
-                && self.is_unchanged(old, &path, &config_text).await
-            {
-                live.push(old.clone());
-                continue;
-            }
-            match self.load_version(source, principal).await {
-                Ok(loaded) => live.push(Arc::new(loaded)),
-                Err(reason) => {
-                    match old {
-                        Some(old) => live.push(old.clone()),
-                        None => model.set(version, State::Unavailable(reason.clone())),
-                    }
-                    failures.push(format!("version {version}: {reason}"));
-                }
-            }
-        }
-        if !failures.is_empty() {
-            // What was live goes only when its replacement is: version 1 goes on while version 2 does not load.
-            let kept: Vec<_> = before.iter().filter(|old| !live.iter().any(|new| new.version == old.version)).collect();
-            live.extend(kept.into_iter().cloned());
-        }
-        let versions: Vec<_> = live.iter().map(|loaded| loaded.version).collect();
-        model.slot.swap(live);
-        {
-            let mut states = model.states();
-            states.versions.retain(|version, _| selected.contains(version) || versions.contains(version));
-            states.versions.extend(versions.iter().map(|&version| (version, State::Ready)));
-        }
-        for old in before.iter().filter(|old| !versions.contains(&old.version)) {
-            self.audit_unload(old, principal);
-        }
-        if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
-    }
-
-    async fn load_version(&self, source: VersionSource<'_>, principal: &Principal) -> Result<LoadedModel, String> {
-        let (name, version) = (source.name.clone(), source.version);
-        let started = std::time::Instant::now();
-        // The semaphore is never closed.
-        let _turn = self.shared.loads.acquire().await;
-        let loaded = loading::load(source, &self.shared.engine, &self.shared.defaults).await;
-        match loaded {
-            Ok(model) => {
-                tracing::info!(model = %name, %version, runtime = %model.runtime(), load_ms = started.elapsed().as_millis(),
-                    "model ready");
-                self.shared.audit.record(AuditEvent::ModelLoaded {
-                    model: name,
-                    version,
-                    digest: model.digest.clone(),
-                    principal: principal.clone(),
-                });
-                Ok(model)
-            }
-            Err(error) => {
-                self.shared.audit.record(AuditEvent::ModelRefused {
-                    model: name,
-                    version,
-                    principal: principal.clone(),
-                });
-                Err(error.to_string())
-            }
-        }
-    }
-
-    async fn is_unchanged(&self, old: &LoadedModel, folder: &Path, config_text: &str) -> bool {
-        // A turn, as for a load: it reads the model as a whole.
-        let _turn = self.shared.loads.acquire().await;
-        let path = folder.join(old.version.to_string());
-        let digest = tokio::task::spawn_blocking(move || Some(folder::version(&path).ok()?.digest)).await;
-        let same_labels = loading::labels(&old.config, folder).is_ok_and(|labels| labels == old.labels);
-        old.config_text == config_text && same_labels && matches!(digest, Ok(Some(digest)) if digest == old.digest)
-    }
-
-    async fn unload_model(&self, model: &Model, principal: &Principal) {
-        let _alone = model.busy.lock().await;
-        self.unload_versions(model, principal).await;
-    }
-
-    /// With the model's lock held.
-    async fn unload_versions(&self, model: &Model, principal: &Principal) {
-        let before = model.slot.live();
-        for old in &before {
-            model.set(old.version, State::Unloading);
-            self.audit_unload(old, principal);
-        }
-        model.slot.swap([]);
-        let ended: Vec<_> = before.iter().map(|old| old.ended()).collect();
-        let versions: Vec<_> = before.iter().map(|old| old.version).collect();
-        drop(before);
-        join_all(ended).await;
-        for version in versions {
-            model.set(version, State::Unavailable(UNLOADED.to_owned()));
-        }
-    }
-
-    fn audit_unload(&self, old: &LoadedModel, principal: &Principal) {
-        tracing::info!(model = %old.name, version = %old.version, "model unloaded");
-        let (model, version, principal) = (old.name.clone(), old.version, principal.clone());
-        self.shared.audit.record(AuditEvent::ModelUnloaded { model, version, principal });
-    }
-}
-
-/// Whether a load starts over, or leaves alone what has not changed on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Effort {
-    Always,
-    Changed,
 }

@@ -32,10 +32,19 @@ pub fn usage() -> Option<ProcessUsage> {
 
 /// Resident memory of this process in bytes, shared pages included; 0 where the system does not tell.
 pub fn resident_bytes() -> u64 {
+    resident("self").unwrap_or(0)
+}
+
+/// Resident memory of another process; `None` when it is gone.
+pub fn resident_bytes_of(pid: u32) -> Option<u64> {
+    resident(&pid.to_string())
+}
+
+fn resident(process: &str) -> Option<u64> {
     // statm(5): total and resident pages first.
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
-    pages.saturating_mul(rustix::param::page_size() as u64)
+    let statm = std::fs::read_to_string(format!("/proc/{process}/statm")).ok()?;
+    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages.saturating_mul(rustix::param::page_size() as u64))
 }
 
 /// Cores that this process may use: the affinity mask and the cgroup's quota are honoured.

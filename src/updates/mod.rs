@@ -4,7 +4,21 @@
 //! failure here takes a running version away.
 
 pub mod config;
+pub mod configuration;
+pub mod download;
+pub mod gates;
+pub mod handle;
 pub mod package;
+pub mod persisted;
 pub mod plan;
+pub mod runtime_dirs;
+pub mod source;
 pub mod state;
+pub mod status;
+pub mod store;
 pub mod subject;
+pub mod trial;
+pub mod trust;
+pub mod updater;
+
+pub use handle::Updates;

@@ -17,10 +17,20 @@ pub struct Wish {
     pub desired: Option<(Plan, Allow)>,
     /// Versions that must not run any more.
     pub revoked: BTreeSet<ModelVersion>,
+    /// What is below it must not run any more either.
+    pub minimum: Option<ModelVersion>,
+}
+
+impl Wish {
+    /// Whether a version must not run any more.
+    pub fn revokes(&self, version: ModelVersion) -> bool {
+        self.minimum.is_some_and(|minimum| version < minimum) || self.revoked.contains(&version)
+    }
 }
 
 /// How far a box may go now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Allow {
     /// Nothing moves: the rollout is paused, or this box's wave has not come. A soak goes on.
     Nothing,

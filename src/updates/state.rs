@@ -9,16 +9,26 @@
 //! A stage names what has been reached. What a box is to do in it is derived from the state alone ([`SubjectState::duty`]),
 //! so a box that was cut off anywhere reads its state and goes on. The engine writes the state to disk before it acts on it.
 
+mod reason;
+
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::package::Package;
 use super::plan::{Allow, Plan, Wish};
 use super::subject::Kind;
 use crate::names::{DeviceName, ModelVersion};
 
+pub use reason::{Cause, Reason};
+
 /// How often the daemon may start during a trial before the trial counts as the reason.
 const STARTS: u32 = 3;
+
+/// After so many seconds in the soak one start is forgiven: a box that is switched off every night is not at fault, one
+/// that falls every hour is.
+const START_FORGIVEN_S: u64 = 12 * 3_600;
 
 /// So many refusals are remembered, the newest.
 const REMEMBERED: usize = 64;
@@ -76,110 +86,6 @@ impl fmt::Display for Stage {
     }
 }
 
-/// What stopped a release.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Cause {
-    /// A target is not signed as it must be.
-    Signature,
-    /// The package asks for what this box is not: another runtime, more memory, a newer Ledge.
-    Requirements,
-    /// A file is not to be had, or is another than was signed.
-    Download,
-    /// The rollout's byte budget is used up.
-    Budget,
-    /// There is no room for it.
-    Disk,
-    /// No runtime loads it.
-    Load,
-    /// Its process died.
-    Crash,
-    /// It took more memory than it may.
-    Memory,
-    /// Golden inputs have other answers.
-    Golden,
-    /// It is too slow.
-    Latency,
-    /// It fails requests.
-    Errors,
-    /// It answers otherwise than the version before.
-    Agreement,
-    /// Its classes are not distributed as they should be.
-    Drift,
-    /// A stage took too long.
-    Deadline,
-    /// The stage saw too few requests.
-    Quiet,
-    /// The daemon did not stay up during the trial.
-    Restarts,
-    /// It failed for passing reasons too often.
-    Attempts,
-    /// Another rollout took its place.
-    Superseded,
-    /// The rollout is gone.
-    Withdrawn,
-    /// The version was revoked.
-    Revoked,
-    /// Somebody at this box said so.
-    Operator,
-}
-
-impl Cause {
-    /// Whether the same release of the same rollout is never tried again.
-    fn is_final(self) -> bool {
-        !matches!(self, Self::Superseded | Self::Withdrawn)
-    }
-
-    /// As reported.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Signature => "signature",
-            Self::Requirements => "requirements",
-            Self::Download => "download",
-            Self::Budget => "budget",
-            Self::Disk => "disk",
-            Self::Load => "load",
-            Self::Crash => "crash",
-            Self::Memory => "memory",
-            Self::Golden => "golden",
-            Self::Latency => "latency",
-            Self::Errors => "errors",
-            Self::Agreement => "agreement",
-            Self::Drift => "drift",
-            Self::Deadline => "deadline",
-            Self::Quiet => "quiet",
-            Self::Restarts => "restarts",
-            Self::Attempts => "attempts",
-            Self::Superseded => "superseded",
-            Self::Withdrawn => "withdrawn",
-            Self::Revoked => "revoked",
-            Self::Operator => "operator",
-        }
-    }
-}
-
-/// Why a release was rolled back.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reason {
-    /// What stopped it.
-    pub cause: Cause,
-    /// The same for people, with figures. One line.
-    pub detail: String,
-}
-
-impl Reason {
-    /// A reason.
-    pub fn new(cause: Cause, detail: impl Into<String>) -> Self {
-        Self { cause, detail: detail.into() }
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.cause.name(), self.detail)
-    }
-}
-
 /// A release on trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
@@ -187,6 +93,8 @@ pub struct Trial {
     pub plan: Plan,
     /// The release; the digest is empty until its description was read.
     pub release: Installed,
+    /// Its signed description, once it was read. It is kept here because it is needed without a network.
+    pub package: Option<Arc<Package>>,
     /// How far it has come.
     pub stage: Stage,
     /// Seconds in this stage during which it could move.
@@ -197,8 +105,48 @@ pub struct Trial {
     pub failures: u32,
     /// Bytes fetched so far.
     pub fetched_bytes: u64,
-    /// Whether it stands still for now.
+    /// How far it may go now.
+    pub allow: Allow,
+    /// Whether it stands still for now: a consequence of stage and `allow`.
     pub held: bool,
+}
+
+impl Trial {
+    fn new(plan: Plan, allow: Allow) -> Self {
+        let release = Installed { version: plan.target.version, digest: String::new() };
+        Self {
+            plan,
+            release,
+            package: None,
+            stage: Stage::Downloading,
+            in_stage_s: 0,
+            starts_left: STARTS,
+            failures: 0,
+            fetched_bytes: 0,
+            allow,
+            held: false,
+        }
+    }
+
+    fn is_of(&self, plan: &Plan) -> bool {
+        self.plan.rollout == plan.rollout && self.plan.target == plan.target
+    }
+
+    /// To be called after each change of the stage or of `allow`. A soak goes on: half of a switch is worse than one.
+    fn hold(&mut self) {
+        self.held = match self.allow {
+            _ if self.stage == Stage::Active => false,
+            Allow::Everything => false,
+            Allow::Prepare => self.stage >= Stage::Staged,
+            Allow::Nothing => true,
+        };
+    }
+
+    fn enter(&mut self, stage: Stage) {
+        self.stage = stage;
+        self.in_stage_s = 0;
+        self.hold();
+    }
 }
 
 /// How the last rollout ended.
@@ -229,8 +177,12 @@ pub struct Refused {
 pub struct SubjectState {
     /// What runs when no trial is active. `None`: what the owner of this box put into the model repository, if anything.
     pub committed: Option<Installed>,
+    /// The rollout that brought it.
+    pub committed_by: Option<DeviceName>,
     /// What ran before that, kept until the next commit.
     pub previous: Option<Installed>,
+    /// The rollout that brought that.
+    pub previous_by: Option<DeviceName>,
     /// What is on its way.
     pub trial: Option<Trial>,
     /// What is not tried again.
@@ -250,6 +202,8 @@ pub enum Event {
     Described {
         /// Of the release.
         digest: String,
+        /// What was read.
+        package: Arc<Package>,
     },
     /// So many bytes were fetched.
     Fetched {
@@ -262,19 +216,24 @@ pub enum Event {
     Failed(Reason),
     /// It failed, and may not the next time.
     Interrupted(Reason),
-    /// Time passed in which it could move.
+    /// Time passed. It does not count while the trial is held.
     Waited {
         /// How much.
         seconds: u64,
     },
     /// The daemon starts.
     Started,
+    /// A release is damaged on disk.
+    Lost(Installed),
     /// The administrator keeps things as they are.
     Pin,
     /// And lets go again.
     Unpin,
-    /// The administrator wants the version before: the one before the trial, else the one before the last commit.
+    /// The administrator wants the version before: the one before the trial, else the one before the last commit. Without
+    /// either nothing happens, for then no release would run.
     RollBack,
+    /// The administrator wants the model that the owner of this box has, and no release.
+    LeaveToOwner,
     /// The administrator ends the trial.
     Cancel,
 }
@@ -333,14 +292,8 @@ impl SubjectState {
     pub fn after(mut self, event: Event, kind: Kind) -> Self {
         match event {
             Event::Wanted(wish) => self.wanted(wish),
-            Event::Described { digest } => {
-                if let Some(trial) = &mut self.trial {
-                    trial.release.digest = digest;
-                }
-                if self.is_refused() {
-                    self.trial = None;
-                }
-            }
+            Event::Described { digest, package } => self.described(digest, package),
+            Event::Lost(release) => self.lost(&release),
             Event::Fetched { bytes } => self.fetched(bytes),
             Event::Passed => self.passed(kind),
             Event::Failed(reason) => self.roll_back(reason),
@@ -350,10 +303,14 @@ impl SubjectState {
             Event::Pin => self.pinned = true,
             Event::Unpin => self.pinned = false,
             Event::RollBack if self.trial.is_none() => {
-                if self.committed.is_some() {
-                    let reason = Reason::new(Cause::Operator, "rolled back at this box");
-                    self.leave_committed(reason);
+                if self.previous.is_some() {
+                    self.leave_committed(Reason::new(Cause::Operator, "rolled back at this box"));
                 }
+            }
+            Event::LeaveToOwner => {
+                self.roll_back(Reason::new(Cause::Operator, "ended at this box"));
+                (self.previous, self.previous_by) = (None, None);
+                self.leave_committed(Reason::new(Cause::Operator, "left for the owner's at this box"));
             }
             Event::RollBack | Event::Cancel => {
                 self.roll_back(Reason::new(Cause::Operator, "ended at this box"));
@@ -363,38 +320,37 @@ impl SubjectState {
     }
 
     fn wanted(&mut self, wish: Wish) {
-        if let Some(committed) = &self.committed
-            && wish.revoked.contains(&committed.version)
-        {
-            let reason = Reason::new(Cause::Revoked, format!("version {} was revoked", committed.version));
-            self.leave_committed(reason);
+        self.revoke(&wish);
+        let desired = wish.desired.clone().filter(|(plan, _)| !wish.revokes(plan.target.version));
+        match (&mut self.trial, desired) {
+            (Some(trial), Some((plan, allow))) if trial.is_of(&plan) => {
+                (trial.plan, trial.allow) = (plan, allow);
+                trial.hold();
+            }
+            // What is pinned stays as it is, a trial under way included: it may end, but nothing new begins.
+            _ if self.pinned => {}
+            (_, None) => self.roll_back(Reason::new(Cause::Withdrawn, "no rollout is meant for this box any more")),
+            (_, Some((plan, allow))) => {
+                self.roll_back(Reason::new(Cause::Superseded, format!("rollout {} took its place", plan.rollout)));
+                self.begin(plan, allow);
+            }
         }
-        self.previous.take_if(|previous| wish.revoked.contains(&previous.version));
-        let revoked = self.trial.as_ref().map(|trial| trial.release.version).filter(|v| wish.revoked.contains(v));
-        if let Some(version) = revoked {
+    }
+
+    /// Takes away what was revoked, even from a box that is pinned: the platform that allowed it allows it no more. With
+    /// no version left in the update store that leaves the owner's, or no version at all: an order, not a failure.
+    fn revoke(&mut self, wish: &Wish) {
+        if self.previous.take_if(|previous| wish.revokes(previous.version)).is_some() {
+            self.previous_by = None;
+        }
+        let committed = self.committed.as_ref().map(|committed| committed.version);
+        if let Some(version) = committed.filter(|version| wish.revokes(*version)) {
+            self.leave_committed(Reason::new(Cause::Revoked, format!("version {version} was revoked")));
+        }
+        let tried = self.trial.as_ref().map(|trial| trial.release.version);
+        if let Some(version) = tried.filter(|version| wish.revokes(*version)) {
             self.roll_back(Reason::new(Cause::Revoked, format!("version {version} was revoked")));
         }
-        let Some((plan, allow)) = wish.desired.filter(|_| !self.pinned) else {
-            // What is pinned stays as it is, a trial under way included: it may end, but nothing new begins.
-            if !self.pinned {
-                self.roll_back(Reason::new(Cause::Withdrawn, "no rollout is meant for this box any more"));
-            }
-            return;
-        };
-        if let Some(trial) = &mut self.trial {
-            if trial.plan.rollout == plan.rollout && trial.plan.target == plan.target {
-                trial.held = match allow {
-                    Allow::Everything => false,
-                    Allow::Prepare => trial.stage >= Stage::Staged && trial.stage != Stage::Active,
-                    Allow::Nothing => trial.stage != Stage::Active,
-                };
-                trial.plan = plan;
-                return;
-            }
-            let reason = Reason::new(Cause::Superseded, format!("rollout {} took its place", plan.rollout));
-            self.roll_back(reason);
-        }
-        self.begin(plan, allow);
     }
 
     fn begin(&mut self, plan: Plan, allow: Allow) {
@@ -402,25 +358,30 @@ impl SubjectState {
         let running = self.committed.as_ref().map(|committed| committed.version);
         if running == Some(version) {
             // Whoever asks for what runs has been served.
+            self.committed_by = Some(plan.rollout.clone());
             self.outcome = Some(Outcome { rollout: plan.rollout, version, rolled_back: None });
             return;
         }
         let upward = running.is_none_or(|running| running < version) || plan.allow_downgrade;
         let known = |refused: &Refused| refused.rollout == plan.rollout && refused.version == version;
-        if allow == Allow::Nothing || !upward || self.refused.iter().any(known) {
+        if allow != Allow::Nothing && upward && !self.refused.iter().any(known) {
+            self.trial = Some(Trial::new(plan, allow));
+        }
+    }
+
+    fn described(&mut self, digest: String, package: Arc<Package>) {
+        let Some(trial) = &mut self.trial else { return };
+        if trial.stage > Stage::Downloading {
+            // What was verified stays what it was.
             return;
         }
-        let release = Installed { version, digest: String::new() };
-        self.trial = Some(Trial {
-            plan,
-            release,
-            stage: Stage::Downloading,
-            in_stage_s: 0,
-            starts_left: STARTS,
-            failures: 0,
-            fetched_bytes: 0,
-            held: false,
-        });
+        trial.release.digest = digest;
+        trial.package = Some(package);
+        if self.is_refused() {
+            // By this version's number as well, or it would begin again.
+            let Some(Trial { plan, release, .. }) = self.trial.take() else { return };
+            self.refuse(Refused { rollout: plan.rollout, digest: release.digest, version: release.version });
+        }
     }
 
     fn is_refused(&self) -> bool {
@@ -443,37 +404,37 @@ impl SubjectState {
     }
 
     fn passed(&mut self, kind: Kind) {
-        let Some(trial) = &mut self.trial else { return };
+        let Some(trial) = self.trial.as_mut().filter(|trial| !trial.held) else { return };
         let sees_requests = kind == Kind::Model;
         let (shadow, canary) =
             (sees_requests && trial.plan.shadow.share > 0.0, sees_requests && trial.plan.canary.share > 0.0);
-        let next = match trial.stage {
+        trial.enter(match trial.stage {
             Stage::Downloading => Stage::Verified,
             Stage::Verified => Stage::Staged,
             Stage::Staged if shadow => Stage::Shadow,
             Stage::Staged | Stage::Shadow if canary => Stage::Canary,
             Stage::Staged | Stage::Shadow | Stage::Canary => Stage::Active,
             Stage::Active => return self.commit(),
-        };
-        trial.stage = next;
-        trial.in_stage_s = 0;
+        });
     }
 
     fn commit(&mut self) {
-        let Some(trial) = self.trial.take() else { return };
-        self.outcome = Some(Outcome { rollout: trial.plan.rollout, version: trial.release.version, rolled_back: None });
-        self.previous = self.committed.replace(trial.release);
+        let Some(Trial { plan, release, .. }) = self.trial.take() else { return };
+        let (rollout, version) = (plan.rollout, release.version);
+        self.previous = self.committed.replace(release);
+        self.previous_by = self.committed_by.replace(rollout.clone());
+        self.outcome = Some(Outcome { rollout, version, rolled_back: None });
     }
 
     /// The version before the last commit runs again, or the owner's.
     fn leave_committed(&mut self, reason: Reason) {
         let Some(left) = self.committed.take() else { return };
-        self.committed = self.previous.take();
-        let rollout = self.outcome.take().map(|outcome| outcome.rollout);
+        let rollout = self.committed_by.take();
+        (self.committed, self.committed_by) = (self.previous.take(), self.previous_by.take());
         if let Some(rollout) = rollout {
-            self.refuse(Refused { rollout: rollout.clone(), digest: left.digest, version: left.version });
-            let rolled_back = Some((Stage::Active, reason));
-            self.outcome = Some(Outcome { rollout, version: left.version, rolled_back });
+            let version = left.version;
+            self.refuse(Refused { rollout: rollout.clone(), digest: left.digest, version });
+            self.outcome = Some(Outcome { rollout, version, rolled_back: Some((Stage::Active, reason)) });
         }
     }
 
@@ -504,8 +465,12 @@ impl SubjectState {
     }
 
     fn waited(&mut self, seconds: u64) {
-        let Some(trial) = &mut self.trial else { return };
-        trial.in_stage_s = trial.in_stage_s.saturating_add(seconds);
+        let Some(trial) = self.trial.as_mut().filter(|trial| !trial.held) else { return };
+        let before = trial.in_stage_s;
+        trial.in_stage_s = before.saturating_add(seconds);
+        if trial.stage == Stage::Active && before / START_FORGIVEN_S < trial.in_stage_s / START_FORGIVEN_S {
+            trial.starts_left = (trial.starts_left + 1).min(STARTS);
+        }
         // A stage that sees requests ends by itself at its longest; the deadline is for one that does not.
         let limit = match trial.stage {
             Stage::Downloading => DOWNLOAD_DEADLINE_S,
@@ -520,10 +485,26 @@ impl SubjectState {
         }
     }
 
+    /// Nothing is refused for it: it may be fetched again.
+    fn lost(&mut self, release: &Installed) {
+        if let Some(trial) = self.trial.as_mut().filter(|trial| trial.release == *release) {
+            trial.enter(Stage::Downloading);
+        }
+        if self.committed.as_ref() == Some(release) {
+            (self.committed, self.committed_by) = (self.previous.take(), self.previous_by.take());
+            self.outcome = None;
+        }
+    }
+
     fn started(&mut self) {
         let Some(trial) = &mut self.trial else { return };
-        if trial.stage <= Stage::Verified {
-            // Nothing of it has run in the daemon yet.
+        let runs = match trial.stage {
+            Stage::Downloading => false,
+            // In a process of its own, which may take the machine down all the same; and then loaded beside.
+            Stage::Verified | Stage::Staged => !trial.held,
+            Stage::Shadow | Stage::Canary | Stage::Active => true,
+        };
+        if !runs {
             return;
         }
         if trial.starts_left == 0 {
@@ -532,10 +513,12 @@ impl SubjectState {
             return;
         }
         trial.starts_left -= 1;
-        if trial.stage < Stage::Active {
+        if (Stage::Shadow..Stage::Active).contains(&trial.stage) {
             // It was loaded beside the live version, in memory that is gone: it is loaded and judged anew.
-            trial.stage = Stage::Staged;
-            trial.in_stage_s = 0;
+            trial.enter(Stage::Staged);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

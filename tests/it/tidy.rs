@@ -27,6 +27,7 @@ const BOTTOM: &[&str] = &[
     "sys",
     "clock",
     "durable",
+    "backoff",
     "readiness",
     "shutdown",
 ];

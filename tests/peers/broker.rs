@@ -279,7 +279,7 @@ impl Drop for Broker {
 }
 
 /// A port that nobody uses at this moment.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 

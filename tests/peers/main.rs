@@ -21,6 +21,7 @@ mod features;
 mod group;
 mod message;
 mod mqtt;
+mod nginx;
 mod poison;
 mod presence;
 mod security;

@@ -5,7 +5,7 @@ use crate::telemetry::machine::CoreUsage;
 
 fn row(model: &str, version: Option<u64>, state: State) -> IndexRow {
     let version = version.map(|version| ModelVersion::try_from(version).unwrap());
-    IndexRow { model: model.parse().unwrap(), version, state }
+    IndexRow { model: model.parse().unwrap(), version, state, note: None }
 }
 
 fn facts() -> Facts {

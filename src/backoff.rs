@@ -1,34 +1,33 @@
-//! The pauses between attempts to connect.
+//! The pauses between attempts.
 
 use std::time::Duration;
 
-/// The first pause is at most this.
-const FIRST: Duration = Duration::from_millis(500);
-
-/// Doubles from half a second to a limit, each pause drawn from its upper half: boxes that lost one broker together do
+/// Doubles from a first pause to a longest, each pause drawn from its upper half: boxes that lost one server together do
 /// not come back together.
 #[derive(Debug)]
 pub struct Backoff {
+    first: Duration,
     longest: Duration,
     next: Duration,
 }
 
 impl Backoff {
-    /// Pauses of at most `longest`.
-    pub fn new(longest: Duration) -> Self {
-        Self { longest, next: FIRST.min(longest) }
+    /// Pauses of at most `first`, then twice that, and never more than `longest`.
+    pub fn new(first: Duration, longest: Duration) -> Self {
+        let first = first.min(longest);
+        Self { first, longest, next: first }
     }
 
     /// The next pause. `random` is anything from 0 to 1.
     pub fn pause(&mut self, random: f64) -> Duration {
         let pause = self.next;
-        self.next = (pause * 2).min(self.longest);
+        self.next = pause.saturating_mul(2).min(self.longest);
         pause.mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0)
     }
 
-    /// The connection stood: begin anew.
+    /// It went well: begin anew.
     pub fn reset(&mut self) {
-        self.next = FIRST.min(self.longest);
+        self.next = self.first;
     }
 
     /// The next pause is among the longest: coming back soon would do harm.
@@ -50,7 +49,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_the_longest_and_begin_anew() {
-        let mut backoff = Backoff::new(Duration::from_secs(3));
+        let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(3));
         let pauses: Vec<_> = (0..5).map(|_| backoff.pause(1.0).as_millis()).collect();
         assert_eq!(pauses, [500, 1000, 2000, 3000, 3000]);
         assert_eq!(backoff.pause(0.0).as_millis(), 1500);
@@ -58,5 +57,11 @@ mod tests {
         assert_eq!(backoff.pause(1.0).as_millis(), 500);
         backoff.give_way();
         assert_eq!(backoff.pause(1.0).as_millis(), 3000);
+    }
+
+    #[test]
+    fn a_first_pause_beyond_the_longest_is_the_longest() {
+        let mut backoff = Backoff::new(Duration::from_secs(60), Duration::from_secs(3));
+        assert_eq!([backoff.pause(1.0), backoff.pause(1.0)], [Duration::from_secs(3); 2]);
     }
 }

@@ -1,0 +1,102 @@
+//! HTTP CONNECT: a proxy is asked for a way through (RFC 9110, section 9.3.6).
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::EgressError;
+use super::address::HostPort;
+
+/// The longest head of an answer, in bytes.
+const LONGEST_HEAD: usize = 8 << 10;
+
+/// Asks `proxy` for a way to `to` over an open connection, and says how many bytes that took.
+pub(super) async fn ask<S>(stream: &mut S, proxy: &HostPort, to: &HostPort) -> Result<usize, EgressError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let failed = |reason: String| EgressError::Proxy { proxy: proxy.to_string(), destination: to.to_string(), reason };
+    let request = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n");
+    let broken = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => failed("it closes the connection instead of an answer".to_owned()),
+        _ => failed(format!("the exchange with it broke off ({error})")),
+    };
+    stream.write_all(request.as_bytes()).await.map_err(broken)?;
+    stream.flush().await.map_err(broken)?;
+    // Byte by byte: what comes behind the head belongs to the destination.
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        if head.len() == LONGEST_HEAD {
+            return Err(failed("its answer has no end: is it an HTTP proxy?".to_owned()));
+        }
+        head.push(stream.read_u8().await.map_err(broken)?);
+    }
+    match status(&head) {
+        Some(200..=299) => Ok(request.len()),
+        Some(status) => Err(failed(reason(status))),
+        None => Err(failed("its answer is no HTTP: is it an HTTP proxy?".to_owned())),
+    }
+}
+
+fn status(head: &[u8]) -> Option<u16> {
+    let line = std::str::from_utf8(head.split(|byte| *byte == b'\r').next()?).ok()?;
+    let mut words = line.split(' ');
+    words.next().filter(|version| version.starts_with("HTTP/1."))?;
+    words.next().filter(|status| status.len() == 3)?.parse().ok()
+}
+
+fn reason(status: u16) -> String {
+    match status {
+        407 => {
+            "it wants a user name and a password (407), which Ledge has none of: let it know this box by its address"
+                .to_owned()
+        }
+        403 | 405 => format!("its rules forbid it ({status}): allow CONNECT to this host and port"),
+        502..=504 => format!("it cannot reach it itself ({status})"),
+        _ => format!("it answers with status {status}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    async fn asked(answer: &[u8]) -> Result<usize, String> {
+        let (mut near, mut far) = tokio::io::duplex(64 << 10);
+        far.write_all(answer).await.unwrap();
+        far.shutdown().await.unwrap();
+        let (proxy, to) = ("proxy:3128".parse().unwrap(), "[2001:db8::1]:443".parse().unwrap());
+        let sent = ask(&mut near, &proxy, &to).await;
+        drop(near);
+        let mut request = String::new();
+        far.read_to_string(&mut request).await.unwrap();
+        assert_eq!(request, "CONNECT [2001:db8::1]:443 HTTP/1.1\r\nHost: [2001:db8::1]:443\r\n\r\n");
+        sent.map_err(|error| error.to_string())
+    }
+
+    #[tokio::test]
+    async fn a_way_through_is_asked_for_and_a_refusal_is_told() {
+        assert_eq!(asked(b"HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n").await, Ok(66));
+        assert_eq!(asked(b"HTTP/1.0 200\r\n\r\n").await, Ok(66));
+        for (answer, told) in [
+            (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n".as_slice(), "a user name and a password"),
+            (b"HTTP/1.1 403 Forbidden\r\n\r\n", "its rules forbid it (403)"),
+            (b"HTTP/1.1 503 \r\n\r\n", "cannot reach it itself (503)"),
+            (b"HTTP/1.1 301 \r\n\r\n", "status 301"),
+            (b"SSH-2.0-OpenSSH\r\n\r\n", "no HTTP"),
+            (b"HTTP/1.1 200", "closes the connection"),
+            (&[b'x'; LONGEST_HEAD], "no end"),
+        ] {
+            let error = asked(answer).await.unwrap_err();
+            assert!(error.starts_with("the proxy proxy:3128 does not connect to [2001:db8::1]:443: "), "{error}");
+            assert!(error.contains(told), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_is_too_strange(head: Vec<u8>) {
+            let _ = status(&head);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What a new version must hold while it sees requests. Pure: figures and limits in, a reason out.
+//!
+//! A limit is judged only when there is enough to judge by; until then it passes, and the stage's `min_requests` and
+//! `quiet` say what too few requests mean. So three requests decide nothing:
+//!
+//! * **Rates** (errors, agreement) need [`RATE_FLOOR`] requests, and then the limit must lie outside the rate's Wilson
+//!   score interval (one-sided, 95 %): with `n` requests of which the share `p` counts, its bounds are
+//!   `(p + z²/2n ± z·√(p(1-p)/n + z²/4n²)) / (1 + z²/n)` with `z` = 1.645. A rate that chance alone explains is no reason.
+//! * **The 95th percentile** needs [`PERCENTILE_FLOOR`] requests on either side: five beyond the percentile.
+//! * **Drift** is the population stability index `Σ (oᵢ - rᵢ) · ln(oᵢ / rᵢ)` over the classes, of the observed shares `o`
+//!   against those of the signed reference `r`. Both are smoothed by Laplace's rule, one more answer for each of the `K`
+//!   classes: `oᵢ = (nᵢ + 1) / (N + K)` and `rᵢ = (N·sᵢ + 1) / (N + K)`, so that a class nobody met makes no infinity and
+//!   equal shares make 0. By the custom of credit scoring, below 0.1 nothing changed, from 0.1 to 0.25 something did, and
+//!   above 0.25 the population is another one. `N` answers drawn from the reference itself have an index of about
+//!   `(K - 1) / N`: judged from where that is half of the limit, and from [`DRIFT_FLOOR`] answers on.
+
+use super::package::Reference;
+use super::plan::Gate;
+use super::state::{Cause, Reason};
+use crate::repository::observations::{Observed, Side};
+
+/// Fewer requests are no rate.
+pub const RATE_FLOOR: u64 = 20;
+
+/// Fewer requests have no 95th percentile.
+pub const PERCENTILE_FLOOR: u64 = 100;
+
+/// Fewer answers have no distribution.
+pub const DRIFT_FLOOR: u64 = 100;
+
+/// The 95th percentile of the normal distribution.
+const Z: f64 = 1.645;
+
+/// What `observed` comes to under the limits of `gate`. `reference` is how the classes should be distributed.
+pub fn judge(gate: &Gate, observed: &Observed, reference: Option<&Reference>) -> Result<(), Reason> {
+    errors(gate, &observed.candidate)?;
+    agreement(gate, observed)?;
+    latency(gate, &observed.candidate, &observed.incumbent)?;
+    drift(gate, &observed.classes, reference)
+}
+
+/// What the memory of both loaded versions comes to under `gate`, in bytes. Nothing is known of a version with 0.
+pub fn judge_memory(gate: &Gate, candidate: u64, incumbent: u64) -> Result<(), Reason> {
+    let Some(limit) = gate.memory_ratio_max.filter(|_| candidate > 0 && incumbent > 0) else { return Ok(()) };
+    let ratio = number(candidate) / number(incumbent);
+    if ratio <= limit {
+        return Ok(());
+    }
+    let (candidate, incumbent) = (number(candidate) / MIB, number(incumbent) / MIB);
+    let detail = format!("takes {candidate:.1} MiB, {ratio:.2} times the {incumbent:.1} MiB before; at most {limit}");
+    Err(Reason::new(Cause::Memory, detail))
+}
+
+const MIB: f64 = 1_048_576.0;
+
+fn errors(gate: &Gate, candidate: &Side) -> Result<(), Reason> {
+    let (failed, requests) = (candidate.errors, candidate.requests);
+    let Some(limit) = gate.error_rate_max.filter(|_| requests >= RATE_FLOOR) else { return Ok(()) };
+    if wilson(failed, requests).0 <= limit {
+        return Ok(());
+    }
+    let (rate, limit) = (percent(share(failed, requests)), percent(limit));
+    Err(Reason::new(Cause::Errors, format!("{failed} of {requests} requests failed ({rate}), at most {limit} may")))
+}
+
+fn agreement(gate: &Gate, observed: &Observed) -> Result<(), Reason> {
+    let compared = observed.agreed.saturating_add(observed.disagreed);
+    let Some(limit) = gate.agreement_min.filter(|_| compared >= RATE_FLOOR) else { return Ok(()) };
+    if wilson(observed.agreed, compared).1 >= limit {
+        return Ok(());
+    }
+    let (agreed, rate, limit) = (observed.agreed, percent(share(observed.agreed, compared)), percent(limit));
+    let detail =
+        format!("{agreed} of {compared} answers agreed with the version before ({rate}), at least {limit} must");
+    Err(Reason::new(Cause::Agreement, detail))
+}
+
+fn latency(gate: &Gate, candidate: &Side, incumbent: &Side) -> Result<(), Reason> {
+    let enough = candidate.requests.min(incumbent.requests) >= PERCENTILE_FLOOR;
+    let Some(limit) = gate.p95_ratio_max.filter(|_| enough) else { return Ok(()) };
+    let (Some(new), Some(old)) = (candidate.p95_us, incumbent.p95_us) else { return Ok(()) };
+    // Below a microsecond there is no ratio.
+    let ratio = number(new) / number(old.max(1));
+    if ratio <= limit {
+        return Ok(());
+    }
+    let (new, old) = (number(new) / 1e3, number(old) / 1e3);
+    let detail =
+        format!("95 % of requests took up to {new:.2} ms, {ratio:.2} times the {old:.2} ms before; at most {limit}");
+    Err(Reason::new(Cause::Latency, detail))
+}
+
+fn drift(gate: &Gate, classes: &[u64], reference: Option<&Reference>) -> Result<(), Reason> {
+    let (Some(limit), Some(reference)) = (gate.psi_max, reference) else { return Ok(()) };
+    let answers: u64 = classes.iter().sum();
+    let kinds = classes.len().max(reference.classes.len());
+    let chance = number(kinds.saturating_sub(1) as u64) / number(answers.max(1));
+    if answers < DRIFT_FLOOR || chance > limit / 2.0 {
+        return Ok(());
+    }
+    let index = population_stability_index(classes, &reference.classes);
+    if index <= limit {
+        return Ok(());
+    }
+    let detail = format!(
+        "the classes of {answers} answers drifted by {index:.3} (population stability index) from the signed reference; \
+         at most {limit}"
+    );
+    Err(Reason::new(Cause::Drift, detail))
+}
+
+/// The smoothed population stability index of `counts` against the shares `reference`, as this module says. A class that
+/// one of them lacks counts 0 there. Shares that do not sum to 1 are scaled; without any, all are equal.
+pub fn population_stability_index(counts: &[u64], reference: &[f64]) -> f64 {
+    let kinds = counts.len().max(reference.len());
+    let answers = number(counts.iter().sum());
+    let positive = |share: f64| if share.is_finite() { share.max(0.0) } else { 0.0 };
+    let whole: f64 = reference.iter().copied().map(positive).sum();
+    #[expect(clippy::cast_precision_loss, reason = "a number of classes")]
+    let smoothed = |expected: f64| (expected + 1.0) / (answers + kinds as f64);
+    let terms = (0..kinds).map(|class| {
+        let counted = number(counts.get(class).copied().unwrap_or(0));
+        let share = reference.get(class).copied().map_or(0.0, positive);
+        #[expect(clippy::cast_precision_loss, reason = "a number of classes")]
+        let share = if whole > 0.0 { share / whole } else { 1.0 / kinds as f64 };
+        let (observed, expected) = (smoothed(counted), smoothed(answers * share));
+        (observed - expected) * (observed / expected).ln()
+    });
+    terms.sum()
+}
+
+/// The bounds of the Wilson score interval of `count` in `all`, each one-sided at 95 %.
+fn wilson(count: u64, all: u64) -> (f64, f64) {
+    let (p, n) = (share(count, all), number(all.max(1)));
+    let middle = p + Z * Z / (2.0 * n);
+    let half = Z * (p * (1.0 - p) / n + Z * Z / (4.0 * n * n)).sqrt();
+    let whole = 1.0 + Z * Z / n;
+    ((middle - half) / whole, (middle + half) / whole)
+}
+
+fn share(count: u64, all: u64) -> f64 {
+    number(count) / number(all.max(1))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "figures for a ratio: far below 2^53")]
+fn number(count: u64) -> f64 {
+    count as f64
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.2} %", share * 100.0)
+}

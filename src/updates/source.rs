@@ -1,0 +1,307 @@
+//! Where metadata and targets are fetched from: a web server, or a folder such as that of a USB stick.
+
+mod folder;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+
+use super::config::{RepositoryAddress, UpdatesConfig};
+use crate::egress::{Egress, HttpClient, HttpDownload, HttpError, HttpSettings, TlsSettings};
+use folder::OpenFile;
+
+/// Where a repository is read from. Clones share one connection.
+#[derive(Debug, Clone)]
+pub struct Source {
+    metadata: Place,
+    targets: Place,
+}
+
+/// One tree of files.
+#[derive(Debug, Clone)]
+enum Place {
+    /// What the paths begin with, percent-encoded.
+    Http {
+        client: HttpClient,
+        base: Arc<str>,
+    },
+    Folder(Arc<PathBuf>),
+    /// An address on the network without a client for it.
+    Unreachable(Arc<str>),
+}
+
+/// A target on its way.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Where in the file it begins: what was asked for, or 0 when the server has no parts of files.
+    pub start: u64,
+    /// How many bytes come, from `start` on, where that is known.
+    pub length: Option<u64>,
+    origin: Origin,
+}
+
+#[derive(Debug)]
+enum Origin {
+    Http(Box<HttpDownload>),
+    Folder(OpenFile),
+}
+
+/// Why a file of the repository does not come.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The exchange with the server failed.
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    /// The server does not give it.
+    #[error("the server answers status {status} for {file}{hint}")]
+    Status {
+        /// The file, below the repository.
+        file: String,
+        /// The HTTP status.
+        status: u16,
+        /// What to look at.
+        hint: &'static str,
+        /// After what time another try is worth it, where the server says it.
+        retry_after: Option<Duration>,
+    },
+    /// It is longer than it may be.
+    #[error("{file} is longer than the {max} bytes that it may have")]
+    TooLong {
+        /// The file, below the repository.
+        file: String,
+        /// How long it may be.
+        max: u64,
+    },
+    /// The folder does not give it.
+    #[error("{path} cannot be read: {error}", path = path.display())]
+    Folder {
+        /// The file.
+        path: PathBuf,
+        /// The system's words.
+        error: std::io::Error,
+    },
+    /// A name that would lead out of the repository.
+    #[error("{name:?} is no name of a file in a repository")]
+    Name {
+        /// As the metadata has it.
+        name: String,
+    },
+    /// There is no way to a server.
+    #[error("{address} is on the network, and there is no way to it")]
+    NoClient {
+        /// The repository.
+        address: String,
+    },
+}
+
+impl SourceError {
+    /// Whether another try would end the same: the server says that it is the request which is wrong.
+    pub fn is_final(&self) -> bool {
+        match self {
+            // What passes: a timeout, too early, too many requests.
+            Self::Status { status, .. } => (400..500).contains(status) && !matches!(status, 408 | 425 | 429),
+            Self::Folder { error, .. } => error.kind() == std::io::ErrorKind::NotFound,
+            Self::Name { .. } | Self::NoClient { .. } | Self::TooLong { .. } => true,
+            Self::Http(_) => false,
+        }
+    }
+
+    /// After what time another try is worth it, where the server says it.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+}
+
+/// The repository that files come from now: the configured one, or a stick that somebody plugged in. Clones share it.
+#[derive(Debug, Clone)]
+pub struct SourceInUse(Arc<ArcSwap<Source>>);
+
+impl SourceInUse {
+    /// This one.
+    pub fn new(source: Source) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(source)))
+    }
+
+    /// The one in use.
+    pub fn get(&self) -> Source {
+        Source::clone(&self.0.load())
+    }
+
+    /// From now on another one.
+    pub fn set(&self, source: Source) {
+        self.0.store(Arc::new(source));
+    }
+}
+
+impl Source {
+    /// The repository at `address`, asked through `http` where it is on the network.
+    pub fn new(address: &RepositoryAddress, http: Option<HttpClient>) -> Self {
+        let place = |below: &str| Place::new(address, http.as_ref(), below);
+        Self { metadata: place("metadata/"), targets: place("targets/") }
+    }
+
+    /// A repository whose two halves are at addresses of their own.
+    pub fn apart(
+        (metadata, metadata_http): (&RepositoryAddress, Option<HttpClient>),
+        (targets, targets_http): (&RepositoryAddress, Option<HttpClient>),
+    ) -> Self {
+        Self {
+            metadata: Place::new(metadata, metadata_http.as_ref(), ""),
+            targets: Place::new(targets, targets_http.as_ref(), ""),
+        }
+    }
+
+    /// The repository that a configuration names; `None` where it names none.
+    pub fn configured(config: &UpdatesConfig, egress: &Egress) -> Option<Self> {
+        let address = config.repository.as_ref()?;
+        let files = &config.tls;
+        let client = client(address, egress, config.proxy.clone(), || TlsSettings {
+            ca: files.ca_file.clone(),
+            certificate: files.certificate_file.clone(),
+            key: files.key_file.clone(),
+        });
+        Some(Self::new(address, client))
+    }
+
+    /// A metadata file by its name, such as `3.root.json`; `None` when there is none. The name is as it is in a URL: odd
+    /// characters in names of roles are percent-encoded already.
+    pub async fn metadata(&self, name: &str, max: u64) -> Result<Option<Vec<u8>>, SourceError> {
+        // S3 answers 403 for what is not there to those who may not list.
+        match self.metadata.open(name, name, 0).await {
+            Err(error) if error.is_absent() => Ok(None),
+            Err(error) => Err(error),
+            Ok(arrival) => arrival.whole(name, max).await.map(Some),
+        }
+    }
+
+    /// A target by its path below `targets/`, from its byte `from` on.
+    pub async fn target(&self, path: &str, from: u64) -> Result<Arrival, SourceError> {
+        let encoded = encoded(path);
+        match self.targets.open(path, &encoded, from).await {
+            // What is kept is longer than what is there: it is another file.
+            Err(SourceError::Status { status: 416, .. }) if from > 0 => self.targets.open(path, &encoded, 0).await,
+            other => other,
+        }
+    }
+}
+
+/// A client for an address on the network.
+pub fn client(
+    address: &RepositoryAddress,
+    egress: &Egress,
+    proxy: Option<crate::egress::HostPort>,
+    settings: impl FnOnce() -> TlsSettings,
+) -> Option<HttpClient> {
+    let RepositoryAddress::Http { tls, at, .. } = address else { return None };
+    let settings = HttpSettings { at: at.clone(), tls: tls.then(settings), proxy };
+    Some(HttpClient::new(egress.clone(), settings))
+}
+
+impl Place {
+    fn new(address: &RepositoryAddress, http: Option<&HttpClient>, below: &str) -> Self {
+        match (address, http) {
+            (RepositoryAddress::Folder(folder), _) => Self::Folder(Arc::new(folder.join(below))),
+            (RepositoryAddress::Http { base, .. }, Some(client)) => {
+                Self::Http { client: client.clone(), base: format!("{base}{below}").into() }
+            }
+            (address, None) => Self::Unreachable(address.to_string().into()),
+        }
+    }
+
+    async fn open(&self, name: &str, encoded: &str, from: u64) -> Result<Arrival, SourceError> {
+        if !is_inside(name) {
+            return Err(SourceError::Name { name: name.chars().take(200).collect() });
+        }
+        match self {
+            Self::Unreachable(address) => Err(SourceError::NoClient { address: address.to_string() }),
+            Self::Folder(folder) => {
+                let (file, start, length) = OpenFile::open(folder.join(name), from).await?;
+                Ok(Arrival { start, length: Some(length), origin: Origin::Folder(file) })
+            }
+            Self::Http { client, base } => {
+                let download = client.get(&format!("{base}{encoded}"), from).await?;
+                let HttpDownload { status, start, length, retry_after, .. } = download;
+                match status {
+                    200 | 206 => Ok(Arrival { start, length, origin: Origin::Http(Box::new(download)) }),
+                    _ => Err(SourceError::Status { file: name.to_owned(), status, hint: hint(status), retry_after }),
+                }
+            }
+        }
+    }
+}
+
+impl SourceError {
+    fn is_absent(&self) -> bool {
+        match self {
+            Self::Status { status, .. } => matches!(status, 403 | 404 | 410),
+            Self::Folder { error, .. } => error.kind() == std::io::ErrorKind::NotFound,
+            _ => false,
+        }
+    }
+}
+
+impl Arrival {
+    /// The next piece; `None` is the end. An end that comes too early is an error.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, SourceError> {
+        match &mut self.origin {
+            Origin::Http(download) => Ok(download.chunk().await?),
+            Origin::Folder(file) => file.chunk().await,
+        }
+    }
+
+    /// All of it, and not a byte more than `max`.
+    async fn whole(mut self, name: &str, max: u64) -> Result<Vec<u8>, SourceError> {
+        let too_long = || SourceError::TooLong { file: name.to_owned(), max };
+        if self.length.is_some_and(|length| length > max) {
+            return Err(too_long());
+        }
+        let mut whole = Vec::new();
+        while let Some(chunk) = self.chunk().await? {
+            if (whole.len() + chunk.len()) as u64 > max {
+                return Err(too_long());
+            }
+            whole.extend_from_slice(&chunk);
+        }
+        Ok(whole)
+    }
+}
+
+/// What to look at when a server answers so.
+fn hint(status: u16) -> &'static str {
+    match status {
+        400 => ": does it speak HTTPS on this port, or want a client certificate?",
+        401 => ": it wants a user name and a password, which Ledge has none of; use client certificates",
+        403 => ": it does not let this box read it, or (S3) it is not there",
+        404 | 410 => ": it is not there; is `[updates] repository` right, and was everything published?",
+        429 | 503 => ": it is overloaded",
+        500..=599 => ": look into its log",
+        _ => "",
+    }
+}
+
+/// Whether a name stays within its folder, on every server and in every folder.
+fn is_inside(name: &str) -> bool {
+    let part = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains(['\0', '\\']);
+    name.len() <= 1024 && name.split('/').all(part)
+}
+
+/// A path as it is in a URL: every byte outside the unreserved set (RFC 3986, section 2.3) and `/` is escaped.
+fn encoded(path: &str) -> String {
+    let mut encoded = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => encoded.push(byte.into()),
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests;

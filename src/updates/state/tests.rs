@@ -1,0 +1,513 @@
+//! Every rule of the states, and the complaints about other updaters that they answer.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::updates::plan::{Gate, Quiet, Step};
+
+fn step(share: f64) -> Step {
+    Step { share, min_s: 0, min_requests: 10, max_s: 3_600, quiet: Quiet::Pass }
+}
+
+fn plan(rollout: &str, version: u64) -> Plan {
+    Plan {
+        rollout: rollout.parse().unwrap(),
+        target: format!("models/wine/{version}/model.onnx").parse().unwrap(),
+        shadow: step(0.5),
+        canary: step(0.1),
+        soak: step(0.0),
+        gate: Gate::default(),
+        max_attempts: 3,
+        byte_budget: Some(1_000),
+        allow_downgrade: false,
+    }
+}
+
+fn wish(plan: Plan, allow: Allow) -> Event {
+    Event::Wanted(Wish { desired: Some((plan, allow)), ..Wish::default() })
+}
+
+fn want(rollout: &str, version: u64) -> Event {
+    wish(plan(rollout, version), Allow::Everything)
+}
+
+fn nothing() -> Event {
+    Event::Wanted(Wish::default())
+}
+
+fn revoke(versions: &[u64]) -> Event {
+    let revoked = versions.iter().map(|version| version.to_string().parse().unwrap()).collect();
+    Event::Wanted(Wish { desired: None, revoked })
+}
+
+fn described(version: u64) -> Event {
+    Event::Described { package: Arc::default(), digest: format!("digest of {version}") }
+}
+
+fn failed(cause: Cause) -> Event {
+    Event::Failed(Reason::new(cause, "because"))
+}
+
+fn interrupted() -> Event {
+    Event::Interrupted(Reason::new(Cause::Download, "the link is gone"))
+}
+
+/// After all these events, for a model.
+fn after(state: SubjectState, events: impl IntoIterator<Item = Event>) -> SubjectState {
+    events.into_iter().fold(state, |state, event| state.after(event, Kind::Model))
+}
+
+fn from_nothing(events: impl IntoIterator<Item = Event>) -> SubjectState {
+    after(SubjectState::default(), events)
+}
+
+/// The release of `version` by `rollout`, committed.
+fn commit(state: SubjectState, rollout: &str, version: u64) -> SubjectState {
+    let begun = after(state, [want(rollout, version), described(version)]);
+    after(begun, std::iter::repeat_n(Event::Passed, 6))
+}
+
+/// Version 1 committed, version 2 on trial in `stage`.
+fn at(stage: Stage) -> SubjectState {
+    let mut state = after(commit(SubjectState::default(), "r1", 1), [want("r2", 2), described(2)]);
+    while self::stage(&state) != Some(stage) {
+        state = after(state, [Event::Passed]);
+    }
+    state
+}
+
+fn stage(state: &SubjectState) -> Option<Stage> {
+    state.trial.as_ref().map(|trial| trial.stage)
+}
+
+fn live(state: &SubjectState) -> Option<u64> {
+    state.live().map(|release| release.version.get())
+}
+
+/// Where and why the last rollout was rolled back.
+fn rolled_back(state: &SubjectState) -> Option<(Stage, Cause)> {
+    let (stage, reason) = state.outcome.as_ref()?.rolled_back.as_ref()?;
+    Some((*stage, reason.cause))
+}
+
+const STAGES: [Stage; 6] =
+    [Stage::Downloading, Stage::Verified, Stage::Staged, Stage::Shadow, Stage::Canary, Stage::Active];
+
+#[test]
+fn a_release_passes_every_stage_and_is_committed_after_the_soak() {
+    let mut state = commit(SubjectState::default(), "r1", 1);
+    state = after(state, [want("r2", 2), described(2)]);
+    let duties = [Duty::Download, Duty::Try, Duty::LoadBeside, Duty::Mirror, Duty::Share, Duty::Soak];
+    for (expected, duty) in STAGES.into_iter().zip(duties) {
+        assert_eq!((stage(&state), state.duty()), (Some(expected), duty));
+        assert_eq!(live(&state), Some(if expected == Stage::Active { 2 } else { 1 }), "{expected}");
+        // No success is told before the soak is over.
+        assert_eq!(state.outcome.as_ref().map(|outcome| outcome.version.get()), Some(1));
+        state = after(state, [Event::Passed]);
+    }
+    assert_eq!((stage(&state), live(&state), state.duty()), (None, Some(2), Duty::Rest));
+    assert_eq!(state.previous.as_ref().map(|release| release.version.get()), Some(1));
+    let outcome = state.outcome.unwrap();
+    assert_eq!((outcome.rollout.as_str(), outcome.version.get(), outcome.rolled_back), ("r2", 2, None));
+}
+
+#[test]
+fn stages_without_a_share_are_left_out() {
+    let staged = |plan: Plan, kind| {
+        let begun = SubjectState::default().after(wish(plan, Allow::Everything), kind);
+        [Event::Passed, Event::Passed].into_iter().fold(begun, |state, event| state.after(event, kind))
+    };
+    let next = |plan: Plan, kind| stage(&staged(plan, kind).after(Event::Passed, kind)).unwrap();
+    let quiet = Plan { shadow: step(0.0), canary: step(0.0), ..plan("r1", 1) };
+    assert_eq!(next(quiet.clone(), Kind::Model), Stage::Active);
+    assert_eq!(next(Plan { canary: step(0.2), ..quiet }, Kind::Model), Stage::Canary);
+    // A configuration answers no requests: there is nothing to mirror.
+    assert_eq!(next(plan("r1", 1), Kind::Configuration), Stage::Active);
+    assert_eq!(next(plan("r1", 1), Kind::Runtime), Stage::Active);
+}
+
+#[test]
+fn what_fails_anywhere_is_rolled_back_with_its_reason_and_not_tried_again() {
+    for reached in STAGES {
+        let state = after(at(reached), [failed(Cause::Errors)]);
+        assert_eq!((live(&state), stage(&state)), (Some(1), None), "{reached}");
+        assert_eq!(rolled_back(&state), Some((reached, Cause::Errors)));
+        // The manifest still says so, every five minutes and after every start.
+        let state = after(state, [want("r2", 2), Event::Started, want("r2", 2)]);
+        assert_eq!(stage(&state), None, "{reached}");
+        assert_eq!(rolled_back(&state), Some((reached, Cause::Errors)), "the report stays");
+        // Another rollout may try the same again, and so may the same one with another version.
+        assert_eq!(stage(&after(state.clone(), [want("r3", 2)])), Some(Stage::Downloading));
+        assert_eq!(stage(&after(state, [want("r2", 3)])), Some(Stage::Downloading));
+    }
+}
+
+#[test]
+fn a_refused_digest_under_another_number_is_refused_before_anything_is_fetched() {
+    let state = after(at(Stage::Staged), [failed(Cause::Golden), want("r2", 3), described(2)]);
+    assert_eq!((stage(&state), live(&state)), (None, Some(1)));
+    assert_eq!(stage(&after(state, [want("r2", 3)])), None, "and it does not begin again");
+}
+
+#[test]
+fn only_so_many_refusals_are_remembered() {
+    let state = (0..200).fold(SubjectState::default(), |state, number| {
+        after(state, [want(&format!("r{number}"), 1), failed(Cause::Load)])
+    });
+    assert_eq!(state.refused.len(), REMEMBERED);
+    assert_eq!(stage(&after(state, [want("r199", 1)])), None, "the newest are");
+}
+
+#[test]
+fn a_newer_manifest_supersedes_a_stuck_trial_in_every_stage() {
+    for reached in STAGES {
+        let state = after(at(reached), [want("r3", 3)]);
+        let trial = state.trial.as_ref().unwrap();
+        assert_eq!((trial.release.version.get(), trial.stage, trial.fetched_bytes), (3, Stage::Downloading, 0));
+        assert_eq!(rolled_back(&state), Some((reached, Cause::Superseded)));
+        assert_eq!(live(&state), Some(1), "{reached}");
+        // It was not at fault.
+        assert_eq!(stage(&after(state, [nothing(), want("r2", 2)])), Some(Stage::Downloading));
+    }
+}
+
+#[test]
+fn a_rollout_that_is_gone_ends_its_trial_and_may_come_back() {
+    for reached in STAGES {
+        let state = after(at(reached), [nothing()]);
+        assert_eq!((live(&state), rolled_back(&state)), (Some(1), Some((reached, Cause::Withdrawn))));
+        assert_eq!(stage(&after(state, [want("r2", 2)])), Some(Stage::Downloading));
+    }
+}
+
+#[test]
+fn the_same_manifest_again_changes_nothing() {
+    for reached in STAGES {
+        assert_eq!(after(at(reached), [want("r2", 2)]), at(reached));
+    }
+    let committed = commit(SubjectState::default(), "r1", 1);
+    assert_eq!(after(committed.clone(), [want("r1", 1)]), committed);
+}
+
+#[test]
+fn a_changed_gate_reaches_a_trial_under_way() {
+    let changed = Plan { gate: Gate { psi_max: Some(0.1), ..Gate::default() }, ..plan("r2", 2) };
+    let state = after(at(Stage::Shadow), [wish(changed.clone(), Allow::Everything)]);
+    assert_eq!((stage(&state), state.trial.unwrap().plan), (Some(Stage::Shadow), changed));
+}
+
+#[test]
+fn a_box_that_does_not_come_up_falls_back_by_itself() {
+    for reached in [Stage::Verified, Stage::Staged, Stage::Shadow, Stage::Canary, Stage::Active] {
+        let mut state = at(reached);
+        for start in 1..=STARTS {
+            state = after(state, [Event::Started]);
+            assert!(state.trial.is_some(), "{reached}: start {start}");
+        }
+        state = after(state, [Event::Started]);
+        assert_eq!((live(&state), stage(&state)), (Some(1), None), "{reached}");
+        assert_eq!(rolled_back(&state).unwrap().1, Cause::Restarts);
+    }
+}
+
+#[test]
+fn a_start_while_files_are_fetched_counts_for_nothing() {
+    let state = after(at(Stage::Downloading), std::iter::repeat_n(Event::Started, 100));
+    assert_eq!(state, at(Stage::Downloading));
+}
+
+#[test]
+fn a_start_while_it_waits_for_its_window_counts_for_nothing() {
+    let waiting = after(at(Stage::Staged), [wish(plan("r2", 2), Allow::Prepare)]);
+    assert_eq!(after(waiting.clone(), std::iter::repeat_n(Event::Started, 100)), waiting);
+}
+
+#[test]
+fn a_start_takes_what_was_loaded_beside_back_to_staged_and_leaves_a_soak() {
+    for reached in [Stage::Shadow, Stage::Canary] {
+        let state = after(at(reached), [Event::Waited { seconds: 100 }, Event::Started]);
+        assert_eq!((stage(&state), state.trial.unwrap().in_stage_s), (Some(Stage::Staged), 0));
+    }
+    let state = after(at(Stage::Active), [Event::Waited { seconds: 100 }, Event::Started]);
+    assert_eq!((stage(&state), live(&state), state.trial.unwrap().in_stage_s), (Some(Stage::Active), Some(2), 100));
+}
+
+#[test]
+fn a_box_that_is_switched_off_every_night_passes_a_soak_of_weeks_and_one_that_falls_every_hour_does_not() {
+    let weeks = Plan { soak: Step { max_s: 30 * 86_400, ..step(0.0) }, ..plan("r2", 2) };
+    let soaking = after(at(Stage::Active), [wish(weeks, Allow::Everything)]);
+    let starts = |every_s: u64| {
+        (0..20).fold(soaking.clone(), |state, _| {
+            let ticks = std::iter::repeat_n(Event::Waited { seconds: 60 }, usize::try_from(every_s / 60).unwrap());
+            after(after(state, ticks), [Event::Started])
+        })
+    };
+    assert_eq!(stage(&starts(14 * 3_600)), Some(Stage::Active));
+    assert_eq!(rolled_back(&starts(3_600)), Some((Stage::Active, Cause::Restarts)));
+}
+
+#[test]
+fn every_stage_has_a_deadline_of_the_box_itself() {
+    for (reached, limit) in [
+        (Stage::Downloading, DOWNLOAD_DEADLINE_S),
+        (Stage::Verified, WORK_DEADLINE_S),
+        (Stage::Staged, WORK_DEADLINE_S),
+        (Stage::Shadow, 3_600 + WORK_DEADLINE_S),
+        (Stage::Canary, 3_600 + WORK_DEADLINE_S),
+        (Stage::Active, 3_600 + WORK_DEADLINE_S),
+    ] {
+        let state = after(at(reached), [Event::Waited { seconds: limit }]);
+        assert_eq!(stage(&state), Some(reached));
+        // Switched off and on again it is the same deadline.
+        let state = if reached == Stage::Downloading { after(state, [Event::Started]) } else { state };
+        let state = after(state, [Event::Waited { seconds: 1 }]);
+        assert_eq!((live(&state), rolled_back(&state)), (Some(1), Some((reached, Cause::Deadline))));
+    }
+}
+
+#[test]
+fn a_paused_rollout_stands_still_and_its_deadline_with_it_but_a_soak_goes_on() {
+    for reached in STAGES {
+        let state = after(at(reached), [wish(plan("r2", 2), Allow::Nothing)]);
+        let soaks = reached == Stage::Active;
+        assert_eq!(state.trial.as_ref().unwrap().held, !soaks, "{reached}");
+        assert_eq!(state.duty() == Duty::Rest, !soaks);
+        if !soaks {
+            let later = after(state.clone(), [Event::Passed, Event::Waited { seconds: 365 * 86_400 }]);
+            assert_eq!(later, state, "{reached}");
+            assert_eq!(after(state, [want("r2", 2)]), at(reached), "and goes on where it stood");
+        }
+    }
+    let state = commit(SubjectState::default(), "r1", 1);
+    assert_eq!(after(state.clone(), [wish(plan("r2", 2), Allow::Nothing)]), state, "and none begins");
+}
+
+#[test]
+fn outside_its_window_a_box_prepares_and_goes_no_further() {
+    let prepare = wish(plan("r2", 2), Allow::Prepare);
+    let mut state = after(commit(SubjectState::default(), "r1", 1), [prepare.clone(), described(2)]);
+    for expected in [Duty::Download, Duty::Try] {
+        assert_eq!(state.duty(), expected);
+        state = after(state, [Event::Passed]);
+    }
+    // Though nothing was heard since.
+    assert_eq!((stage(&state), state.duty()), (Some(Stage::Staged), Duty::Rest));
+    assert_eq!(after(state, [want("r2", 2)]).duty(), Duty::LoadBeside);
+    for reached in [Stage::Staged, Stage::Shadow, Stage::Canary] {
+        assert_eq!(after(at(reached), [prepare.clone()]).duty(), Duty::Rest, "{reached}");
+    }
+    assert_eq!(after(at(Stage::Active), [prepare]).duty(), Duty::Soak);
+}
+
+#[test]
+fn attempts_are_counted_and_their_number_is_bounded() {
+    let state = after(at(Stage::Downloading), [interrupted(), interrupted()]);
+    assert_eq!((stage(&state), state.trial.as_ref().unwrap().failures), (Some(Stage::Downloading), 2));
+    let state = after(state, [interrupted()]);
+    assert_eq!(rolled_back(&state), Some((Stage::Downloading, Cause::Attempts)));
+    assert!(state.outcome.as_ref().unwrap().rolled_back.as_ref().unwrap().1.detail.contains("the link is gone"));
+    assert_eq!(stage(&after(state, [want("r2", 2)])), None);
+}
+
+#[test]
+fn a_plan_of_no_attempts_still_has_one() {
+    let none = Plan { max_attempts: 0, ..plan("r1", 1) };
+    let begun = from_nothing([wish(none, Allow::Everything)]);
+    assert_eq!(rolled_back(&after(begun, [interrupted()])), Some((Stage::Downloading, Cause::Attempts)));
+}
+
+#[test]
+fn the_byte_budget_holds_over_all_attempts() {
+    let state = after(at(Stage::Downloading), [Event::Fetched { bytes: 600 }, interrupted(), Event::Started]);
+    let state = after(state, [Event::Fetched { bytes: 400 }]);
+    assert_eq!((stage(&state), state.trial.as_ref().unwrap().fetched_bytes), (Some(Stage::Downloading), 1_000));
+    let state = after(state, [Event::Fetched { bytes: 1 }]);
+    assert_eq!(rolled_back(&state), Some((Stage::Downloading, Cause::Budget)));
+    let free = Plan { byte_budget: None, ..plan("r1", 1) };
+    let state = from_nothing([wish(free, Allow::Everything), Event::Fetched { bytes: u64::MAX }]);
+    assert_eq!(stage(&after(state, [Event::Fetched { bytes: 1 }])), Some(Stage::Downloading));
+}
+
+#[test]
+fn a_pinned_box_begins_nothing_and_may_end_what_it_began() {
+    let state = after(commit(SubjectState::default(), "r1", 1), [Event::Pin, want("r2", 2)]);
+    assert_eq!((state.pinned, stage(&state), live(&state)), (true, None, Some(1)));
+    assert_eq!(stage(&after(state, [Event::Unpin, want("r2", 2)])), Some(Stage::Downloading));
+    for reached in STAGES {
+        let state = after(at(reached), [Event::Pin, want("r3", 3), nothing()]);
+        assert_eq!((stage(&state), live(&state)), (Some(reached), live(&at(reached))), "{reached}");
+    }
+    assert_eq!(live(&after(at(Stage::Active), [Event::Pin, Event::Passed])), Some(2));
+}
+
+#[test]
+fn a_revoked_version_runs_no_more() {
+    let two = commit(commit(SubjectState::default(), "r1", 1), "r2", 2);
+    let state = after(two.clone(), [revoke(&[2])]);
+    assert_eq!((live(&state), rolled_back(&state)), (Some(1), Some((Stage::Active, Cause::Revoked))));
+    // Nor when it is wanted in the same breath, or pinned.
+    let both =
+        Wish { desired: Some((plan("r9", 2), Allow::Everything)), revoked: two.kept().map(|r| r.version).collect() };
+    let state = after(two.clone(), [Event::Wanted(both)]);
+    assert_eq!((live(&state), stage(&state)), (None, None));
+    assert_eq!(live(&after(two.clone(), [Event::Pin, revoke(&[2])])), Some(1));
+    // The one before it is no way out when it is revoked as well: what is left is the owner's.
+    let state = after(two, [revoke(&[1, 2])]);
+    assert_eq!((live(&state), &state.previous), (None, &None));
+    for reached in STAGES {
+        let state = after(at(reached), [revoke(&[2])]);
+        assert_eq!((live(&state), rolled_back(&state)), (Some(1), Some((reached, Cause::Revoked))));
+    }
+}
+
+#[test]
+fn a_trial_goes_on_when_the_version_before_it_is_revoked() {
+    let wish = Wish { desired: Some((plan("r2", 2), Allow::Everything)), revoked: ["1".parse().unwrap()].into() };
+    let state = after(at(Stage::Active), [Event::Wanted(wish)]);
+    assert_eq!((live(&state), stage(&state), &state.committed), (Some(2), Some(Stage::Active), &None));
+    assert_eq!(live(&after(state, [Event::Passed])), Some(2));
+}
+
+#[test]
+fn the_operator_gets_the_version_before_without_anybody_else() {
+    for reached in STAGES {
+        for order in [Event::RollBack, Event::Cancel] {
+            let state = after(at(reached), [order]);
+            assert_eq!((live(&state), rolled_back(&state)), (Some(1), Some((reached, Cause::Operator))));
+            assert_eq!(stage(&after(state, [want("r2", 2)])), None);
+        }
+    }
+    let two = commit(commit(SubjectState::default(), "r1", 1), "r2", 2);
+    let state = after(two, [Event::RollBack]);
+    assert_eq!((live(&state), &state.previous), (Some(1), &None));
+    assert_eq!(stage(&after(state.clone(), [want("r2", 2)])), None, "the rollout that brought it is over");
+    // There is no version before that.
+    assert_eq!(after(state.clone(), [Event::RollBack]), state);
+    assert_eq!(after(state.clone(), [Event::Cancel]), state);
+}
+
+#[test]
+fn a_rollback_names_the_rollout_that_brought_the_version_and_no_later_one() {
+    let two = commit(commit(SubjectState::default(), "r1", 1), "r2", 2);
+    let state = after(two, [want("r3", 3), failed(Cause::Load), Event::RollBack]);
+    let outcome = state.outcome.as_ref().unwrap();
+    assert_eq!((outcome.rollout.as_str(), outcome.version.get()), ("r2", 2));
+    assert_eq!(stage(&after(state, [want("r2", 2)])), None);
+}
+
+#[test]
+fn a_lower_version_is_taken_only_when_the_rollout_says_so() {
+    let two = commit(SubjectState::default(), "r2", 2);
+    assert_eq!(after(two.clone(), [want("r3", 1)]), two);
+    let down = Plan { allow_downgrade: true, ..plan("r3", 1) };
+    assert_eq!(stage(&after(two, [wish(down, Allow::Everything)])), Some(Stage::Downloading));
+}
+
+#[test]
+fn another_rollout_of_what_runs_is_a_success_without_work() {
+    let state = after(commit(SubjectState::default(), "r1", 1), [want("r5", 1)]);
+    let outcome = state.outcome.as_ref().unwrap();
+    assert_eq!((stage(&state), outcome.rollout.as_str(), &outcome.rolled_back), (None, "r5", &None));
+    // From now on it is that rollout's.
+    assert_eq!(state.committed_by.as_ref().map(DeviceName::as_str), Some("r5"));
+}
+
+#[test]
+fn what_is_verified_is_described_no_more() {
+    let state = after(at(Stage::Verified), [Event::Described { package: Arc::default(), digest: "another".to_owned() }]);
+    assert_eq!(state, at(Stage::Verified));
+}
+
+#[test]
+fn everything_that_may_run_again_stays_on_disk() {
+    let versions = |state: &SubjectState| state.kept().map(|release| release.version.get()).collect::<Vec<_>>();
+    let two = commit(commit(SubjectState::default(), "r1", 1), "r2", 2);
+    assert_eq!(versions(&after(two.clone(), [want("r3", 3)])), [2, 1, 3]);
+    assert_eq!(versions(&commit(two, "r3", 3)), [3, 2]);
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let allow = prop_oneof![1 => Just(Allow::Nothing), 1 => Just(Allow::Prepare), 3 => Just(Allow::Everything)];
+    let desired =
+        (0_u64..4, 1_u64..5, allow, any::<bool>(), any::<bool>()).prop_map(|(rollout, version, allow, down, quick)| {
+            let mut plan = Plan { allow_downgrade: down, ..plan(&format!("r{rollout}"), version) };
+            if quick {
+                (plan.shadow.share, plan.canary.share) = (0.0, 0.0);
+            }
+            (plan, allow)
+        });
+    let revoked = proptest::collection::btree_set(1_u64..5, 0..3)
+        .prop_map(|versions| versions.iter().map(|version| version.to_string().parse().unwrap()).collect());
+    let none = Just(std::collections::BTreeSet::new());
+    let wanted = (proptest::option::weighted(0.8, desired), prop_oneof![6 => none, 1 => revoked])
+        .prop_map(|(desired, revoked)| Event::Wanted(Wish { desired, revoked }));
+    prop_oneof![
+        6 => wanted,
+        4 => (1_u64..5).prop_map(described),
+        12 => Just(Event::Passed),
+        1 => (0_u64..700).prop_map(|bytes| Event::Fetched { bytes }),
+        1 => Just(failed(Cause::Errors)),
+        1 => Just(interrupted()),
+        1 => (0_u64..8_000).prop_map(|seconds| Event::Waited { seconds }),
+        2 => Just(Event::Started),
+        1 => Just(Event::Pin),
+        1 => Just(Event::Unpin),
+        1 => Just(Event::RollBack),
+        1 => Just(Event::Cancel),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_something_runs_nothing_refused_begins_and_no_trial_jumps(
+        events in proptest::collection::vec(any_event(), 1..80),
+    ) {
+        let mut state = SubjectState::default();
+        for event in events {
+            let before = state.clone();
+            state = state.after(event.clone(), Kind::Model);
+
+            let revokes = matches!(&event, Event::Wanted(wish) if !wish.revoked.is_empty());
+            // A trial on top of nothing falls back to nothing: what was committed may be gone by revocation only.
+            if before.committed.is_some() && !revokes {
+                prop_assert!(state.committed.is_some(), "{event:?}");
+            }
+            if state.committed.is_some() {
+                prop_assert!(state.live().is_some());
+            }
+            if let Event::Wanted(wish) = &event {
+                prop_assert!(state.kept().all(|release| !wish.revoked.contains(&release.version)));
+            }
+
+            if let Some(trial) = &state.trial {
+                let refused = |refused: &Refused| {
+                    refused.rollout == trial.plan.rollout
+                        && (refused.version == trial.release.version
+                            || (!trial.release.digest.is_empty() && refused.digest == trial.release.digest))
+                };
+                prop_assert!(!state.refused.iter().any(refused), "{event:?}");
+                prop_assert!(trial.failures < trial.plan.max_attempts);
+                let mut again = trial.clone();
+                again.hold();
+                prop_assert_eq!(&again, trial, "held follows from the rest");
+            }
+            match (&before.trial, &state.trial) {
+                (Some(old), Some(new)) if old.is_of(&new.plan) => {
+                    let back = event == Event::Started && new.stage == Stage::Staged;
+                    prop_assert!(new.stage >= old.stage || back, "{event:?}: {} -> {}", old.stage, new.stage);
+                    prop_assert!(!old.held || new.stage <= old.stage, "{event:?} moved what is held");
+                    prop_assert!(new.fetched_bytes >= old.fetched_bytes);
+                }
+                (_, Some(new)) => prop_assert_eq!(new.stage, Stage::Downloading),
+                (Some(_), None) if state.committed == before.committed => {
+                    let told = state.outcome != before.outcome || state.refused != before.refused;
+                    prop_assert!(told, "{event:?} ended a trial silently");
+                }
+                _ => {}
+            }
+
+            let text = serde_json::to_string(&state).unwrap();
+            prop_assert_eq!(serde_json::from_str::<SubjectState>(&text).unwrap(), state.clone());
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The update store: files by their hashes, and releases made of them.
+//!
+//! ```text
+//! .lock                             one process at a time
+//! blobs/SHA256                      a file that is what its name says; never written to again
+//! blobs/SHA256.part                 its first bytes, see `part.rs`
+//! blobs/SHA256.synced               how many of them are safe from a power cut
+//! releases/KIND/NAME/RELEASE/       hard links to blobs, and `.sha256sums`, their list
+//! releases/KIND/NAME/.RELEASE.new   a release that is being put together
+//! releases/KIND/NAME/.RELEASE.old   one that is being removed
+//! ```
+//!
+//! A name without a dot appears by a rename, after everything behind it was fsynced. So whatever is found under such a name
+//! after a power cut is whole; what is found under any other counts for nothing and may go.
+//! Hashes, names and versions come from signed metadata. This file trusts none of them to be a safe name.
+
+mod garbage;
+pub(super) mod part;
+mod release;
+#[cfg(test)]
+mod tests;
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use aws_lc_rs::digest::{Context, Digest, SHA256};
+
+use super::state::{Cause, Installed};
+use super::subject::Subject;
+use crate::durable;
+
+/// As much of a file as is read at once.
+const BLOCK: usize = 256 << 10;
+
+/// The update store of this box. Clones are handles of the same one.
+///
+/// Its methods read and write files: on an async thread they belong into `spawn_blocking`, but for [`Self::has`] and
+/// [`Self::release_folder`].
+#[derive(Debug, Clone)]
+pub struct BlobStore {
+    folder: Arc<Path>,
+    /// Held as long as there is a handle.
+    _lock: Arc<File>,
+}
+
+/// Why the store cannot do what it should.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Another process has it.
+    #[error("another daemon has the update store {folder} open: stop that one, or give each its own updates.path")]
+    Locked {
+        /// The store.
+        folder: PathBuf,
+    },
+    /// A hash is none.
+    #[error("{text:?} is no SHA-256 in 64 hexadecimal digits")]
+    Digest {
+        /// What came.
+        text: String,
+    },
+    /// A file of a release was not fetched.
+    #[error("the file {sha256} is not in the update store")]
+    Missing {
+        /// Which.
+        sha256: String,
+    },
+    /// The disk is full.
+    #[error("no room on the disk for {path}")]
+    Full {
+        /// What there was no room for.
+        path: PathBuf,
+        /// As the system says it.
+        source: io::Error,
+    },
+    /// Something else failed.
+    #[error("cannot {doing} {path}")]
+    File {
+        /// What.
+        doing: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl StoreError {
+    /// What stopped a release, if this did.
+    pub fn cause(&self) -> Cause {
+        match self {
+            Self::Digest { .. } | Self::Missing { .. } => Cause::Download,
+            Self::Locked { .. } | Self::Full { .. } | Self::File { .. } => Cause::Disk,
+        }
+    }
+
+    fn at<'a>(doing: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Self + 'a {
+        move |source| {
+            let path = path.to_owned();
+            match source.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { path, source },
+                _ => Self::File { doing, path, source },
+            }
+        }
+    }
+}
+
+impl BlobStore {
+    /// The store in `folder`, which is made. Nobody else has it as long as there is a handle of it; the lock of a process
+    /// that died is gone with it.
+    pub fn open(folder: &Path) -> Result<Self, StoreError> {
+        for folder in [folder.join("blobs"), folder.join("releases")] {
+            durable::create_folder(&folder).map_err(StoreError::at("create", &folder))?;
+        }
+        let path = folder.join(".lock");
+        let opened = File::options().create(true).truncate(false).write(true).open(&path);
+        let lock = opened.map_err(StoreError::at("open", &path))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { folder: folder.into(), _lock: Arc::new(lock) }),
+            Err(fs::TryLockError::WouldBlock) => Err(StoreError::Locked { folder: folder.to_owned() }),
+            Err(fs::TryLockError::Error(error)) => Err(StoreError::at("lock", &path)(error)),
+        }
+    }
+
+    /// Whether the file is here, whole. It is not read for this: it was checked when it came, and
+    /// [`Self::verify_release`] finds what a disk lost since.
+    pub fn has(&self, sha256: &str) -> bool {
+        self.blob(sha256).is_ok_and(|path| path.is_file())
+    }
+
+    /// Where a release lies, or would.
+    pub fn release_folder(&self, subject: &Subject, release: &Installed) -> PathBuf {
+        let digits: String = release.digest.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+        self.releases(subject).join(format!("{}-{digits}", release.version))
+    }
+
+    /// The bytes that are free for whoever this process runs as.
+    pub(super) fn free_bytes(&self) -> Result<u64, StoreError> {
+        let found = rustix::fs::statvfs(&*self.folder).map_err(io::Error::from);
+        let found = found.map_err(StoreError::at("ask for the room at", &self.folder))?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+
+    fn releases(&self, subject: &Subject) -> PathBuf {
+        self.folder.join("releases").join(subject.kind.folder()).join(subject.name.as_str())
+    }
+
+    fn blobs(&self) -> PathBuf {
+        self.folder.join("blobs")
+    }
+
+    fn blob(&self, sha256: &str) -> Result<PathBuf, StoreError> {
+        let valid = sha256.len() == 64 && sha256.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let digest = || StoreError::Digest { text: sha256.chars().take(100).collect() };
+        valid.then(|| self.blobs().join(sha256)).ok_or_else(digest)
+    }
+}
+
+/// A digest as blobs are named.
+fn hex(digest: &Digest) -> String {
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Reads the next `length` bytes, or all, into a hash; how many there were.
+fn hash_some(file: &mut File, context: &mut Context, length: u64) -> io::Result<u64> {
+    let mut block = vec![0; BLOCK];
+    let (mut file, mut read) = (file.take(length), 0);
+    loop {
+        let count = match file.read(&mut block) {
+            Ok(0) => return Ok(read),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        context.update(block.get(..count).unwrap_or_default());
+        read += count as u64;
+    }
+}
+
+/// The SHA-256 of a file.
+fn hash(path: &Path) -> io::Result<String> {
+    let mut context = Context::new(&SHA256);
+    hash_some(&mut File::open(path)?, &mut context, u64::MAX)?;
+    Ok(hex(&context.finish()))
+}

@@ -1,0 +1,84 @@
+//! What nobody needs any more goes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::release::{entries, hide, remove_folder};
+use super::{BlobStore, StoreError};
+use crate::updates::state::Installed;
+use crate::updates::subject::{Kind, Subject};
+
+impl BlobStore {
+    /// Removes releases that are not kept, blobs of no release that are not `wanted`, parts that are not wanted, and what
+    /// was left half-way by a power cut. Returns the bytes freed.
+    ///
+    /// What is kept is not touched, whatever happens meanwhile: a release has links of its own to its files, so it is whole
+    /// without the blobs. What was not removed before a power cut is removed the next time.
+    pub fn collect(
+        &self,
+        keep: &BTreeMap<Subject, Vec<Installed>>,
+        wanted: &BTreeSet<String>,
+    ) -> Result<u64, StoreError> {
+        let kept = |(subject, releases): (&Subject, &Vec<Installed>)| -> Vec<PathBuf> {
+            releases.iter().map(|release| self.release_folder(subject, release)).collect()
+        };
+        let kept: BTreeSet<PathBuf> = keep.iter().flat_map(kept).collect();
+        let mut freed = 0;
+        for release in self.all_releases()? {
+            if kept.contains(&release) {
+                continue;
+            }
+            freed += freed_by(&release)?;
+            if is_hidden(&release) { remove_folder(&release)? } else { hide(&release)? }
+        }
+        let mut linked = BTreeSet::new();
+        for release in kept.iter().filter(|release| release.is_dir()) {
+            for entry in entries(release)? {
+                linked.insert(entry.metadata().map_err(StoreError::at("look at", release))?.ino());
+            }
+        }
+        for entry in entries(&self.blobs())? {
+            let (name, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path());
+            let facts = entry.metadata().map_err(StoreError::at("look at", &path))?;
+            let sha256 = name.split('.').next().unwrap_or_default();
+            // The list of synced bytes goes with its part.
+            if wanted.contains(sha256) || linked.contains(&facts.ino()) {
+                continue;
+            }
+            fs::remove_file(&path).map_err(StoreError::at("remove", &path))?;
+            freed += if facts.nlink() == 1 { facts.len() } else { 0 };
+        }
+        Ok(freed)
+    }
+
+    /// The folders of all releases, hidden ones too.
+    fn all_releases(&self) -> Result<Vec<PathBuf>, StoreError> {
+        let mut found = Vec::new();
+        for kind in Kind::ALL {
+            let folder = self.folder.join("releases").join(kind.folder());
+            if !folder.is_dir() {
+                continue;
+            }
+            for subject in entries(&folder)?.into_iter().map(|entry| entry.path()).filter(|path| path.is_dir()) {
+                found.extend(entries(&subject)?.into_iter().map(|entry| entry.path()).filter(|path| path.is_dir()));
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// What goes with a release and is nowhere else. Its blobs are counted when they go.
+fn freed_by(release: &Path) -> Result<u64, StoreError> {
+    let mut freed = 0;
+    for entry in entries(release)? {
+        let facts = entry.metadata().map_err(StoreError::at("look at", release))?;
+        freed += if facts.nlink() == 1 { facts.len() } else { 0 };
+    }
+    Ok(freed)
+}
+
+fn is_hidden(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+}

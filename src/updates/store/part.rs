@@ -1,0 +1,167 @@
+//! The first bytes of a blob that is on its way, over days and power cuts.
+//!
+//! Nothing beyond a whole MiB is written before everything up to it was fdatasynced. So of a part of N bytes those up to
+//! the last whole MiB below N are on the disk for certain; a transfer that ends in order syncs the rest too, and says so in
+//! the file beside it. What is not certain is cut off before the part is continued: after a power cut it may be zeros. That
+//! costs a MiB at most, and a hash that is wrong at the end is then the fault of whoever sent the bytes.
+
+use std::fs::{self, File};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use aws_lc_rs::digest::{Context, SHA256};
+
+use super::{BlobStore, StoreError, hash_some, hex};
+use crate::durable;
+
+/// A power cut costs at most this.
+const SYNC_EVERY: u64 = 1 << 20;
+
+/// A blob on its way. It is written by one at a time.
+pub(in crate::updates) struct Part {
+    blob: PathBuf,
+    path: PathBuf,
+    file: File,
+    context: Context,
+    length: u64,
+    /// So many bytes are on the disk for certain.
+    synced: u64,
+}
+
+impl BlobStore {
+    /// The part of a blob of `length` bytes, with everything of it that is certain. It waits for whoever still writes it.
+    pub(in crate::updates) fn part(&self, sha256: &str, length: u64) -> Result<Part, StoreError> {
+        let blob = self.blob(sha256)?;
+        let path = blob.with_extension("part");
+        let file = lock(&path).map_err(StoreError::at("open", &path))?;
+        let mut part = Part { blob, path, file, context: Context::new(&SHA256), length: 0, synced: 0 };
+        let resumed = part.resume(sha256, length);
+        resumed.map_err(StoreError::at("read", &part.path))?;
+        Ok(part)
+    }
+}
+
+impl Part {
+    /// How many bytes are here.
+    pub(in crate::updates) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Takes the next bytes. After an error the part must be opened anew.
+    pub(in crate::updates) fn append(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
+        while !bytes.is_empty() {
+            let room = SYNC_EVERY - self.length % SYNC_EVERY;
+            let (now, later) = bytes.split_at(bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
+            self.file.write_all(now).map_err(StoreError::at("write", &self.path))?;
+            self.context.update(now);
+            self.length += now.len() as u64;
+            bytes = later;
+            if self.length.is_multiple_of(SYNC_EVERY) {
+                self.sync()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that nothing of it has to be fetched again.
+    pub(in crate::updates) fn settle(&mut self) -> Result<(), StoreError> {
+        if self.synced == self.length {
+            return Ok(());
+        }
+        self.sync()?;
+        let note = note(&self.path);
+        durable::replace(&note, self.length.to_string().as_bytes()).map_err(StoreError::at("write", &note))
+    }
+
+    /// Makes it a blob, if it is what its name says; else it is gone, and the answer `false`. The blob survives a power cut.
+    pub(in crate::updates) fn finish(self) -> Result<bool, StoreError> {
+        let found = hex(&self.context.clone().finish());
+        if self.blob.file_name().is_none_or(|name| name != found.as_str()) {
+            self.remove()?;
+            return Ok(false);
+        }
+        // Releases have hard links to it: who writes to one would write to all.
+        let mut permissions = self.file.metadata().map_err(StoreError::at("look at", &self.path))?.permissions();
+        permissions.set_readonly(true);
+        self.file.set_permissions(permissions).map_err(StoreError::at("protect", &self.path))?;
+        self.file.sync_all().map_err(StoreError::at("sync", &self.path))?;
+        durable::rename(&self.path, &self.blob).map_err(StoreError::at("rename", &self.path))?;
+        let _ = fs::remove_file(note(&self.path));
+        Ok(true)
+    }
+
+    /// Throws it away.
+    pub(in crate::updates) fn remove(mut self) -> Result<(), StoreError> {
+        self.empty().map_err(StoreError::at("empty", &self.path))?;
+        fs::remove_file(&self.path).map_err(StoreError::at("remove", &self.path))
+    }
+
+    fn resume(&mut self, sha256: &str, length: u64) -> io::Result<()> {
+        let there = self.file.metadata()?.len();
+        if there == 0 || there > length {
+            return self.empty();
+        }
+        let noted = fs::read_to_string(note(&self.path)).ok().and_then(|text| text.parse().ok());
+        let whole = (there - 1) / SYNC_EVERY * SYNC_EVERY;
+        let certain = noted.filter(|noted| *noted <= there).map_or(whole, |noted: u64| noted.max(whole));
+        self.file.seek(SeekFrom::Start(0))?;
+        self.length = hash_some(&mut self.file, &mut self.context, certain)?;
+        self.synced = self.length;
+        if there == length {
+            // All of it was here, and only its name was not given: no byte is fetched for that.
+            let mut context = self.context.clone();
+            let rest = hash_some(&mut self.file, &mut context, u64::MAX)?;
+            if hex(&context.clone().finish()) == sha256 {
+                (self.context, self.length) = (context, self.length + rest);
+                return Ok(());
+            }
+        }
+        self.file.set_len(self.length)?;
+        self.file.seek(SeekFrom::Start(self.length))?;
+        Ok(())
+    }
+
+    /// Forgets every byte. What was noted of them goes first: it would be believed of the next ones.
+    fn empty(&mut self) -> io::Result<()> {
+        match fs::remove_file(note(&self.path)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            removed => removed.unwrap_or_default(),
+        }
+        durable::sync_folder(self.path.parent().unwrap_or(&self.path))?;
+        self.file.set_len(0)?;
+        self.file.seek(SeekFrom::Start(0))?;
+        (self.context, self.length, self.synced) = (Context::new(&SHA256), 0, 0);
+        Ok(())
+    }
+
+    /// After a failed fdatasync nobody knows what is on the disk, and the next one would succeed all the same: everything
+    /// since the last good one is cut off.
+    fn sync(&mut self) -> Result<(), StoreError> {
+        if let Err(error) = self.file.sync_data() {
+            let _ = self.file.set_len(self.synced);
+            return Err(StoreError::at("sync", &self.path)(error));
+        }
+        self.synced = self.length;
+        Ok(())
+    }
+}
+
+fn note(part: &Path) -> PathBuf {
+    part.with_extension("synced")
+}
+
+/// Opens a part and locks it. A transfer that was given up in the middle may still write its last bytes, and even give the
+/// file its name: then the next one opened what is no part any more.
+fn lock(path: &Path) -> io::Result<File> {
+    loop {
+        let file = File::options().create(true).truncate(false).read(true).write(true).open(path)?;
+        file.lock()?;
+        let locked = file.metadata()?.ino();
+        match fs::metadata(path) {
+            Ok(found) if found.ino() == locked => return Ok(file),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+}

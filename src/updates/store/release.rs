@@ -1,0 +1,127 @@
+//! Releases: folders of hard links to blobs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{BlobStore, StoreError, hash};
+use crate::durable;
+use crate::updates::state::Installed;
+use crate::updates::subject::{FileName, Subject};
+
+/// The list of a release: `sha256sum -c .sha256sums` checks it by hand. No file of a release begins with a dot.
+const LIST: &str = ".sha256sums";
+
+impl BlobStore {
+    /// Makes the folder of a release out of files that are here, and returns it.
+    ///
+    /// The folder is put together under a hidden name, fsynced and renamed: after a power cut it is there whole or not at
+    /// all. One that is there with the same list is left as it is.
+    pub fn assemble(
+        &self,
+        subject: &Subject,
+        release: &Installed,
+        files: &[(FileName, String)],
+    ) -> Result<PathBuf, StoreError> {
+        let folder = self.release_folder(subject, release);
+        let files: BTreeMap<&str, &str> = files.iter().map(|(name, sha256)| (name.as_str(), sha256.as_str())).collect();
+        let list: String = files.iter().map(|(name, sha256)| format!("{sha256}  {name}\n")).collect();
+        if fs::read(folder.join(LIST)).is_ok_and(|found| found == list.as_bytes()) {
+            return Ok(folder);
+        }
+        let fresh = hidden(&folder, "new");
+        remove_folder(&fresh)?;
+        durable::create_folder(&fresh).map_err(StoreError::at("create", &fresh))?;
+        for (name, sha256) in files {
+            let (blob, path) = (self.blob(sha256)?, fresh.join(name));
+            match fs::hard_link(blob, &path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Err(StoreError::Missing { sha256: sha256.to_owned() });
+                }
+                linked => linked.map_err(StoreError::at("link", &path))?,
+            }
+        }
+        // This fsyncs the folder too, and with it the links.
+        durable::replace(&fresh.join(LIST), list.as_bytes()).map_err(StoreError::at("write the list of", &fresh))?;
+        hide(&folder)?;
+        durable::rename(&fresh, &folder).map_err(StoreError::at("rename", &fresh))?;
+        Ok(folder)
+    }
+
+    /// Reads every file of a release again. `false`: it is not there, or the disk changed it.
+    pub fn verify_release(&self, subject: &Subject, release: &Installed) -> Result<bool, StoreError> {
+        let folder = self.release_folder(subject, release);
+        let Some(listed) = listed(&folder)? else { return Ok(false) };
+        let mut found = 0;
+        for entry in entries(&folder)? {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name == LIST {
+                continue;
+            }
+            let path = entry.path();
+            let Some(sha256) = listed.get(&name) else { return Ok(false) };
+            if hash(&path).map_err(StoreError::at("read", &path))? != *sha256 {
+                return Ok(false);
+            }
+            found += 1;
+        }
+        Ok(found == listed.len())
+    }
+
+    /// Removes a release that [`Self::verify_release`] does not find whole, and those of its blobs that are not what their
+    /// names say, so that they are fetched again.
+    pub fn discard(&self, subject: &Subject, release: &Installed) -> Result<(), StoreError> {
+        let folder = self.release_folder(subject, release);
+        for sha256 in listed(&folder)?.unwrap_or_default().into_values() {
+            let Ok(blob) = self.blob(&sha256) else { continue };
+            let found = hash(&blob);
+            if found.is_ok_and(|found| found != sha256) {
+                fs::remove_file(&blob).map_err(StoreError::at("remove", &blob))?;
+            }
+        }
+        hide(&folder)
+    }
+}
+
+/// What a release should hold; `None` when it has no list that can be read.
+fn listed(folder: &Path) -> Result<Option<BTreeMap<String, String>>, StoreError> {
+    let path = folder.join(LIST);
+    let text = match fs::read(&path) {
+        Ok(text) => String::from_utf8(text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(StoreError::at("read", &path)(error)),
+    };
+    let Ok(text) = text else { return Ok(None) };
+    let pair = |line: &str| line.split_once("  ").map(|(sha256, name)| (name.to_owned(), sha256.to_owned()));
+    Ok(text.lines().map(pair).collect())
+}
+
+/// Takes a release away. It is renamed first: a power cut in the middle leaves no release with files missing.
+pub(super) fn hide(folder: &Path) -> Result<(), StoreError> {
+    let old = hidden(folder, "old");
+    remove_folder(&old)?;
+    if !folder.exists() {
+        return Ok(());
+    }
+    durable::rename(folder, &old).map_err(StoreError::at("rename", folder))?;
+    remove_folder(&old)
+}
+
+/// Removes a folder of files that nothing counts on any more.
+pub(super) fn remove_folder(folder: &Path) -> Result<(), StoreError> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StoreError::at("remove", folder)(error)),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn entries(folder: &Path) -> Result<Vec<fs::DirEntry>, StoreError> {
+    let read = fs::read_dir(folder).and_then(Iterator::collect);
+    read.map_err(StoreError::at("list", folder))
+}
+
+fn hidden(folder: &Path, suffix: &str) -> PathBuf {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    folder.with_file_name(format!(".{name}.{suffix}"))
+}

@@ -1,0 +1,173 @@
+//! A release tried in a process of its own, before anything of it is loaded where requests are answered.
+//!
+//! The process is this same program (`ledge update trial`): it limits itself, reads one order from its standard input,
+//! loads and runs what it is told to, and says on its standard output how far it has come and what came of it. The daemon
+//! watches its memory and its time. Whatever becomes of it, a crash included, is one [`Reason`] here and harms nothing.
+//! It ends with its standard input, so it never outlives the daemon.
+
+pub mod child;
+pub mod model;
+mod requirements;
+mod watch;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::package::{DeclaredPort, Package};
+use super::plan::Gate;
+use super::state::{Cause, Reason};
+use crate::inference::Runtimes;
+
+pub use model::ModelTrial;
+pub use requirements::Facts;
+
+/// The time of a trial whose package says nothing, in seconds.
+const DEFAULT_SECONDS: u64 = 120;
+
+/// What every trial on this box starts from.
+#[derive(Debug, Clone)]
+pub struct TrialSettings {
+    /// The program to start; this same one by default.
+    pub program: PathBuf,
+    /// The folder with the runtimes' shared libraries.
+    pub runtimes: PathBuf,
+    /// How many cores it may use; 0 is every physical core that this process may use.
+    pub threads: usize,
+    /// Whether a model that several runtimes accept is tried in each, as the daemon does when it measures them.
+    pub measure: bool,
+}
+
+impl TrialSettings {
+    /// For the runtimes in this folder.
+    pub fn new(runtimes: PathBuf) -> Self {
+        // Through the kernel: the file may have been replaced since this program was started.
+        Self { program: "/proc/self/exe".into(), runtimes, threads: 1, measure: true }
+    }
+}
+
+/// How a release did that passed its trial.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TrialReport {
+    /// The runtime that would be taken.
+    pub runtime: String,
+    /// The time to load it, warmed up, in milliseconds.
+    pub load_ms: u64,
+    /// Golden inputs answered right.
+    pub golden_right: u64,
+    /// Golden inputs.
+    pub golden_total: u64,
+    /// How the first wrong answer was wrong.
+    pub golden_fault: Option<String>,
+    /// Runs that were measured, one at a time; 0 for a model that refuses zeros.
+    pub runs: u64,
+    /// The median time of a run, in microseconds.
+    pub p50_us: u64,
+    /// The 95th percentile.
+    pub p95_us: u64,
+    /// The most memory that the process held, the runtime's libraries included.
+    pub peak_bytes: u64,
+    /// What the model takes.
+    pub inputs: Vec<DeclaredPort>,
+    /// What it gives.
+    pub outputs: Vec<DeclaredPort>,
+}
+
+/// What the process is asked to try.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Order {
+    /// The folder of the release.
+    pub release: PathBuf,
+    /// What is tried.
+    pub what: What,
+    /// The most memory, in bytes.
+    pub memory_bytes: u64,
+    /// The most time, in seconds.
+    pub seconds: u64,
+}
+
+/// What is tried.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// The model in the folder.
+    Model(ModelTrial),
+}
+
+/// A line of what the process says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Said {
+    /// What it does next.
+    Step(String),
+    /// It is done.
+    Done(TrialReport),
+    /// It is done, and the release is at fault.
+    Failed(Reason),
+}
+
+/// Tries the model of the release in `folder`. `Err` says why it must not run here.
+pub async fn run(
+    settings: &TrialSettings,
+    folder: &Path,
+    package: &Package,
+    gate: &Gate,
+) -> Result<TrialReport, Reason> {
+    let facts = Facts::gather(&Runtimes::new(settings.runtimes.clone()));
+    requirements::check(&package.requires, &facts)?;
+    let TrialSettings { runtimes, threads, measure, .. } = settings.clone();
+    let what = What::Model(ModelTrial { runtimes, threads, measure });
+    let order = order(folder, what, package, &facts);
+    let report = watch::run(&settings.program, &order).await?;
+    judge(&report, package, gate)?;
+    Ok(report)
+}
+
+/// Whether this box is what a release asks for.
+pub fn check_requirements(package: &Package, runtimes: &Path) -> Result<(), Reason> {
+    requirements::check(&package.requires, &Facts::gather(&Runtimes::new(runtimes.to_owned())))
+}
+
+fn order(folder: &Path, what: What, package: &Package, facts: &Facts) -> Order {
+    let declared = package.limits.memory_mb.or(package.requires.memory_mb.map(|needed| needed.saturating_mul(2)));
+    let memory_bytes = declared.map_or(facts.memory_bytes / 2, |megabytes| megabytes.saturating_mul(1 << 20));
+    let seconds = package.limits.seconds.unwrap_or(DEFAULT_SECONDS).max(1);
+    Order { release: folder.to_owned(), what, memory_bytes, seconds }
+}
+
+/// What a trial that came to its end comes to.
+fn judge(report: &TrialReport, package: &Package, gate: &Gate) -> Result<(), Reason> {
+    for (kind, declared, found) in
+        [("input", &package.inputs, &report.inputs), ("output", &package.outputs, &report.outputs)]
+    {
+        same_ports(kind, declared, found).map_err(|detail| Reason::new(Cause::Load, detail))?;
+    }
+    let _ = gate;
+    Ok(())
+}
+
+fn same_ports(kind: &str, declared: &[DeclaredPort], found: &[DeclaredPort]) -> Result<(), String> {
+    if declared.is_empty() {
+        return Ok(());
+    }
+    for port in declared {
+        let Some(found) = found.iter().find(|found| found.name == port.name) else {
+            return Err(format!("the signed {kind} {:?} is not in the model", port.name));
+        };
+        if found != port {
+            return Err(format!(
+                "{kind} {:?} is {} {:?}, signed was {} {:?}",
+                port.name, found.datatype, found.shape, port.datatype, port.shape
+            ));
+        }
+    }
+    match found.iter().find(|found| declared.iter().all(|port| port.name != found.name)) {
+        Some(other) => Err(format!("the model has an {kind} {:?} that was not signed", other.name)),
+        None => Ok(()),
+    }
+}
+
+/// How often the memory of the process is looked at.
+const LOOK: Duration = Duration::from_millis(50);

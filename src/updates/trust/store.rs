@@ -1,0 +1,272 @@
+//! Trusted metadata on disk: one file, replaced as a whole, with its checksum. What is damaged or gone is an alarm.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use sigstore_tuf::{Error, MetadataStore};
+
+use super::{TrustError, time};
+use crate::durable;
+
+/// Below the update store.
+const FOLDER: &str = "tuf";
+
+/// Everything that is trusted.
+const FILE: &str = "trusted.json";
+
+/// Beside it, as soon as there was one.
+const MARKER: &str = "trusted.marker";
+
+/// What the marker holds, for whoever looks.
+const MARKER_TEXT: &[u8] = b"trusted.json was written here. If it is gone, somebody took it away.\n";
+
+/// Among the names of metadata files, all of which end with `.json`.
+const PROVEN: &str = "proven";
+
+/// More than a store of this size is none of ours.
+const LONGEST: u64 = 64 << 20;
+
+/// Trusted metadata, by the names of its files.
+#[derive(Debug)]
+pub(super) struct TrustedStore {
+    folder: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    files: BTreeMap<String, String>,
+    /// What could not be written down since somebody asked.
+    failure: Option<TrustError>,
+}
+
+/// The file.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Content {
+    checksum: String,
+    files: BTreeMap<String, String>,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub(super) enum Opened {
+    /// What was written, or nothing yet.
+    Whole(TrustedStore),
+    /// Something else.
+    Damaged(TrustedStore, String),
+}
+
+/// What is in metadata of every role.
+#[derive(Deserialize)]
+struct Envelope {
+    signed: Versioned,
+}
+
+#[derive(Deserialize)]
+struct Versioned {
+    version: u64,
+}
+
+impl TrustedStore {
+    /// Opens the store below `folder`. A damaged file is set aside under another name.
+    pub(super) fn open(folder: &Path) -> Result<Opened, TrustError> {
+        let folder = folder.join(FOLDER);
+        let (file, marker) = (folder.join(FILE), folder.join(MARKER));
+        let failed = |error: io::Error| TrustError::Store { file: file.clone(), reason: error.to_string() };
+        durable::create_folder(&folder).map_err(failed)?;
+        let was_there = marker.try_exists().map_err(failed)?;
+        let (files, damage) = match read(&file) {
+            Ok(Some(files)) => (files, None),
+            Ok(None) if was_there => (BTreeMap::new(), Some(format!("{} is gone", file.display()))),
+            Ok(None) => (BTreeMap::new(), None),
+            Err(reason) => {
+                // Also where the marker went with it: the next start has to see that something was here.
+                durable::replace_private(&marker, MARKER_TEXT).map_err(failed)?;
+                let aside = set_aside(&file).map_err(failed)?;
+                (BTreeMap::new(), Some(format!("{reason}; it is now {}", aside.display())))
+            }
+        };
+        if !files.is_empty() && !was_there {
+            durable::replace_private(&marker, MARKER_TEXT).map_err(failed)?;
+        }
+        let store = Self { folder, state: Mutex::new(State { files, failure: None }) };
+        Ok(match damage {
+            None => Opened::Whole(store),
+            Some(reason) => Opened::Damaged(store, reason),
+        })
+    }
+
+    /// Forgets everything; the file is kept under another name.
+    pub(super) fn reset(folder: &Path) -> Result<(), TrustError> {
+        let folder = folder.join(FOLDER);
+        let (file, marker) = (folder.join(FILE), folder.join(MARKER));
+        let forgotten = (|| {
+            if file.try_exists()? {
+                set_aside(&file)?;
+            }
+            match std::fs::remove_file(&marker) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                Err(_) => Ok(()),
+                Ok(()) => durable::sync_folder(&folder),
+            }
+        })();
+        forgotten.map_err(|error| TrustError::Store { file, reason: error.to_string() })
+    }
+
+    /// The version of each role.
+    pub(super) fn versions(&self) -> BTreeMap<String, u64> {
+        let state = self.state();
+        let role = |(name, text): (&String, &String)| {
+            let role = name.strip_suffix(".json").filter(|role| !role.contains('/'))?;
+            Some((role.to_owned(), version(text)?))
+        };
+        state.files.iter().filter_map(role).collect()
+    }
+
+    /// The latest time that was proven; 0 when none was.
+    pub(super) fn proven_ms(&self) -> u64 {
+        self.state().files.get(PROVEN).and_then(|text| time::parse_ms(text)).unwrap_or(0)
+    }
+
+    /// Takes note of a later time.
+    pub(super) fn prove(&self, ms: u64) -> Result<(), TrustError> {
+        if ms <= self.proven_ms() {
+            return Ok(());
+        }
+        self.write(PROVEN, &time::timestamp(ms).to_string())
+    }
+
+    /// The version of `root`, if another root of this version is trusted.
+    pub(super) fn conflict(&self, root: &[u8]) -> Option<u64> {
+        let version = version(std::str::from_utf8(root).ok()?)?;
+        let state = self.state();
+        let trusted = state.files.get(&history(version))?;
+        (trusted.as_bytes() != root).then_some(version)
+    }
+
+    /// What could not be written down since this was last asked.
+    pub(super) fn take_failure(&self) -> Option<TrustError> {
+        self.state().failure.take()
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<(), TrustError> {
+        let mut state = self.state();
+        if state.files.get(name).is_some_and(|kept| kept == text) {
+            return Ok(());
+        }
+        let mut files = state.files.clone();
+        files.insert(name.to_owned(), text.to_owned());
+        let (file, marker) = (self.folder.join(FILE), self.folder.join(MARKER));
+        let written = encode(files.clone()).and_then(|content| {
+            durable::replace_private(&file, &content)?;
+            if state.files.is_empty() { durable::replace_private(&marker, MARKER_TEXT) } else { Ok(()) }
+        });
+        written.map_err(|error| TrustError::Store { file, reason: error.to_string() })?;
+        state.files = files;
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl MetadataStore for TrustedStore {
+    fn load(&self, name: &str) -> sigstore_tuf::Result<Option<Vec<u8>>> {
+        Ok(self.state().files.get(name).map(|text| text.as_bytes().to_vec()))
+    }
+
+    fn store(&self, name: &str, bytes: &[u8]) -> sigstore_tuf::Result<()> {
+        if !is_kept(name) {
+            return Ok(());
+        }
+        let text = std::str::from_utf8(bytes).map_err(|error| Error::Malformed(error.to_string()))?;
+        let older = name == "root.json" && self.versions().get("root") > version(text).as_ref();
+        let written = if older {
+            let reason = "an older root would take the place of the trusted one: the root file is older than what this box trusts, and the roots between them are missing";
+            Err(TrustError::Store { file: self.folder.join(FILE), reason: reason.to_owned() })
+        } else {
+            self.write(name, text)
+        };
+        // The library only warns of what cannot be stored; the refresh must fail.
+        written.map_err(|error| {
+            let told = Error::io(error.to_string(), io::Error::other("not stored"));
+            self.state().failure.get_or_insert(error);
+            told
+        })
+    }
+}
+
+/// Whether a file is kept: the library stores the snapshot a second time under its version.
+fn is_kept(name: &str) -> bool {
+    !(name.ends_with(".snapshot.json") && name.starts_with(|first: char| first.is_ascii_digit()))
+}
+
+fn history(version: u64) -> String {
+    format!("root_history/{version}.root.json")
+}
+
+fn version(text: &str) -> Option<u64> {
+    serde_json::from_str::<Envelope>(text).ok().map(|envelope| envelope.signed.version)
+}
+
+fn checksum(files: &BTreeMap<String, String>) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for (name, text) in files {
+        for part in [name, text] {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
+        }
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+fn encode(files: BTreeMap<String, String>) -> io::Result<Vec<u8>> {
+    Ok(serde_json::to_vec(&Content { checksum: checksum(&files), files })?)
+}
+
+/// What a file says, or what is wrong with it. It is exactly what would be written, or it is damaged.
+pub(super) fn decode(content: &[u8]) -> Result<BTreeMap<String, String>, &'static str> {
+    let read: Content = serde_json::from_slice(content).map_err(|_| "it cannot be read")?;
+    if read.checksum != checksum(&read.files) {
+        return Err("its checksum is wrong");
+    }
+    match encode(read.files.clone()) {
+        Ok(written) if written == content && !read.files.is_empty() => Ok(read.files),
+        _ => Err("it is not as it was written"),
+    }
+}
+
+fn read(file: &Path) -> Result<Option<BTreeMap<String, String>>, String> {
+    let wrong = |reason: &dyn std::fmt::Display| format!("{}: {reason}", file.display());
+    match std::fs::metadata(file) {
+        Ok(metadata) if metadata.len() > LONGEST => Err(wrong(&"it is far too long")),
+        Ok(_) => {
+            let content = std::fs::read(file).map_err(|error| wrong(&error))?;
+            decode(&content).map(Some).map_err(|reason| wrong(&reason))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(wrong(&error)),
+    }
+}
+
+/// Gives a file a name that is free.
+fn set_aside(file: &Path) -> io::Result<PathBuf> {
+    let mut number = 1_u32;
+    loop {
+        let aside = file.with_extension(format!("set-aside-{number}.json"));
+        if aside.try_exists()? {
+            number += 1;
+            continue;
+        }
+        durable::rename(file, &aside)?;
+        return Ok(aside);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! What the updater finds at the start, before any model is loaded.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::clock;
+use crate::names::ModelName;
+use crate::repository::ManagedVersion;
+use crate::updates::persisted::{Persisted, PersistedError};
+use crate::updates::state::{Event, Installed, SubjectState};
+use crate::updates::store::{BlobStore, StoreError};
+use crate::updates::subject::{Kind, Subject};
+
+/// What was found.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The store.
+    pub store: BlobStore,
+    /// The state of every subject, the start counted in.
+    pub persisted: Persisted,
+    /// Which models are live in which version.
+    pub managed: BTreeMap<ModelName, ManagedVersion>,
+}
+
+/// Why updates cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum BootError {
+    /// The store cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The state cannot be read.
+    #[error(transparent)]
+    State(#[from] PersistedError),
+}
+
+/// Opens the store, counts the start, and says what is live. A release that is damaged on disk is given up for the one
+/// before it.
+///
+/// With a state that is damaged beyond repair nothing is managed: both files are set aside, the models of this box's owner
+/// serve, and what the platform wants is fetched again.
+pub fn prepare(folder: &Path) -> Result<Prepared, BootError> {
+    let store = BlobStore::open(folder)?;
+    let mut persisted = match Persisted::load(folder) {
+        Ok(persisted) => persisted,
+        Err(damaged @ PersistedError::Damaged { .. }) => {
+            tracing::error!(error = %damaged, "the state of updates is lost; it is set aside, and the owner's models serve");
+            let now = clock::unix_millis().to_string();
+            if let Err(error) = Persisted::set_aside(folder, &now) {
+                tracing::error!(%error, "the damaged state cannot be set aside");
+            }
+            Persisted::none(folder)
+        }
+        Err(error) => return Err(error.into()),
+    };
+    for (subject, state) in &mut persisted.subjects {
+        let mut after = state.clone().after(Event::Started, subject.kind);
+        while let Some(lost) = damaged(&store, subject, &after) {
+            tracing::error!(%subject, version = %lost.version, "a release is damaged on disk; the one before it serves");
+            if let Err(error) = store.discard(subject, &lost) {
+                tracing::error!(%subject, %error, "the damaged release cannot be removed");
+            }
+            after = after.after(Event::Lost(lost), subject.kind);
+        }
+        *state = after;
+    }
+    if let Err(error) = persisted.write() {
+        // Models come first. The start is not counted, so a trial may have one more.
+        tracing::error!(%error, "the state of updates cannot be written");
+    }
+    let live = |(subject, state): (&Subject, &SubjectState)| {
+        let release = state.live().filter(|_| subject.kind == Kind::Model)?;
+        let trial = state.trial.as_ref().filter(|trial| trial.release == *release);
+        let golden_min = trial.and_then(|trial| trial.plan.gate.golden_min);
+        let folder = store.release_folder(subject, release);
+        Some((subject.name.clone(), ManagedVersion { version: release.version, folder, golden_min }))
+    };
+    let managed = persisted.subjects.iter().filter_map(live).collect();
+    Ok(Prepared { store, persisted, managed })
+}
+
+/// The live release, if what is on disk is not what was signed.
+fn damaged(store: &BlobStore, subject: &Subject, state: &SubjectState) -> Option<Installed> {
+    let live = state.live()?;
+    let whole = store.verify_release(subject, live).unwrap_or(false);
+    (!whole).then(|| live.clone())
+}

@@ -1,0 +1,119 @@
+//! The job of a download: the signed description of a release, its files, its folder.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use aws_lc_rs::digest;
+use futures_util::future::LocalBoxFuture;
+
+use super::Updater;
+use super::hand::Done;
+use crate::updates::download::{self, DownloadLimits};
+use crate::updates::package::Package;
+use crate::updates::state::{Cause, Reason, SubjectState};
+use crate::updates::subject::{FileName, Subject, TargetPath};
+use crate::updates::trust::{Target, Trust, TrustError};
+use crate::updates::{source::Source, state::Installed, trial};
+
+/// A connection that brings nothing for so long is given up.
+const STALL: Duration = Duration::from_secs(30);
+
+/// A connection that brings less over a minute is given up (slow retrieval).
+const SLOWEST_BYTES_PER_S: u64 = 100;
+
+/// A release: its description and every file of it.
+struct Release {
+    digest: String,
+    package: Package,
+    files: Vec<(FileName, Target)>,
+}
+
+/// The job, in two halves: first the description, which gives the release its digest, then the files.
+pub(super) fn job(
+    updater: &mut Updater,
+    subject: &Subject,
+    state: &SubjectState,
+) -> Option<LocalBoxFuture<'static, Done>> {
+    let trial = state.trial.as_ref()?;
+    let (path, known) = (trial.plan.target.clone(), trial.release.clone());
+    let (trust, source, store) = (updater.parts.trust.clone(), updater.parts.source.get(), updater.store.clone());
+    let limits = DownloadLimits {
+        max_bytes_per_s: updater.parts.max_bytes_per_s,
+        min_free_bytes: updater.parts.min_free_bytes,
+        stall: STALL,
+        min_bytes_per_s: SLOWEST_BYTES_PER_S,
+    };
+    let runtimes = updater.parts.runtimes.clone();
+    let hand = updater.hand(subject);
+    let (fetched, wanted, described) = (hand.fetched(), hand.wanted(), trial.package.is_some());
+    let subject = subject.clone();
+    Some(Box::pin(async move {
+        let release = match resolve(&trust, &source, &path).await {
+            Ok(release) => release,
+            Err(done) => return done,
+        };
+        if !described || known.digest != release.digest {
+            if let Err(reason) = trial::check_requirements(&release.package, &runtimes) {
+                return Done::Failed(reason);
+            }
+            return Done::Described { digest: release.digest, package: Box::new(release.package) };
+        }
+        let blobs: BTreeSet<String> = release.files.iter().map(|(_, target)| target.sha256.clone()).collect();
+        *wanted.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = blobs;
+        for (_, target) in &release.files {
+            let progress = |bytes| {
+                fetched.fetch_add(bytes, Ordering::Relaxed);
+                ControlFlow::Continue(())
+            };
+            if let Err(error) = download::fetch(&store, &source, target, &limits, progress).await {
+                let reason = Reason::new(error.cause(), format!("{}: {error}", target.path));
+                return match error.is_final() {
+                    true => Done::Failed(reason),
+                    false => Done::Later { reason, after: error.retry_after() },
+                };
+            }
+        }
+        let files: Vec<_> = release.files.iter().map(|(name, target)| (name.clone(), target.sha256.clone())).collect();
+        let installed = Installed { version: path.version, digest: release.digest };
+        match store.assemble(&subject, &installed, &files) {
+            Ok(_) => Done::Passed,
+            Err(error) => Done::Later { reason: Reason::new(Cause::Disk, error.to_string()), after: None },
+        }
+    }))
+}
+
+/// Reads the description of a release and where its files are.
+async fn resolve(trust: &Arc<tokio::sync::Mutex<Trust>>, source: &Source, path: &TargetPath) -> Result<Release, Done> {
+    let mut trust = trust.lock().await;
+    let first = target(&mut trust, source, path).await?;
+    let package = Package::from_custom(first.custom.as_ref())
+        .map_err(|error| Done::Failed(Reason::new(Cause::Signature, format!("{path}: {error}"))))?;
+    let mut files = vec![(path.file.clone(), first.clone())];
+    for name in &package.files {
+        if *name == path.file {
+            continue;
+        }
+        files.push((name.clone(), target(&mut trust, source, &path.beside(name)).await?));
+    }
+    let digest = release_digest(&first, &files);
+    Ok(Release { digest, package, files })
+}
+
+async fn target(trust: &mut Trust, source: &Source, path: &TargetPath) -> Result<Target, Done> {
+    trust.resolve(source, &path.to_string()).await.map_err(|error: TrustError| {
+        let reason = Reason::new(Cause::Signature, format!("{path}: {error}"));
+        if error.is_final() { Done::Failed(reason) } else { Done::Later { reason, after: None } }
+    })
+}
+
+/// SHA-256 of what is signed of a release: the name and hash of every file, and the description.
+fn release_digest(first: &Target, files: &[(FileName, Target)]) -> String {
+    let mut lines: Vec<String> = files.iter().map(|(name, target)| format!("{} {name}\n", target.sha256)).collect();
+    lines.sort_unstable();
+    let custom = first.custom.as_ref().map(ToString::to_string).unwrap_or_default();
+    let digest = digest::digest(&digest::SHA256, (lines.concat() + &custom).as_bytes());
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,236 @@
+//! What the updater holds in its hands for one subject: memory only, made again after a start.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::{Backoff, random};
+use crate::names::{DeviceName, ModelVersion};
+use crate::repository::{Candidate, CandidateShare, LoadedModel, ObservationConfig, Observations, Observed};
+use crate::updates::package::Package;
+use crate::updates::state::{Duty, Installed, Reason, Stage, SubjectState, Trial};
+
+/// The pauses between two attempts.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_mins(15);
+
+/// What came of a job.
+pub(super) enum Done {
+    /// The release's signed description was read.
+    Described { digest: String, package: Box<Package> },
+    /// It is loaded beside the live version.
+    Loaded(Arc<LoadedModel>),
+    /// It went well.
+    Passed,
+    /// It failed, and would again.
+    Failed(Reason),
+    /// It failed, and may not the next time. It counts.
+    Interrupted(Reason),
+    /// It cannot be done now, for reasons that lie elsewhere. It does not count.
+    Later { reason: Reason, after: Option<Duration> },
+}
+
+/// What is to become of a stage that sees requests.
+pub(super) enum Verdict {
+    Wait,
+    Pass,
+    Fail(Reason),
+}
+
+/// A job under way.
+struct Job {
+    duty: Duty,
+    number: u64,
+    end: CancellationToken,
+}
+
+/// What is held for one subject.
+#[derive(Default)]
+pub(super) struct Hand {
+    /// What the repository has live.
+    pub serving: Option<Installed>,
+    /// The new version, loaded and not live.
+    pub beside: Option<Arc<LoadedModel>>,
+    /// The version before, until the new one is committed.
+    pub kept: Option<Arc<LoadedModel>>,
+    /// Whether the repository counts the requests of the new version that is live.
+    pub is_watched: bool,
+    /// Which trial all this belongs to.
+    of: Option<(DeviceName, ModelVersion)>,
+    observations: Option<Arc<Observations>>,
+    /// In which stage, and the requests that the new version had seen before.
+    since: Option<(Stage, u64)>,
+    /// What the repository was last told to show.
+    shown: Option<(Stage, u64)>,
+    job: Option<Job>,
+    fetched: Arc<AtomicU64>,
+    wanted: Arc<std::sync::Mutex<BTreeSet<String>>>,
+    pause: Option<(Backoff, Instant)>,
+    passed: Duration,
+}
+
+impl Hand {
+    /// For a subject of which the repository has `live`.
+    pub fn serving(live: Option<Installed>) -> Self {
+        Self { serving: live, ..Self::default() }
+    }
+
+    /// Bytes that came off the network since it was last asked.
+    pub fn take_fetched(&self) -> u64 {
+        self.fetched.swap(0, Ordering::Relaxed)
+    }
+
+    /// Where a download counts its bytes.
+    pub fn fetched(&self) -> Arc<AtomicU64> {
+        self.fetched.clone()
+    }
+
+    /// Where a download names the blobs that it is at.
+    pub fn wanted(&self) -> Arc<std::sync::Mutex<BTreeSet<String>>> {
+        self.wanted.clone()
+    }
+
+    /// The blobs that a download is at.
+    pub fn wanted_blobs(&self) -> Vec<String> {
+        let wanted = self.wanted.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        wanted.iter().cloned().collect()
+    }
+
+    /// Adds time, and takes the whole seconds out of it.
+    pub fn whole_seconds(&mut self, passed: Duration) -> u64 {
+        self.passed += passed;
+        let seconds = self.passed.as_secs();
+        self.passed -= Duration::from_secs(seconds);
+        seconds
+    }
+
+    /// Ends a job that is not what the state asks for.
+    pub fn keep_to(&mut self, state: &SubjectState) {
+        let of = state.trial.as_ref().map(|trial| (trial.plan.rollout.clone(), trial.release.version));
+        if of != self.of {
+            self.pause = None;
+        }
+        let stale = |job: &mut Job| job.duty != state.duty() || of != self.of;
+        if let Some(job) = self.job.take_if(stale) {
+            job.end.cancel();
+        }
+    }
+
+    /// Lets go of what was held for another trial than the state's. Whether there was one.
+    pub fn let_go_of_stale(&mut self, state: &SubjectState) -> bool {
+        let of = state.trial.as_ref().map(|trial| (trial.plan.rollout.clone(), trial.release.version));
+        if of == self.of {
+            return false;
+        }
+        let was = std::mem::replace(&mut self.of, of);
+        if state.trial.is_none() && state.live() == self.serving.as_ref() {
+            // Committed: nothing goes back to it at once any more.
+            self.kept = None;
+        }
+        self.beside = None;
+        self.is_watched = false;
+        self.observations = None;
+        self.since = None;
+        self.shown = None;
+        self.wanted.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
+        was.is_some()
+    }
+
+    /// Whether a job for `duty` should be started.
+    pub fn may_start(&self, duty: Duty) -> bool {
+        let due = self.pause.as_ref().is_none_or(|(_, until)| Instant::now() >= *until);
+        let loaded = duty == Duty::LoadBeside && self.beside.is_some();
+        duty != Duty::Rest && self.job.is_none() && due && !loaded
+    }
+
+    /// A job begins.
+    pub fn begin(&mut self, duty: Duty, number: u64) {
+        self.job = Some(Job { duty, number, end: CancellationToken::new() });
+    }
+
+    /// Ends when the job of this number is not wanted any more.
+    pub fn ended(&self, number: u64) -> impl Future<Output = ()> + 'static {
+        let job = self.job.as_ref().filter(|job| job.number == number);
+        let end = job.map(|job| job.end.clone()).unwrap_or_default();
+        async move { end.cancelled().await }
+    }
+
+    /// A job ended by itself. Whether it still counts.
+    pub fn finish(&mut self, number: u64) -> bool {
+        self.job.take_if(|job| job.number == number).is_some()
+    }
+
+    /// The next attempt comes later.
+    pub fn pause(&mut self, reason: &Reason) {
+        self.pause_at_least(reason, None);
+    }
+
+    /// The same, no sooner than after `least`.
+    pub fn pause_at_least(&mut self, reason: &Reason, least: Option<Duration>) {
+        let mut backoff =
+            self.pause.take().map_or_else(|| Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), |(backoff, _)| backoff);
+        let pause = backoff.pause(random()).max(least.unwrap_or_default());
+        tracing::debug!(%reason, retry_in_s = pause.as_secs(), "the next attempt waits");
+        self.pause = Some((backoff, Instant::now() + pause));
+    }
+
+    /// What is counted of the requests that the trial sees; made when it is first needed.
+    fn watch(&mut self, trial: &Trial) -> Arc<Observations> {
+        let package = trial.package.as_ref();
+        let config = || ObservationConfig {
+            reference_output: package.and_then(|package| Some(package.reference.as_ref()?.output.clone())),
+            tolerance: package.and_then(|package| package.tolerance).unwrap_or(0.01),
+        };
+        self.observations.get_or_insert_with(|| Arc::new(Observations::new(config()))).clone()
+    }
+
+    /// The same for a state, if it has a trial.
+    pub fn observations(&mut self, state: &SubjectState) -> Option<Arc<Observations>> {
+        state.trial.as_ref().map(|trial| self.watch(trial))
+    }
+
+    /// Where the requests of a live version on trial are counted, unless they are counted already.
+    pub fn watch_again(&mut self, trial: &Trial) -> Option<Arc<Observations>> {
+        let counted = std::mem::replace(&mut self.is_watched, true);
+        (!counted).then(|| self.watch(trial))
+    }
+
+    /// Requests that the new version has seen in this stage, and all that was seen of the trial.
+    pub fn seen(&mut self, trial: &Trial) -> (u64, Observed) {
+        let stage = trial.stage;
+        let observed = self.watch(trial).snapshot();
+        let all = observed.candidate.requests;
+        let before = match self.since {
+            Some((of, before)) if of == stage => before,
+            _ => {
+                self.since = Some((stage, all));
+                all
+            }
+        };
+        (all - before.min(all), observed)
+    }
+
+    /// What the repository is to show of the new version, when that is something else than before.
+    #[expect(clippy::option_option, reason = "no change, or a change to nothing")]
+    pub fn candidate(&mut self, state: &SubjectState) -> Option<Option<Candidate>> {
+        let trial = state.trial.as_ref().filter(|trial| !trial.held);
+        let share = trial.and_then(|trial| match trial.stage {
+            Stage::Shadow => Some((trial.stage, CandidateShare::Shadow(trial.plan.shadow.share))),
+            Stage::Canary => Some((trial.stage, CandidateShare::Canary(trial.plan.canary.share))),
+            _ => None,
+        });
+        let wanted = share.as_ref().map(|(stage, share)| {
+            let (CandidateShare::Shadow(part) | CandidateShare::Canary(part)) = share;
+            (*stage, part.to_bits())
+        });
+        if wanted == self.shown {
+            return None;
+        }
+        self.shown = wanted;
+        let shown = trial.zip(share).zip(self.beside.clone());
+        Some(shown.map(|((trial, (_, share)), model)| Candidate { model, share, observations: self.watch(trial) }))
+    }
+}

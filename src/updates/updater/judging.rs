@@ -1,0 +1,66 @@
+//! Whether a stage that sees requests goes on, is passed, or has failed.
+
+use super::hand::{Hand, Verdict};
+use crate::updates::gates;
+use crate::updates::plan::{Quiet, Step};
+use crate::updates::state::{Cause, Reason, Stage, SubjectState};
+
+/// What is to become of the stage that a subject is in.
+pub(super) fn judge(state: &SubjectState, hand: &mut Hand) -> Verdict {
+    let Some(trial) = state.trial.as_ref().filter(|trial| !trial.held) else { return Verdict::Wait };
+    let step = match trial.stage {
+        Stage::Shadow => &trial.plan.shadow,
+        Stage::Canary => &trial.plan.canary,
+        Stage::Active => &trial.plan.soak,
+        Stage::Downloading | Stage::Verified | Stage::Staged => return Verdict::Wait,
+    };
+    let (requests, observed) = hand.seen(trial);
+    let reference = trial.package.as_ref().and_then(|package| package.reference.as_ref());
+    // At every tick, so that what is clearly bad goes at once.
+    if let Err(reason) = gates::judge(&trial.plan.gate, &observed, reference) {
+        return Verdict::Fail(reason);
+    }
+    step_is_over(step, trial.stage, trial.in_stage_s, requests)
+}
+
+/// Whether a stage has seen enough. Pure.
+fn step_is_over(step: &Step, stage: Stage, in_stage_s: u64, requests: u64) -> Verdict {
+    if in_stage_s >= step.min_s && requests >= step.min_requests {
+        return Verdict::Pass;
+    }
+    if in_stage_s < step.max_s.max(step.min_s) {
+        return Verdict::Wait;
+    }
+    match step.quiet {
+        Quiet::Pass => Verdict::Pass,
+        Quiet::RollBack => {
+            let needed = step.min_requests;
+            let detail = format!("{requests} requests in {in_stage_s} s of {stage}, {needed} needed");
+            Verdict::Fail(Reason::new(Cause::Quiet, detail))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn over(step: Step, in_stage_s: u64, requests: u64) -> &'static str {
+        match step_is_over(&step, Stage::Canary, in_stage_s, requests) {
+            Verdict::Wait => "wait",
+            Verdict::Pass => "pass",
+            Verdict::Fail(_) => "fail",
+        }
+    }
+
+    #[test]
+    fn a_stage_needs_its_time_and_its_requests_and_ends_at_its_longest() {
+        let step = Step { share: 0.1, min_s: 60, min_requests: 100, max_s: 600, quiet: Quiet::Pass };
+        assert_eq!(over(step, 59, 1_000), "wait");
+        assert_eq!(over(step, 60, 99), "wait");
+        assert_eq!(over(step, 60, 100), "pass");
+        assert_eq!(over(step, 600, 3), "pass");
+        assert_eq!(over(Step { quiet: Quiet::RollBack, ..step }, 600, 3), "fail");
+        assert_eq!(over(Step { quiet: Quiet::RollBack, ..step }, 600, 100), "pass");
+    }
+}

@@ -1,0 +1,112 @@
+//! The jobs of a release that is on disk: in a process of its own, then beside the live version.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::LocalBoxFuture;
+
+use super::Updater;
+use super::hand::Done;
+use crate::repository::{LoadedModel, tuning};
+use crate::updates::gates;
+use crate::updates::plan::Gate;
+use crate::updates::state::{Cause, Reason, SubjectState};
+use crate::updates::subject::{Kind, Subject};
+use crate::updates::trial::{self, TrialSettings};
+
+/// Versions are timed against each other in so many turns of such a length.
+const TURNS: u32 = 3;
+const TURN: Duration = Duration::from_millis(200);
+
+/// Runs the release in a process of its own.
+pub(super) fn in_a_process(
+    updater: &mut Updater,
+    subject: &Subject,
+    state: &SubjectState,
+) -> Option<LocalBoxFuture<'static, Done>> {
+    let on_trial = state.trial.as_ref()?;
+    let folder = updater.store.release_folder(subject, &on_trial.release);
+    let settings = TrialSettings::new(updater.parts.runtimes.clone());
+    let gate = on_trial.plan.gate;
+    let (package, path) = (on_trial.package.clone()?, on_trial.plan.target.clone());
+    Some(Box::pin(async move {
+        match trial::run(&settings, &folder, &package, &gate).await {
+            Ok(report) => {
+                tracing::info!(target = %path, ?report, "the release ran right in a process of its own");
+                Done::Passed
+            }
+            Err(reason) => Done::Failed(reason),
+        }
+    }))
+}
+
+/// Loads the release beside the live version and compares the two.
+pub(super) fn beside(
+    updater: &mut Updater,
+    subject: &Subject,
+    state: &SubjectState,
+) -> Option<LocalBoxFuture<'static, Done>> {
+    let on_trial = state.trial.as_ref()?;
+    if subject.kind != Kind::Model {
+        // Settings and libraries have nothing to be beside.
+        return Some(Box::pin(async { Done::Passed }));
+    }
+    let managed = updater.managed(subject, &on_trial.release, state);
+    let (repository, name, gate) = (updater.parts.repository.clone(), subject.name.clone(), on_trial.plan.gate);
+    Some(Box::pin(async move {
+        let loaded = match repository.load_beside(&name, &managed).await {
+            Ok(loaded) => loaded,
+            Err(reason) => return load_failed(reason),
+        };
+        let Ok(incumbent) = repository.pin(&name, None) else { return Done::Loaded(loaded) };
+        match compare(&loaded, &incumbent, &gate).await {
+            Ok(()) => Done::Loaded(loaded),
+            Err(reason) => {
+                repository.end(loaded).await;
+                Done::Failed(reason)
+            }
+        }
+    }))
+}
+
+/// It loaded a moment ago in a process of its own, so what is in its way here may pass: memory that others hold, say.
+fn load_failed(reason: String) -> Done {
+    if reason.contains("golden input") {
+        Done::Failed(Reason::new(Cause::Golden, reason))
+    } else {
+        Done::Interrupted(Reason::new(Cause::Load, reason))
+    }
+}
+
+/// Latency and memory of the new version against those of the live one, by turns, so that a busy moment of the machine
+/// slows both.
+async fn compare(new: &Arc<LoadedModel>, live: &Arc<LoadedModel>, gate: &Gate) -> Result<(), Reason> {
+    gates::judge_memory(gate, new.memory_bytes(), live.memory_bytes())?;
+    let Some(limit) = gate.p95_ratio_max else { return Ok(()) };
+    let mut best = [Duration::MAX; 2];
+    for _ in 0..TURNS {
+        for (model, best) in [new, live].into_iter().zip(&mut best) {
+            match tuning::closed_loop(model, 1, TURN).await {
+                Ok(load) => *best = load.percentile(0.95).min(*best),
+                // A model that refuses zeros cannot be measured without requests.
+                Err(reason) => {
+                    tracing::debug!(model = %model.name, version = %model.version, reason, "not timed beside the live version");
+                    return Ok(());
+                }
+            }
+        }
+    }
+    let [new_p95, live_p95] = best.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+    let ratio = ratio(new_p95, live_p95.max(1));
+    if ratio > limit {
+        let detail = format!("p95 of {new_p95} us alone, {ratio:.2} times that of the live version, {limit} allowed");
+        return Err(Reason::new(Cause::Latency, detail));
+    }
+    Ok(())
+}
+
+fn ratio(a: u64, b: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "bytes and microseconds, far below 2^52")]
+    let ratio = a as f64 / b as f64;
+    ratio
+}
