@@ -11,6 +11,7 @@ pub mod handle;
 pub mod package;
 pub mod persisted;
 pub mod plan;
+pub mod platform;
 pub mod runtime_dirs;
 pub mod sha256;
 pub mod source;

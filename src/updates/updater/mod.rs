@@ -13,23 +13,21 @@ mod trying;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::Mutex;
 use tokio::time::MissedTickBehavior;
 
+use super::download::DownloadLimits;
 use super::handle::{Order, OrderError, Ordered, UpdaterInbox, Updates};
 use super::persisted::Persisted;
+use super::platform::Platform;
 use super::plan::Wishes;
-use super::source::SourceInUse;
 use super::state::{Cause, Duty, Event, Reason, SubjectState};
 use super::store::BlobStore;
 use super::subject::{Kind, Subject};
-use super::trust::Trust;
 use crate::audit_event::{AuditEvent, AuditSink};
 use crate::names::ModelName;
 use crate::repository::{ManagedVersion, Repository};
@@ -48,14 +46,10 @@ const WRITE_COUNTS: Duration = Duration::from_mins(1);
 pub struct Parts {
     /// What serves.
     pub repository: Repository,
-    /// Which metadata is trusted.
-    pub trust: Arc<Mutex<Trust>>,
-    /// Where targets come from.
-    pub source: SourceInUse,
-    /// The most bytes a second that downloads take; 0 is no limit.
-    pub max_bytes_per_s: u64,
-    /// What stays free on the disk, in bytes.
-    pub min_free_bytes: u64,
+    /// What is signed, and where it comes from.
+    pub platform: Platform,
+    /// What downloads may take.
+    pub limits: DownloadLimits,
     /// The folder of the runtimes.
     pub runtimes: PathBuf,
     /// How everybody else knows how updates do.
