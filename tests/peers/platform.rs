@@ -109,6 +109,8 @@ impl Fleet {
             .set("updates.tls.key_file=\"tls/box.key\"")
             .set("updates.min_free_mb=0")
             .set("updates.poll_interval_s=5")
+            // Under load the debug log is a line a request.
+            .set("log.level=\"ledge=debug,audit=info\"")
             .set("device.id=\"box-1\"")
     }
 }
