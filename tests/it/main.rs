@@ -18,6 +18,7 @@ mod http;
 mod lifecycle;
 mod metrics;
 mod limits;
+mod managed;
 mod oip;
 mod runtimes;
 mod tidy;
