@@ -23,3 +23,4 @@ mod oip;
 mod runtimes;
 mod tidy;
 mod top;
+mod update_faults;
