@@ -40,7 +40,7 @@ use crate::names::{ModelName, ModelVersion};
 pub use candidate::{Candidate, CandidateShare, Pinned};
 pub use check::Trial;
 pub use folder::FolderError;
-pub use golden::GoldenScore;
+pub use golden::{GoldenScore, score as golden_score};
 pub use index::{IndexRow, State};
 pub use loaded_model::{LoadedModel, ModelDefaults};
 pub use managed::{ManagedState, ManagedVersion};

@@ -414,7 +414,8 @@ fn another_rollout_of_what_runs_is_a_success_without_work() {
 
 #[test]
 fn what_is_verified_is_described_no_more() {
-    let state = after(at(Stage::Verified), [Event::Described { package: Arc::default(), digest: "another".to_owned() }]);
+    let state =
+        after(at(Stage::Verified), [Event::Described { package: Arc::default(), digest: "another".to_owned() }]);
     assert_eq!(state, at(Stage::Verified));
 }
 
