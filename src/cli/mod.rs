@@ -13,7 +13,6 @@ pub mod mqtt;
 mod output;
 pub mod serve;
 pub mod top;
-pub mod trial;
 pub mod tune;
 pub mod update;
 
@@ -130,9 +129,6 @@ pub enum Command {
     /// Looks at the configuration, the CPU and the limits on it, memory, disk, the runtimes and the MQTT broker, and tries
     /// every model in each runtime. Nothing is changed. The exit code is 1 when something must be done before Ledge can work.
     Doctor(doctor::DoctorArgs),
-    /// Try a release. The daemon calls this.
-    #[command(hide = true)]
-    UpdateTrial,
 }
 
 impl Cli {
@@ -151,7 +147,6 @@ impl Cli {
             Command::Tune(args) => tune::run(globals, &args, out),
             Command::Config(args) => config::run(globals, &args, out),
             Command::Doctor(args) => doctor::run(globals, &args, out),
-            Command::UpdateTrial => trial::run(),
         }
     }
 }

@@ -150,3 +150,166 @@ fn number(count: u64) -> f64 {
 fn percent(share: f64) -> String {
     format!("{:.2} %", share * 100.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn all() -> Gate {
+        Gate {
+            golden_min: None,
+            agreement_min: Some(0.95),
+            p95_ratio_max: Some(1.25),
+            error_rate_max: Some(0.01),
+            memory_ratio_max: Some(1.5),
+            psi_max: Some(0.25),
+        }
+    }
+
+    fn side(requests: u64, errors: u64, p95_us: u64) -> Side {
+        Side { requests, errors, p95_us: Some(p95_us) }
+    }
+
+    fn observed(candidate: Side) -> Observed {
+        Observed { candidate, incumbent: side(1_000, 0, 1_000), ..Observed::default() }
+    }
+
+    fn thirds() -> Reference {
+        Reference { output: "OUT".to_owned(), classes: vec![1.0 / 3.0; 3] }
+    }
+
+    #[track_caller]
+    fn stops(observed: &Observed, cause: Cause, words: &str) {
+        let reason = judge(&all(), observed, Some(&thirds())).unwrap_err();
+        assert!(reason.cause == cause && reason.detail.contains(words), "{reason}");
+    }
+
+    #[test]
+    fn three_requests_decide_nothing() {
+        let worst = Observed {
+            disagreed: 3,
+            classes: vec![3],
+            ..observed(Side { requests: 3, errors: 3, p95_us: Some(1_000_000) })
+        };
+        assert_eq!(judge(&all(), &worst, Some(&thirds())), Ok(()));
+        assert_eq!(judge(&all(), &Observed::default(), None), Ok(()));
+    }
+
+    #[test]
+    fn a_version_as_good_as_the_one_before_passes_every_gate() {
+        let good =
+            Observed { agreed: 990, disagreed: 10, classes: vec![330, 340, 330], ..observed(side(1_000, 2, 1_200)) };
+        assert_eq!(judge(&all(), &good, Some(&thirds())), Ok(()));
+    }
+
+    #[test]
+    fn each_gate_stops_with_its_figures() {
+        stops(
+            &observed(side(100, 10, 1_000)),
+            Cause::Errors,
+            "10 of 100 requests failed (10.00 %), at most 1.00 % may",
+        );
+        let differs = Observed { agreed: 80, disagreed: 20, ..observed(side(100, 0, 1_000)) };
+        stops(
+            &differs,
+            Cause::Agreement,
+            "80 of 100 answers agreed with the version before (80.00 %), at least 95.00 %",
+        );
+        let words = "95 % of requests took up to 3.00 ms, 3.00 times the 1.00 ms before; at most 1.25";
+        stops(&observed(side(100, 0, 3_000)), Cause::Latency, words);
+        let drifted = Observed { classes: vec![800, 100, 100], ..observed(side(1_000, 0, 1_000)) };
+        stops(&drifted, Cause::Drift, "the classes of 1000 answers drifted by 0.9");
+        let reason = judge_memory(&all(), 300 << 20, 100 << 20).unwrap_err();
+        assert_eq!(reason.cause, Cause::Memory);
+        assert!(reason.detail.contains("takes 300.0 MiB, 3.00 times the 100.0 MiB before; at most 1.5"), "{reason}");
+    }
+
+    #[test]
+    fn a_limit_that_is_left_out_stops_nothing() {
+        let worst = Observed { disagreed: 1_000, classes: vec![1_000], ..observed(side(1_000, 1_000, 1_000_000)) };
+        assert_eq!(judge(&Gate::default(), &worst, Some(&thirds())), Ok(()));
+        assert_eq!(judge_memory(&Gate::default(), u64::MAX, 1), Ok(()));
+        // And drift needs a signed reference.
+        let only_drift = Gate { psi_max: Some(0.1), ..Gate::default() };
+        assert_eq!(judge(&only_drift, &worst, None), Ok(()));
+    }
+
+    #[test]
+    fn a_rate_that_chance_explains_passes_and_the_same_rate_of_many_does_not() {
+        // 2 % at a limit of 1 %.
+        assert_eq!(judge(&all(), &observed(side(50, 1, 1_000)), None), Ok(()));
+        assert!(judge(&all(), &observed(side(5_000, 100, 1_000)), None).is_err());
+        // At a limit of none at all, the twentieth request is the first that can fail it.
+        let none = Gate { error_rate_max: Some(0.0), ..Gate::default() };
+        assert_eq!(judge(&none, &observed(side(RATE_FLOOR - 1, 1, 1)), None), Ok(()));
+        assert!(judge(&none, &observed(side(RATE_FLOOR, 1, 1)), None).is_err());
+    }
+
+    #[test]
+    fn percentiles_are_compared_when_both_sides_have_them() {
+        let few = Observed { incumbent: side(99, 0, 1_000), ..observed(side(1_000, 0, 9_000)) };
+        assert_eq!(judge(&all(), &few, None), Ok(()));
+        let unknown =
+            Observed { incumbent: Side { p95_us: None, ..side(1_000, 0, 0) }, ..observed(side(1_000, 0, 9_000)) };
+        assert_eq!(judge(&all(), &unknown, None), Ok(()));
+    }
+
+    #[test]
+    fn nothing_is_said_about_memory_that_is_not_known() {
+        assert_eq!(judge_memory(&all(), 0, 1 << 20), Ok(()));
+        assert_eq!(judge_memory(&all(), 1 << 40, 0), Ok(()));
+        assert_eq!(judge_memory(&all(), 150, 100), Ok(()));
+    }
+
+    #[test]
+    fn drift_of_many_classes_waits_until_chance_alone_would_pass() {
+        let one_of_a_thousand = |answers| {
+            let mut classes = vec![0; 1_000];
+            classes[0] = answers;
+            Observed { classes, ..observed(side(answers, 0, 1_000)) }
+        };
+        let reference = Reference { output: "OUT".to_owned(), classes: vec![0.001; 1_000] };
+        let psi = Gate { psi_max: Some(0.25), ..Gate::default() };
+        assert_eq!(judge(&psi, &one_of_a_thousand(7_000), Some(&reference)), Ok(()));
+        assert!(judge(&psi, &one_of_a_thousand(8_000), Some(&reference)).is_err());
+    }
+
+    #[test]
+    fn the_index_is_that_of_the_formula() {
+        // (31 + 1) / 102 etc. against (50 + 1) / 102, by hand.
+        let index = population_stability_index(&[30, 70], &[0.5, 0.5]);
+        let by_hand = (31.0 / 102.0 - 0.5) * (31.0_f64 / 51.0).ln() + (71.0 / 102.0 - 0.5) * (71.0_f64 / 51.0).ln();
+        assert!((index - by_hand).abs() < 1e-12, "{index} {by_hand}");
+        // From half and half to 30 and 70: by custom "something changed", and not "another population".
+        assert!((0.1..0.25).contains(&index));
+    }
+
+    proptest! {
+        #[test]
+        fn the_index_is_finite_and_never_negative(
+            counts in proptest::collection::vec(0_u64..1 << 40, 0..20),
+            shares in proptest::collection::vec(prop_oneof![8 => 0.0..1.0_f64, 1 => Just(f64::NAN), 1 => -1.0..0.0_f64], 0..20),
+        ) {
+            let index = population_stability_index(&counts, &shares);
+            prop_assert!(index.is_finite() && index >= -1e-9, "{index}");
+        }
+
+        #[test]
+        fn equal_shares_have_no_drift(counts in proptest::collection::vec(1_u64..1_000_000, 1..20)) {
+            let all = number(counts.iter().sum());
+            let shares: Vec<f64> = counts.iter().map(|&count| number(count) / all).collect();
+            prop_assert!(population_stability_index(&counts, &shares).abs() < 1e-9);
+        }
+
+        #[test]
+        fn a_share_lies_in_its_own_interval(all in 1_u64..1_000_000, part in 0.0..=1.0_f64) {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a count")]
+            let count = (number(all) * part) as u64;
+            let (low, high) = wilson(count, all);
+            prop_assert!(low <= share(count, all) + 1e-12 && share(count, all) <= high + 1e-12);
+            prop_assert!(low > -1e-12 && high < 1.0 + 1e-12);
+        }
+    }
+}

@@ -24,3 +24,4 @@ mod runtimes;
 mod tidy;
 mod top;
 mod update_faults;
+mod trial;

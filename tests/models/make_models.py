@@ -16,6 +16,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from ir_model import IR_BIN, IR_XML
+from releases import releases
 
 FLOAT, INT64, UINT8, INT8, INT32 = (
     TensorProto.FLOAT, TensorProto.INT64, TensorProto.UINT8, TensorProto.INT8, TensorProto.INT32)
@@ -207,6 +208,7 @@ def files(tflite):
         "broken_versions/abc/model.onnx": good,
         "broken_versions/01/model.onnx": good,
         "broken_versions/0/model.onnx": good,
+        **releases(),
     }
 
 

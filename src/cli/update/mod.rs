@@ -1,5 +1,6 @@
 //! `ledge update`: signed updates.
 
+mod trial;
 pub mod tuf;
 
 use clap::{Args, Subcommand};
@@ -22,11 +23,15 @@ pub enum UpdateCommand {
     /// It neither reads the configuration nor touches what this box trusts, takes the clock of the system as it is, and
     /// connects to servers on this machine only.
     Tuf(tuf::TufArgs),
+    /// Try a release in this process. The daemon starts it, and sends it an order.
+    #[command(hide = true)]
+    Trial,
 }
 
 /// Runs the verb.
 pub fn run(_globals: &Globals, args: &UpdateArgs, _out: &mut Output) -> anyhow::Result<Exit> {
     match &args.command {
         UpdateCommand::Tuf(args) => tuf::run(args),
+        UpdateCommand::Trial => trial::run(),
     }
 }

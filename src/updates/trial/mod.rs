@@ -118,10 +118,10 @@ pub async fn run(
     let facts = Facts::gather(&Runtimes::new(settings.runtimes.clone()));
     requirements::check(&package.requires, &facts)?;
     let TrialSettings { runtimes, threads, measure, .. } = settings.clone();
-    let what = What::Model(ModelTrial { runtimes, threads, measure });
+    let what = What::Model(ModelTrial { runtimes, threads, measure, golden_min: gate.golden_min });
     let order = order(folder, what, package, &facts);
     let report = watch::run(&settings.program, &order).await?;
-    judge(&report, package, gate)?;
+    same_signature(&report, package)?;
     Ok(report)
 }
 
@@ -137,14 +137,13 @@ fn order(folder: &Path, what: What, package: &Package, facts: &Facts) -> Order {
     Order { release: folder.to_owned(), what, memory_bytes, seconds }
 }
 
-/// What a trial that came to its end comes to.
-fn judge(report: &TrialReport, package: &Package, gate: &Gate) -> Result<(), Reason> {
+/// Whether the model takes and gives what was signed.
+fn same_signature(report: &TrialReport, package: &Package) -> Result<(), Reason> {
     for (kind, declared, found) in
         [("input", &package.inputs, &report.inputs), ("output", &package.outputs, &report.outputs)]
     {
         same_ports(kind, declared, found).map_err(|detail| Reason::new(Cause::Load, detail))?;
     }
-    let _ = gate;
     Ok(())
 }
 

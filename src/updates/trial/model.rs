@@ -13,72 +13,93 @@ use crate::inference::Runtimes;
 use crate::inference::backend::Port;
 use crate::inference::cores::Topology;
 use crate::inference::engine::Engine;
-use crate::names::ModelName;
-use crate::principal::Principal;
+use crate::names::{ModelName, ModelVersion};
 use crate::repository::profile::Profiles;
-use crate::repository::{LoadedModel, ModelDefaults, Repository, tuning};
+use crate::repository::{LoadedModel, ManagedVersion, ModelDefaults, Repository, golden_score, tuning};
+use crate::telemetry::process;
 use crate::updates::package::DeclaredPort;
 use crate::updates::state::{Cause, Reason};
 
-/// How long runs are measured.
+/// How long runs are measured, at most.
 const MEASURED: Duration = Duration::from_secs(1);
 
-/// What tells a model how to be loaded.
+/// What the runtimes, and the standard library of C++, say when they get no memory. The limits of the process see to it
+/// that this comes before the machine has none.
+const NO_MEMORY: [&str; 4] = ["bad alloc", "bad_alloc", "Failed to allocate memory", "Cannot allocate memory"];
+
+/// How a model is tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelTrial {
     /// The folder with the runtimes' shared libraries.
     pub runtimes: PathBuf,
     /// How many cores it may use.
     pub threads: usize,
-    /// Whether it is tried in every runtime.
+    /// Whether it is tried in every runtime that accepts it.
     pub measure: bool,
+    /// The least share of the golden inputs that must be answered right; `None` is all of them.
+    pub golden_min: Option<f64>,
 }
 
-/// Tries the model of the order.
-pub async fn run(order: &Order, how: ModelTrial) -> Result<Result<TrialReport, Reason>, ChildError> {
+/// Tries the model of the order. `Ok(Err(_))` when the model is at fault.
+pub async fn run(order: &Order, how: &ModelTrial) -> Result<Result<TrialReport, Reason>, ChildError> {
     step("it was loaded")?;
+    let repository = repository(how);
     let started = Instant::now();
-    let scratch = tempfile_like(order)?;
-    let repository = repository(scratch.clone(), how);
-    let name: ModelName = "candidate".parse().map_err(|_| ChildError::Order("no name".into()))?;
-    let loaded = repository.load(&name, &Principal::Local).await;
-    let outcome = match loaded {
-        Err(error) => Err(refusal(&error.to_string())),
-        Ok(()) => {
-            let load_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-            let live = repository.live(&name).map_err(|error| ChildError::Order(error.to_string()))?;
-            match live.first() {
-                Some(model) => measure(model, load_ms).await,
-                None => Err(Reason::new(Cause::Load, "no version was loaded")),
-            }
-        }
+    let loaded = match load(&repository, &order.release, how.golden_min).await {
+        Ok(loaded) => loaded,
+        Err(reason) => return Ok(Err(reason)),
     };
-    repository.unload_all(&Principal::Local).await;
-    Ok(outcome)
-}
-
-fn refusal(text: &str) -> Reason {
-    let cause = if text.contains("golden input") { Cause::Golden } else { Cause::Load };
-    Reason::new(cause, text)
-}
-
-async fn measure(model: &Arc<LoadedModel>, load_ms: u64) -> Result<TrialReport, Reason> {
-    let load = tuning::closed_loop(model, 1, MEASURED).await.unwrap_or_default();
-    let us = |share| u64::try_from(load.percentile(share).as_micros()).unwrap_or(u64::MAX);
-    let total = model.config.golden.len() as u64;
-    Ok(TrialReport {
-        runtime: model.runtime().to_string(),
+    let load_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    step("its golden inputs were run")?;
+    let score = golden_score(&loaded, &order.release).await;
+    step("it was measured")?;
+    // A tenth of its time is enough for a model whose trial is to be short.
+    let time = MEASURED.min(Duration::from_secs(order.seconds) / 10);
+    // A model that refuses zeros cannot be measured without requests.
+    let load = tuning::closed_loop(&loaded, 1, time).await.unwrap_or_default();
+    let us = |share| match load.latencies.len() {
+        0 => 0,
+        _ => u64::try_from(load.percentile(share).as_micros()).unwrap_or(u64::MAX),
+    };
+    let report = TrialReport {
+        runtime: loaded.runtime().to_string(),
         load_ms,
-        golden_right: total,
-        golden_total: total,
-        golden_fault: None,
+        golden_right: score.right as u64,
+        golden_total: score.total as u64,
+        golden_fault: score.first_wrong,
         runs: load.latencies.len() as u64,
         p50_us: us(0.5),
         p95_us: us(0.95),
-        peak_bytes: 0,
-        inputs: declared(&model.signature.inputs),
-        outputs: declared(&model.signature.outputs),
-    })
+        peak_bytes: process::peak_resident_bytes(),
+        inputs: declared(&loaded.signature.inputs),
+        outputs: declared(&loaded.signature.outputs),
+    };
+    // A process that ends while a runtime still runs crashes, and would be blamed for it.
+    repository.end(loaded).await;
+    Ok(Ok(report))
+}
+
+async fn load(repository: &Repository, folder: &Path, golden_min: Option<f64>) -> Result<Arc<LoadedModel>, Reason> {
+    // Under any name: nobody asks for it.
+    let name = "candidate".parse::<ModelName>().map_err(|error| error.to_string());
+    let version = "1".parse::<ModelVersion>().map_err(|error| error.to_string());
+    let loaded = match (name, version) {
+        (Ok(name), Ok(version)) => {
+            let release = ManagedVersion { version, folder: folder.to_owned(), golden_min };
+            repository.load_beside(&name, &release).await
+        }
+        (Err(error), _) | (_, Err(error)) => Err(error),
+    };
+    loaded.map_err(|error| Reason::new(cause(&error), error))
+}
+
+/// What kept a model from being loaded.
+fn cause(error: &str) -> Cause {
+    match () {
+        () if NO_MEMORY.iter().any(|words| error.contains(words)) => Cause::Memory,
+        () if error.contains("golden input") => Cause::Golden,
+        () => Cause::Load,
+    }
 }
 
 fn declared(ports: &[Port]) -> Vec<DeclaredPort> {
@@ -90,25 +111,14 @@ fn declared(ports: &[Port]) -> Vec<DeclaredPort> {
     ports.iter().map(port).collect()
 }
 
-fn tempfile_like(order: &Order) -> Result<PathBuf, ChildError> {
-    let scratch = std::env::temp_dir().join(format!("ledge-trial-{}", std::process::id()));
-    let model = scratch.join("candidate");
-    std::fs::create_dir_all(&model)?;
-    for entry in std::fs::read_dir(&order.release)? {
-        let entry = entry?;
-        std::os::unix::fs::symlink(entry.path(), model.join(entry.file_name()))?;
-    }
-    std::os::unix::fs::symlink(&order.release, model.join("1"))?;
-    Ok(scratch)
-}
-
-/// A repository with the runtimes of this box and nothing that was measured on it.
-fn repository(path: PathBuf, how: ModelTrial) -> Repository {
-    let runtimes = Runtimes::new(how.runtimes);
+/// A repository with the runtimes of this box, no models of its own, and nothing that was measured.
+fn repository(how: &ModelTrial) -> Repository {
+    let runtimes = Runtimes::new(how.runtimes.clone());
     let defaults = ModelDefaults {
         max_queue_size: 16,
-        timeout: Duration::from_secs(3600),
+        timeout: Duration::from_hours(1),
         keep_alive: None,
+        // What is compiled here is not for keeping: it may be why the trial fails.
         cache_dir: None,
         profiles: Profiles::none(runtimes.clone()),
         measure: how.measure,
@@ -116,8 +126,5 @@ fn repository(path: PathBuf, how: ModelTrial) -> Repository {
     let engine = Engine::new(runtimes, Topology::read().budget(how.threads), None);
     // Nobody reads the events of a trial.
     let (audit, _) = AuditSink::channel();
-    Repository::new(path, engine, defaults, 1, audit)
+    Repository::new(PathBuf::new(), engine, defaults, 1, audit)
 }
-
-#[expect(dead_code, reason = "rough")]
-fn unused(_: &Path) {}

@@ -16,7 +16,7 @@ use crate::telemetry::process;
 use crate::updates::state::{Cause, Reason};
 
 /// The words by which the hidden verb is called.
-const VERB: [&str; 1] = ["update-trial"];
+const VERB: [&str; 2] = ["update", "trial"];
 
 /// What is read of its standard output; a report has some hundred bytes.
 const MAX_SAID: u64 = 1 << 20;

@@ -1,0 +1,167 @@
+//! Releases tried in a process of their own: each bad one is stopped for its own cause, and whoever tries it is unharmed.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use ledge::updates::package::{DeclaredPort, Limits, Package, Requirements};
+use ledge::updates::plan::Gate;
+use ledge::updates::state::{Cause, Reason};
+use ledge::updates::trial::{self, ModelTrial, Order, TrialReport, TrialSettings, What};
+
+use crate::daemon::{TestRoot, model_folder, setup_root};
+
+fn settings() -> TrialSettings {
+    let program = env!("CARGO_BIN_EXE_ledge").into();
+    TrialSettings { program, measure: false, ..TrialSettings::new(setup_root().join("runtimes")) }
+}
+
+fn release(name: &str) -> PathBuf {
+    model_folder(&format!("release_{name}"))
+}
+
+fn port(name: &str, shape: [i64; 2]) -> DeclaredPort {
+    DeclaredPort { name: name.to_owned(), datatype: "FP32".to_owned(), shape: shape.into() }
+}
+
+/// As the platform signs it.
+fn package() -> Package {
+    Package {
+        limits: Limits { memory_mb: Some(512), seconds: Some(60) },
+        inputs: vec![port("IN", [-1, 4])],
+        outputs: vec![port("OUT", [-1, 3])],
+        ..Package::default()
+    }
+}
+
+fn run(settings: &TrialSettings, folder: &Path, package: &Package, gate: &Gate) -> Result<TrialReport, Reason> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(trial::run(settings, folder, package, gate))
+}
+
+fn tried(name: &str) -> Result<TrialReport, Reason> {
+    run(&settings(), &release(name), &package(), &Gate::default())
+}
+
+#[track_caller]
+fn stopped(outcome: Result<TrialReport, Reason>, cause: Cause, words: &str) {
+    let reason = outcome.unwrap_err();
+    assert!(reason.cause == cause && reason.detail.contains(words) && !reason.detail.contains('\n'), "{reason}");
+}
+
+#[test]
+fn a_good_release_passes_and_says_how_it_does() {
+    for measure in [false, true] {
+        let settings = TrialSettings { measure, ..settings() };
+        let report = run(&settings, &release("good"), &package(), &Gate::default()).unwrap();
+        assert_eq!((report.golden_right, report.golden_total, &report.golden_fault), (10, 10, &None));
+        assert!(report.runs > 10 && report.p50_us <= report.p95_us && report.p95_us > 0, "{report:?}");
+        // More than the program alone, and less than it may.
+        assert!((20 << 20..512 << 20).contains(&report.peak_bytes), "{report:?}");
+        assert_eq!((report.inputs, report.outputs), (package().inputs, package().outputs));
+        assert!(measure || report.runtime == "onnxruntime", "{}", report.runtime);
+    }
+}
+
+#[test]
+fn a_slow_release_passes_and_its_figures_show_it() {
+    let [good, slow] = ["good", "slow"].map(|name| tried(name).unwrap());
+    assert!(slow.p50_us > 10 * good.p95_us.max(1), "{slow:?} {good:?}");
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_release_that_crashes_its_runtime_crashes_nothing_else() {
+    stopped(tried("crash"), Cause::Crash, "died of SIGFPE (arithmetic error) while it was loaded");
+}
+
+#[test]
+fn a_release_that_eats_memory_is_stopped_at_its_limit() {
+    stopped(tried("memory"), Cause::Memory, "at most 512");
+    // What asks for far more at once than the process may ever have does not get it.
+    stopped(tried("huge"), Cause::Memory, "alloc");
+    let little = Package { limits: Limits { memory_mb: Some(1), seconds: None }, ..package() };
+    stopped(run(&settings(), &release("good"), &little, &Gate::default()), Cause::Memory, "at most 1");
+}
+
+#[test]
+fn a_release_that_does_not_end_is_stopped_in_time() {
+    let brief = Package { limits: Limits { memory_mb: None, seconds: Some(2) }, ..package() };
+    let outcome = run(&settings(), &release("endless"), &brief, &Gate::default());
+    stopped(outcome, Cause::Deadline, "was not done after 2 s, while it was loaded");
+}
+
+#[test]
+fn a_release_with_other_answers_is_stopped_at_its_golden_inputs() {
+    stopped(tried("other_answers"), Cause::Golden, "golden input golden_0.json");
+}
+
+#[test]
+fn a_release_with_bad_accuracy_is_stopped_below_the_share_that_was_asked_for() {
+    let with = |golden_min| {
+        let gate = Gate { golden_min: Some(golden_min), ..Gate::default() };
+        run(&settings(), &release("bad_accuracy"), &package(), &gate)
+    };
+    stopped(with(0.9), Cause::Golden, "7 of 10");
+    let report = with(0.7).unwrap();
+    assert_eq!((report.golden_right, report.golden_total), (7, 10));
+    assert!(report.golden_fault.unwrap().contains("golden_0.json"));
+}
+
+#[test]
+fn a_release_that_takes_other_inputs_than_were_signed_is_stopped() {
+    stopped(tried("other_inputs"), Cause::Load, "the signed input \"IN\" is not in the model");
+    let wide = Package { inputs: vec![port("IN", [-1, 5])], ..package() };
+    let outcome = run(&settings(), &release("good"), &wide, &Gate::default());
+    stopped(outcome, Cause::Load, "input \"IN\" is FP32 [-1, 4], signed was FP32 [-1, 5]");
+    let more = Package { outputs: vec![port("OUT", [-1, 3]), port("MORE", [-1, 3])], ..package() };
+    stopped(run(&settings(), &release("good"), &more, &Gate::default()), Cause::Load, "output \"MORE\" is not in");
+}
+
+#[test]
+fn a_release_that_no_runtime_loads_is_stopped_with_their_words() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(model_folder("broken_cut").join("1/model.onnx"), folder.path().join("model.onnx")).unwrap();
+    stopped(run(&settings(), folder.path(), &Package::default(), &Gate::default()), Cause::Load, "is cut off");
+    stopped(run(&settings(), Path::new("/no/such"), &Package::default(), &Gate::default()), Cause::Load, "/no/such");
+}
+
+#[test]
+fn what_this_box_lacks_is_known_before_a_process_is_started() {
+    let settings = TrialSettings { program: "/no/such/program".into(), ..settings() };
+    let huge =
+        Package { requires: Requirements { memory_mb: Some(u64::MAX >> 20), ..Requirements::default() }, ..package() };
+    stopped(run(&settings, &release("good"), &huge, &Gate::default()), Cause::Requirements, "MiB of memory");
+    stopped(run(&settings, &release("good"), &package(), &Gate::default()), Cause::Load, "cannot be started");
+}
+
+/// The order to try a release, as the daemon sends it.
+fn order(name: &str) -> String {
+    let how = ModelTrial { runtimes: setup_root().join("runtimes"), threads: 1, measure: false, golden_min: None };
+    let order = Order { release: release(name), what: What::Model(how), memory_bytes: 1 << 30, seconds: 600 };
+    serde_json::to_string(&order).unwrap() + "\n"
+}
+
+#[test]
+fn a_trial_ends_with_whoever_started_it() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ledge"));
+    command.args(["update", "trial"]).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(order("endless").as_bytes()).unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap().contains("step")), "it begins");
+    drop(stdin);
+    // Nothing else ends it for ten minutes.
+    assert_eq!(child.wait().unwrap().signal(), Some(9));
+}
+
+#[test]
+fn nobody_starts_a_trial_by_hand() {
+    let output = TestRoot::new().command(&["update", "trial"]).stdin(Stdio::null()).output().unwrap();
+    let words = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && words.contains("started by the daemon"), "{words}");
+    let help = TestRoot::new().command(&["update", "--help"]).output().unwrap();
+    assert!(!String::from_utf8(help.stdout).unwrap().contains("trial"));
+}
