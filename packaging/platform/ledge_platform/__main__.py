@@ -153,13 +153,17 @@ def model_add(given):
         tell(f"left out, for model.toml does not name them: {', '.join(left_out)}")
 
 
-def plain_add(given):
+def configuration_add(given):
     repository, ring = opened(given)
-    contents = release.plain_contents(given.source)
-    main_file = given.main or sorted(contents)[0]
-    if main_file not in contents:
-        raise Failure(f"--main {main_file}: {given.source} has no such file")
-    add_release(given, repository, ring, main_file, contents, description_of(given, {}))
+    add_release(given, repository, ring, release.SETTINGS, release.settings(given.source), description_of(given, {}))
+
+
+def runtime_add(given):
+    repository, ring = opened(given)
+    if given.name not in release.RUNTIMES:
+        raise Failure(f"there is no runtime {given.name!r}: {' or '.join(release.RUNTIMES)}")
+    contents = release.libraries(given.source)
+    add_release(given, repository, ring, sorted(contents)[0], contents, description_of(given, {}))
 
 
 def named(given):
@@ -328,7 +332,7 @@ VERBS = {
     "rollout resume": steering(resume), "rollout stop": steering(stop), "rollout revoke": steering(revoke),
     "rollout minimum": steering(minimum), "rollout pin": steering(pin), "rollout show": rollout_show, "verify": verify_verb,
     "publish": publish_verb, "fleet status": fleet_status, "hint": hint, "watch": watch_verb, "model add": model_add,
-    "configuration add": plain_add, "runtime add": plain_add,
+    "configuration add": configuration_add, "runtime add": runtime_add,
     **{f"{kind} list": release_list for kind in names.FOLDERS}, **{f"{kind} remove": release_remove for kind in names.FOLDERS},
 }
 

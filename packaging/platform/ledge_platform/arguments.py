@@ -96,9 +96,10 @@ def releases(verbs, kind):
         add("source", type=Path, metavar="FOLDER", help="a model folder: model.onnx (or .xml with .bin, .tflite), model.toml and what it "
             "names; in the folder itself or in FOLDER/VERSION")
         model_options(adding)
+    elif kind == "configuration":
+        add("source", type=Path, metavar="SETTINGS.toml", help="settings that boxes let a platform change; see Ledge's README")
     else:
-        add("source", type=Path, metavar="PATH", help="a file, or a folder of files")
-        add("--main", metavar="FILE", help="the file that carries the description (default: the first by name)")
+        add("source", type=Path, metavar="FOLDER", help="the shared libraries of the runtime, all in one folder; NAME is the runtime's")
     requirements(adding)
     verb(group, "list", f"what there is of {kind}s")
     removing = verb(group, "remove", f"take a version of a {kind} out", signs="needed: models; snapshot and timestamp make it public")

@@ -56,7 +56,10 @@ def edit(repository, fleet, ring, change, create=False):
         release = names.release(rollout["target"])
         if rollout["target"] != main_file(repository, release):
             raise Failure(f"rollout {rollout['id']} names {rollout['target']}, which is not the main file of {release}")
-    target = repository.add_target(path, form.encode(state.manifest), form.notes_to_custom(state.notes))
+    content = form.encode(state.manifest)
+    if len(content) > form.MOST_BYTES:
+        raise Failure(f"the manifest has {len(content)} bytes, a box takes {form.MOST_BYTES} at most: stop rollouts that are done")
+    target = repository.add_target(path, content, form.notes_to_custom(state.notes))
     metadata.signed.targets[path] = target
     repository.save("fleet", metadata, ring)
     return repository.publish(ring)

@@ -94,7 +94,7 @@ class KeyRing:
         return self.signers[keyid]
 
     def __str__(self):
-        return ", ".join(map(str, self.folders)) or "no folder at all"
+        return ", ".join(map(str, self.folders)) or "--keys, which is not given"
 
 
 def private_of(public_file):

@@ -4,6 +4,7 @@ Beside it, in the custom data of its target, are the platform's own notes: since
 were used. Boxes do not read them.
 """
 import json
+import math
 import re
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -12,13 +13,15 @@ from .errors import Failure
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 # The fields of a rollout, and what each is.
-NUMBER, COUNT, SHARE = "a number", "a whole number", "a number from 0 to 1"
-GATE = {"golden_min": SHARE, "agreement_min": SHARE, "p95_ratio_max": NUMBER, "error_rate_max": SHARE, "memory_ratio_max": NUMBER,
-        "psi_max": NUMBER}
+POSITIVE, COUNT, SHARE = "a number above 0", "a whole number", "a number from 0 to 1"
+GATE = {"golden_min": SHARE, "agreement_min": SHARE, "p95_ratio_max": POSITIVE, "error_rate_max": SHARE, "memory_ratio_max": POSITIVE,
+        "psi_max": POSITIVE}
 STEP = {"share": SHARE, "min_s": COUNT, "min_requests": COUNT, "max_s": COUNT, "quiet": ("pass", "roll_back")}
 ROLLOUT = {"id", "target", "start", "waves", "paused", "groups", "devices", "window", "gate", "shadow", "canary", "soak", "max_attempts",
            "byte_budget", "allow_downgrade", "requires_ledge"}
 MANIFEST = {"schema", "fleet", "published", "rollouts", "pins", "revoked", "minimum"}
+# What a box takes at most.
+MOST_BYTES, MOST_ROLLOUTS, MOST_ATTEMPTS, LONGEST_S = 1 << 20, 256, 1_000, 90 * 86_400
 
 
 def path(fleet):
@@ -57,6 +60,8 @@ def check(manifest):
         raise Failure(f"the manifest has schema {manifest.get('schema')!r}, this version of ledge-platform knows 1")
     names.name(manifest["fleet"], "fleet")
     moments.parse(manifest["published"])
+    if len(manifest["rollouts"]) > MOST_ROLLOUTS:
+        raise Failure(f"{len(manifest['rollouts'])} rollouts, {MOST_ROLLOUTS} at most: stop those that are done")
     ids = [rollout.get("id") for rollout in manifest["rollouts"]]
     for rollout in manifest["rollouts"]:
         check_rollout(rollout)
@@ -88,20 +93,31 @@ def check_rollout(rollout):
     moments.parse(rollout["start"])
     waves.check(rollout["waves"])
     for key in ("groups", "devices"):
+        if rollout.get(key) == []:
+            raise Failure(f"{where}: no {key} at all means nobody; leave it out")
         for entry in rollout.get(key, []):
             names.name(entry, key[:-1])
     for key in ("paused", "allow_downgrade"):
         if not isinstance(rollout.get(key, False), bool):
             raise Failure(f"{where}: {key} is true or false")
-    for key, least in (("max_attempts", 1), ("byte_budget", 0)):
-        value(rollout.get(key, least), COUNT, f"{where}: {key}", least)
+    value(rollout.get("max_attempts", 1), COUNT, f"{where}: max_attempts", 1, MOST_ATTEMPTS)
+    value(rollout.get("byte_budget", 0), COUNT, f"{where}: byte_budget")
     if "requires_ledge" in rollout and not re.fullmatch(r"\d+\.\d+\.\d+", rollout["requires_ledge"]):
         raise Failure(f"{where}: requires_ledge is a version such as 0.1.0")
     fields(rollout.get("gate", {}), GATE, f"{where}: gate")
     for step in ("shadow", "canary", "soak"):
         fields(rollout.get(step, {}), STEP, f"{where}: {step}")
+        check_step(rollout.get(step, {}), f"{where}: {step}")
     if "window" in rollout:
         check_window(rollout["window"], where)
+
+
+def check_step(step, where):
+    most = step.get("max_s", 86_400)
+    if most > LONGEST_S:
+        raise Failure(f"{where}: max_s {most} is more than {LONGEST_S}")
+    if step.get("min_s", 0) > most:
+        raise Failure(f"{where}: min_s {step['min_s']} is more than max_s, {most}")
 
 
 def check_window(window, where):
@@ -134,16 +150,18 @@ def fields(table, forms, what):
         value(content, forms[key], f"{what}: {key}")
 
 
-def value(content, form, what, least=0):
+def value(content, form, what, least=0, most=None):
+    """Fails where CONTENT is not of FORM."""
     if isinstance(form, tuple):
-        good, form = content in form, " or ".join(form)
-    elif isinstance(content, bool) or not isinstance(content, (int, float)):
-        good = False
-    else:
-        most = 1 if form == SHARE else float("inf")
-        good = least <= content <= most and (form != COUNT or isinstance(content, int))
+        if content not in form:
+            raise Failure(f"{what} is {' or '.join(form)}")
+        return
+    number = isinstance(content, (int, float)) and not isinstance(content, bool) and math.isfinite(content)
+    good = number and (form != COUNT or isinstance(content, int)) and content >= least
+    good = good and not (form == SHARE and content > 1 or form == POSITIVE and content == 0 or most is not None and content > most)
     if not good:
-        raise Failure(f"{what} is {form}" + (f", {least} at least" if least else ""))
+        bounds = f", from {least} to {most}" if most is not None else ""
+        raise Failure(f"{what} is {form}{bounds}, not {content!r}")
 
 
 def parse_fields(text, forms, what):

@@ -16,6 +16,8 @@ def of_onnx(path):
         model = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # a protobuf error of whichever implementation is installed
         raise Failure(f"{path} is no ONNX model: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from None
+    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in model.graph.initializer):
+        raise Failure(f"{path} keeps its weights in another file, which no box loads: save it as one file")
     constants = {constant.name for constant in model.graph.initializer}
     return [port(value) for value in model.graph.input if value.name not in constants], [port(value) for value in model.graph.output]
 

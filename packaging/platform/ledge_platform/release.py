@@ -11,6 +11,7 @@ from . import names, ports
 from .errors import Failure
 
 MODEL_FILES = ("model.onnx", "model.xml", "model.tflite")
+SETTINGS, RUNTIMES = "settings.toml", ("onnxruntime", "openvino")
 MOST_JSON = 65_536  # of an accuracy report: all boxes fetch it with the metadata
 
 
@@ -201,16 +202,25 @@ def replaced(value, flat):
     return value
 
 
-def plain_contents(path):
-    """The files of a folder, or one file, as a release that is no model."""
+def settings(path):
+    """A file of settings, under the name by which boxes look for it."""
+    try:
+        tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Failure(f"{path} cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise Failure(f"{path}: {error}") from None
+    return {SETTINGS: Path(path)}
+
+
+def libraries(path):
+    """The files of a folder."""
     path = Path(path)
-    if path.is_file():
-        return {path.name: path}
     if not path.is_dir():
-        raise Failure(f"{path} is neither a file nor a folder")
-    folders = [entry.name for entry in path.iterdir() if entry.is_dir()]
+        raise Failure(f"{path} is no folder")
+    folders = sorted(entry.name for entry in path.iterdir() if entry.is_dir())
     if folders:
-        raise Failure(f"{path} has folders ({', '.join(sorted(folders))}): all files of a release lie in one folder")
+        raise Failure(f"{path} has folders ({', '.join(folders)}): all files of a release lie in one folder")
     contents = {entry.name: entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")}
     if not contents:
         raise Failure(f"{path} holds no file")

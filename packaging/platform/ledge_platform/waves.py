@@ -10,6 +10,7 @@ from . import moments
 from .errors import Failure
 
 SEEDS = 2048
+MOST_WAVES, LONGEST_S = 64, 90 * 86_400
 HOUR, DAY = 3_600, 86_400
 
 # Bottlerocket's schedules: seconds after the start, and percent of the fleet from then on.
@@ -54,8 +55,8 @@ def check(waves):
         if waves not in PRESETS:
             raise Failure(f"waves {waves!r}: none of {', '.join(PRESETS)}")
         return
-    if not isinstance(waves, list) or not waves:
-        raise Failure("waves: a list needs at least one wave")
+    if not isinstance(waves, list) or not 1 <= len(waves) <= MOST_WAVES:
+        raise Failure(f"waves: a list has from 1 to {MOST_WAVES} waves")
     last = (-1, 0)
     for wave in waves:
         keys = isinstance(wave, dict) and set(wave) == {"seed_below", "after_s"}
@@ -63,6 +64,8 @@ def check(waves):
             raise Failure("waves: each is {\"seed_below\": 1 to 2048, \"after_s\": seconds after the start}")
         if not 0 < wave["seed_below"] <= SEEDS:
             raise Failure(f"waves: seed_below {wave['seed_below']} is not from 1 to {SEEDS}")
+        if wave["after_s"] > LONGEST_S:
+            raise Failure(f"waves: after_s {wave['after_s']} is more than {LONGEST_S}")
         if wave["after_s"] < max(0, last[0]) or wave["seed_below"] <= last[1]:
             raise Failure("waves: each must reach more of the fleet than the one before, and not come earlier")
         last = wave["after_s"], wave["seed_below"]
