@@ -2,7 +2,11 @@
 //! of it is for this box now.
 
 pub mod decide;
+mod kept;
+pub mod look;
 pub mod manifest;
+mod pace;
+pub mod poller;
 pub mod reported;
 pub mod waves;
 pub mod window;

@@ -7,6 +7,7 @@ pub mod config;
 pub mod handle;
 pub mod package;
 pub mod plan;
+pub mod platform;
 pub mod sha256;
 pub mod source;
 pub mod state;
