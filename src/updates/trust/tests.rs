@@ -276,3 +276,24 @@ async fn a_repository_without_anything_is_told_as_such() {
         assert_eq!(refused(device.refresh(&platform).await), refusal);
     }
 }
+
+#[tokio::test]
+async fn no_changed_byte_gets_by_the_signatures() {
+    let mut platform = Platform::new();
+    platform.signed_at = Some(at("2026-11-20T00:00:00Z"));
+    platform.publish();
+    for name in ["timestamp.json", "1.snapshot.json", "1.targets.json"] {
+        let file = platform.metadata(name);
+        let content = std::fs::read(&file).unwrap();
+        let signed = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok().map(|value| value["signed"].clone());
+        for at in (0..content.len()).step_by(7) {
+            let mut changed = content.clone();
+            changed[at] ^= 1 << (at % 7);
+            crate::durable::replace(&file, &changed).unwrap();
+            let refreshed = Device::new(&platform).refresh(&platform).await;
+            assert!(refreshed.is_err() || signed(&changed) == signed(&content), "{name}: byte {at}");
+        }
+        crate::durable::replace(&file, &content).unwrap();
+    }
+    assert!(Device::new(&platform).refresh(&platform).await.is_ok());
+}
