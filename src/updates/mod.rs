@@ -8,6 +8,7 @@ pub mod handle;
 pub mod package;
 pub mod plan;
 pub mod platform;
+pub mod report;
 pub mod sha256;
 pub mod source;
 pub mod state;

@@ -22,3 +22,4 @@ mod oip;
 mod runtimes;
 mod tidy;
 mod top;
+mod updates_api;
