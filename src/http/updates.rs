@@ -67,7 +67,7 @@ fn configured(app: &App) -> Result<&Updates, Failure> {
     app.updates().ok_or_else(|| {
         let message =
             "no platform looks after this box: signed updates begin with updates.repository in the configuration";
-        Failure::new(StatusCode::NOT_FOUND, message)
+        Failure::new(StatusCode::CONFLICT, message)
     })
 }
 
