@@ -10,7 +10,7 @@ in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
 nextest := $(shell command -v cargo-nextest)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-peers setup-feast build run test test-peers test-quantize soak bench bench-peers clean
+.PHONY: help setup setup-test setup-peers setup-feast setup-tuf build run test test-peers test-quantize soak bench bench-peers clean
 .NOTPARALLEL:
 
 help: ## say what each target does
@@ -39,7 +39,10 @@ setup-peers: ## install the brokers and their clients that test-peers needs (as 
 setup-feast: setup-test ## install Feast's SDK into .ledge/peers/feast (minutes and 560 MB, once), for test-peers
 	$(PYTHON) benches/peers/fetch.py feast
 
-test-peers: setup-test setup-peers setup-feast test-quantize ## run real clients, servers and brokers against Ledge (may need root)
+setup-tuf: setup-test ## install the reference implementation of TUF into .ledge/peers/tuf (once), for test-peers
+	$(PYTHON) benches/peers/fetch.py tuf
+
+test-peers: setup-test setup-peers setup-feast setup-tuf test-quantize ## run real clients, servers and brokers against Ledge (may need root)
 	$(in_tests) $(if $(nextest),cargo nextest run --locked --test it clients,cargo test --locked --test it clients)
 	$(in_tests) $(if $(nextest),cargo nextest run --locked --test peers,cargo test --locked --test peers)
 

@@ -137,7 +137,7 @@ impl HttpClient {
         Self::with_patience(egress, settings, PATIENCE)
     }
 
-    fn with_patience(egress: Egress, settings: HttpSettings, patience: Duration) -> Self {
+    pub(super) fn with_patience(egress: Egress, settings: HttpSettings, patience: Duration) -> Self {
         let HttpSettings { at, tls, proxy } = settings;
         let way = Way { to: at, tls, proxy, purpose: Purpose::Updates, content: Content::Request };
         Self(Arc::new(Shared { egress, way, patience, kept: Mutex::new(None) }))
@@ -319,6 +319,3 @@ impl std::fmt::Debug for HttpDownload {
         f.debug_struct("HttpDownload").field("status", &self.status).field("start", &self.start).finish_non_exhaustive()
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,3 +1,4 @@
+mod http;
 mod tls;
 
 use std::net::Ipv6Addr;

@@ -8,6 +8,7 @@ use ledge::mqtt::fuzz::{fuzz_message, fuzz_topics};
 use ledge::pipeline::image::fuzz_image;
 use ledge::protocol::fuzz::{fuzz_binary, fuzz_json};
 use ledge::repository::model_config;
+use ledge::updates::trust::fuzz::fuzz_metadata;
 
 /// Requests of the kinds that the protocol knows.
 const JSON: &[&[u8]] = &[
@@ -202,6 +203,28 @@ const FEATURE_VALUES: &[&[u8]] = &[
     b"9223372036854775807",
     b"\"1969-12-31 23:59:59.999999+02:00\"",
 ];
+
+/// Metadata of every role, and the file of what is trusted, behind the number of their kind. Nobody signed them.
+const METADATA: &[&[u8]] = &[
+    br#"\0{"signatures":[{"keyid":"a","sig":"00ff"},{"keyid":"b","sig":""}],"signed":{"_type":"root","spec_version":"1.0.31","version":1,"expires":"2099-01-01T00:00:00Z","consistent_snapshot":true,"keys":{"a":{"keytype":"ed25519","scheme":"ed25519","keyval":{"public":"00"}}},"roles":{"root":{"keyids":["a"],"threshold":1},"timestamp":{"keyids":[],"threshold":0}}}}"#,
+    br#"\1{"signatures":[],"signed":{"_type":"timestamp","spec_version":"1.0","version":2,"expires":"2099-01-01T00:00:00Z","meta":{"snapshot.json":{"version":2,"length":9,"hashes":{"sha256":"00"}}},"x-ledge-signed-at":"2026-11-20T00:00:00Z"}}"#,
+    br#"\2{"signatures":[],"signed":{"_type":"snapshot","spec_version":"1.0","version":3,"expires":"2099-01-01T00:00:00Z","meta":{"targets.json":{"version":1},"models.json":{"version":18446744073709551615}}}}"#,
+    br#"\3{"signatures":[],"signed":{"_type":"targets","spec_version":"1.0","version":4,"expires":"2099-01-01T00:00:00Z","targets":{"models/minilm/2/model.onnx":{"length":5,"hashes":{"sha256":"00"},"custom":{"ledge":{"schema":1}}}},"delegations":{"keys":{},"roles":[{"name":"models","keyids":[],"threshold":1,"terminating":true,"paths":["models/*/*/*","a[b-c]?/**"]},{"name":"bin","keyids":[],"threshold":1,"path_hash_prefixes":["0","ff"]}]}}}"#,
+    br#"\4{"checksum":"00","files":{"root.json":"{}","proven":"2026-11-20T00:00:00Z"}}"#,
+];
+
+#[test]
+fn foreign_metadata_is_never_trusted() {
+    // The first byte is written as a digit here.
+    let seeds: Vec<Vec<u8>> = METADATA.iter().map(|seed| [&[seed[1] - b'0'], &seed[2..]].concat()).collect();
+    let seeds: Vec<&[u8]> = seeds.iter().map(Vec::as_slice).collect();
+    for seed in &seeds {
+        fuzz_metadata(seed);
+    }
+    for seed in 0..20_000 {
+        fuzz_metadata(&mutate(seed, &seeds));
+    }
+}
 
 #[test]
 fn foreign_declarations_never_break_the_feature_store() {

@@ -2,6 +2,7 @@
 //! is part of `cargo test`.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics says where")]
 
+mod attacks;
 mod bench;
 mod bindings;
 mod boxes;

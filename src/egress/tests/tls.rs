@@ -16,20 +16,20 @@ use super::*;
 use crate::secret::SecretFile;
 
 /// A CA, and the folder of its files.
-struct Authority {
+pub(super) struct Authority {
     folder: TempDir,
     issuer: Issuer<'static, KeyPair>,
     pem: String,
 }
 
 /// A certificate and its key, as PEM.
-struct Identity {
+pub(super) struct Identity {
     certificate: String,
     key: String,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::named("Test CA")
     }
 
@@ -42,7 +42,7 @@ impl Authority {
         Self { folder: tempfile::tempdir().unwrap(), issuer: Issuer::new(params, key), pem }
     }
 
-    fn issue(&self, name: &str) -> Identity {
+    pub(super) fn issue(&self, name: &str) -> Identity {
         self.issue_with(name, |_| {})
     }
 
@@ -63,12 +63,12 @@ impl Authority {
         self.file("ca.pem", &self.pem)
     }
 
-    fn trusting(&self) -> TlsSettings {
+    pub(super) fn trusting(&self) -> TlsSettings {
         TlsSettings { ca: Some(self.ca()), ..TlsSettings::default() }
     }
 
     /// As [`Self::trusting`], with a client certificate of `issuer`.
-    fn with_identity(&self, issuer: &Authority) -> TlsSettings {
+    pub(super) fn with_identity(&self, issuer: &Authority) -> TlsSettings {
         let client = issuer.issue("box-7");
         TlsSettings {
             certificate: Some(self.file("client.pem", &client.certificate)),
@@ -100,7 +100,7 @@ fn server(
     Arc::new(builder.with_single_cert(chain, key).unwrap()).into()
 }
 
-fn modern(identity: &Identity, clients: Option<&Authority>) -> TlsAcceptor {
+pub(super) fn modern(identity: &Identity, clients: Option<&Authority>) -> TlsAcceptor {
     server(identity, clients, &[&version::TLS13])
 }
 

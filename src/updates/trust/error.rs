@@ -1,7 +1,6 @@
 //! Why something is not trusted, in words for whoever is called at night.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use sigstore_tuf::Error;
 
@@ -141,10 +140,6 @@ pub enum TrustError {
 }
 
 impl TrustError {
-    pub(super) fn slow(limit: Duration) -> Self {
-        Self::Slow { seconds: limit.as_secs() }
-    }
-
     /// Which refusal it is, if it is one.
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
@@ -168,6 +163,7 @@ impl TrustError {
                 reason: format!("{message} (is `[updates] repository` right, and may this box read there?)"),
             },
             Error::NotRefreshed => Self::NotRefreshed,
+            Error::Io { context, source } => Self::Store { file: context.into(), reason: source.to_string() },
             Error::Expired { role, expires } => {
                 let [expires, now] = [expires, now].map(|moment| clock::rfc3339(time::unix_ms(moment)));
                 let reason = format!(

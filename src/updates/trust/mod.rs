@@ -106,6 +106,11 @@ impl Trust {
         Ok(Self { root_file, root, store: Arc::new(store), damaged, audit, current: None, limit: LIMIT })
     }
 
+    /// How long a refresh, or finding a target, may take as a whole; a minute, unless it is set.
+    pub fn set_limit(&mut self, limit: Duration) {
+        self.limit = limit;
+    }
+
     /// Forgets what is trusted, damaged or not, so that the next refresh begins with the root file. What was there is
     /// kept under another name. Whoever calls it gives up the protection from being offered old metadata once.
     pub fn reset(folder: &Path) -> Result<(), TrustError> {

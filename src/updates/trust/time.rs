@@ -42,3 +42,45 @@ pub(super) fn timestamp(unix_ms: u64) -> jiff::Timestamp {
 pub(super) fn millis(duration: Duration) -> u64 {
     duration.as_millis().try_into().unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn time_does_not_run_before_this_was_built() {
+        // A build that does not know when it was would trust a clock at 1970.
+        assert!(built_ms() > 1_700_000_000_000);
+        assert_eq!(now_ms(0, 0), built_ms());
+    }
+
+    #[test]
+    fn only_a_moment_of_rfc_3339_proves_anything() {
+        let signed_at = |value: serde_json::Value| {
+            let role = serde_json::json!({"_type": "timestamp", "spec_version": "1.0", "version": 1, "meta": {},
+                "expires": "2099-01-01T00:00:00Z", SIGNED_AT: value});
+            signed_at_ms(&serde_json::from_value(role).unwrap())
+        };
+        assert_eq!(signed_at("2026-11-20T01:00:00+01:00".into()), Some(1_795_132_800_000));
+        for wrong in [serde_json::json!(1), "yesterday".into(), "2026-11-20".into(), serde_json::Value::Null] {
+            assert_eq!(signed_at(wrong), None);
+        }
+        assert_eq!(signed_at("1901-01-01T00:00:00Z".into()), Some(0));
+    }
+
+    proptest! {
+        #[test]
+        fn time_never_runs_behind_what_is_known(system: u64, proven: u64) {
+            let now = now_ms(system, proven);
+            prop_assert!(now >= system && now >= proven && now >= built_ms());
+            prop_assert!([system, proven, built_ms()].contains(&now));
+        }
+
+        #[test]
+        fn a_moment_is_the_same_after_it_was_written(ms in 0_u64..253_402_207_200_000) {
+            prop_assert_eq!(parse_ms(&timestamp(ms).to_string()), Some(ms));
+        }
+    }
+}
