@@ -35,6 +35,7 @@ use crate::shutdown::Shutdown;
 use crate::telemetry::machine::MachineMonitor;
 use crate::telemetry::messages::MessageStatistics;
 use crate::telemetry::process;
+use crate::updates::Updates;
 
 /// Runs the daemon with the feature views of `registry` until it is told to stop. An error is the reason why it could not
 /// start or had to stop.
@@ -144,12 +145,14 @@ impl App {
             tracing::info!(%address, "listening");
         }
         let latch = readiness.latch();
+        let updates: Option<Updates> = None;
         let messages = config.mqtt.broker.is_some().then(MessageStatistics::default);
         let app = http::App::new(http::Parts {
             serving: serving.clone(),
             readiness: readiness.clone(),
             egress: egress.clone(),
             messages: messages.clone(),
+            updates: updates.clone(),
             config: config.http.clone(),
             shutdown: shutdown.clone(),
         });
@@ -164,7 +167,7 @@ impl App {
             shutdown,
         });
         if let Some(statistics) = messages {
-            spawn_mqtt(&config, device, egress, &serving, statistics, &readiness, shutdown);
+            spawn_mqtt(&config, device, egress, &serving, statistics, &readiness, updates, shutdown);
         }
         let (opening, features) = (readiness.latch(), serving.features().clone());
         let stop = shutdown.clone();
@@ -203,13 +206,22 @@ fn spawn_mqtt(
     serving: &Serving,
     statistics: MessageStatistics,
     readiness: &Arc<Readiness>,
+    updates: Option<Updates>,
     shutdown: &Shutdown,
 ) {
     let (report, reported) = watch::channel(Bytes::new());
-    let topics = DeviceTopics { device: device.id.clone(), group: device.group.clone() };
+    let looked_after = updates.is_some();
+    let topics = DeviceTopics { device: device.id.clone(), group: device.group.clone(), looked_after };
     let interval = config.mqtt.report_interval();
-    let gateway =
-        Gateway { config: config.mqtt.clone(), topics, egress, serving: serving.clone(), statistics, reported };
+    let gateway = Gateway {
+        config: config.mqtt.clone(),
+        topics,
+        egress,
+        serving: serving.clone(),
+        statistics,
+        reported,
+        updates: updates.clone(),
+    };
     let (ready, stop) = (readiness.clone(), shutdown.clone());
     shutdown.spawn_essential("mqtt", async move {
         tokio::select! {
@@ -222,7 +234,7 @@ fn spawn_mqtt(
         tokio::select! {
             () = async {
                 ready.wait().await;
-                keep_reporting(device, &serving, interval, &report).await;
+                keep_reporting(device, &serving, updates, interval, &report).await;
             } => {}
             () = stop.requested() => {}
         }
@@ -230,17 +242,24 @@ fn spawn_mqtt(
 }
 
 /// Writes down again and again what this box runs and how it is.
-async fn keep_reporting(device: DeviceIdentity, serving: &Serving, interval: Duration, report: &watch::Sender<Bytes>) {
+async fn keep_reporting(
+    device: DeviceIdentity,
+    serving: &Serving,
+    updates: Option<Updates>,
+    interval: Duration,
+    report: &watch::Sender<Bytes>,
+) {
     let machine = Arc::new(MachineMonitor::default());
     let started_ms = clock::unix_millis();
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
+        let status = updates.as_ref().map(Updates::status);
         let (device, repository, machine) = (device.clone(), serving.repository().clone(), machine.clone());
         // Reading the sensors of the machine may take its time.
         let document = tokio::task::spawn_blocking(move || {
-            reported::document(&reported::Facts::gather(&device, started_ms, &repository, &machine))
+            reported::document(&reported::Facts::gather(&device, started_ms, &repository, &machine, status))
         });
         if let Ok(document) = document.await {
             report.send_replace(document.into());

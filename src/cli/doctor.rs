@@ -5,6 +5,7 @@ mod machine;
 mod models;
 mod mqtt;
 mod runtimes;
+mod updates;
 
 use std::io::Write;
 use std::path::Path;
@@ -63,6 +64,7 @@ fn checks(globals: &Globals) -> Vec<Check> {
     checks.extend(runtimes::checks(&config.runtimes));
     checks.extend(mqtt::check(&config));
     checks.extend(features::check(&config));
+    checks.extend(updates::checks(&config));
     checks.extend(models::checks(&config));
     checks
 }

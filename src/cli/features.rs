@@ -1,13 +1,13 @@
 //! `ledge features`: the feature store of a running daemon.
 
 mod backup;
-mod daemon;
+pub(in crate::cli) mod daemon;
 mod export;
 mod import;
 mod new_file;
 mod parquet;
 mod push;
-mod show;
+pub(in crate::cli) mod show;
 mod table;
 
 use std::path::PathBuf;

@@ -9,15 +9,22 @@
 //!  "versions_left_out": 0,
 //!  "load": {"machine": {"cores": 4, "cpu_ratio": 0.25, "memory_total_bytes": 1, "memory_available_bytes": 1},
 //!           "process": {"cpu_seconds": 1.5, "memory_bytes": 1, "threads": 9}},
-//!  "requests": {"ok": 10, "failed": 1, "refused": 1}}
+//!  "requests": {"ok": 10, "failed": 1, "refused": 1},
+//!  "updates": {"checked": "2026-01-01T00:00:30Z", "error": null, "metadata": {"root": 3, "timestamp": 41},
+//!    "subjects": [{"subject": "models/m", "version": 1, "digest": "…", "previous": null, "pinned": false,
+//!      "stage": "staged", "trial": {"rollout": "r-2", "version": 2, "since_s": 7, "held": "paused by the platform"},
+//!      "waiting": {"rollout": "r-2", "version": 2, "reason": "paused by the platform"},
+//!      "last": {"rollout": "r-1", "version": 1, "result": "committed", "stage": null, "cause": null, "detail": null}}],
+//!    "subjects_left_out": 0}}
 //! ```
 //!
-//! Keys come in this order and models and versions in that of their names. A figure that is not known is `null`; of a
+//! `updates` is there where a platform looks after this box. Keys come in this order and models and versions in that of their names. A figure that is not known is `null`; of a
 //! version, `reason`, `runtime` and `digest` are there only where there is one. `requests` counts since the start, over the
 //! versions that are live; the refused are among the failed. A key may be added; `schema` grows when one changes.
 
 #[cfg(test)]
 mod tests;
+mod updates;
 
 use serde::Serialize;
 
@@ -31,6 +38,7 @@ use crate::repository::{IndexRow, Repository, State, UNLOADED};
 use crate::telemetry::machine::{MachineMonitor, MachineUsage};
 use crate::telemetry::process::{self, ProcessUsage};
 use crate::telemetry::system::Memory;
+use crate::updates::status::UpdatesStatus;
 
 /// Of the form above.
 const SCHEMA: u32 = 1;
@@ -62,6 +70,8 @@ pub struct Facts {
     pub memory: Option<Memory>,
     /// What this process uses.
     pub process: Option<ProcessUsage>,
+    /// How updates do; `None` where no platform looks after this box.
+    pub updates: Option<UpdatesStatus>,
 }
 
 /// A version that answers requests.
@@ -92,7 +102,13 @@ pub struct Requests {
 
 impl Facts {
     /// Asks those who know. The machine's sensors may take milliseconds: not for an async thread.
-    pub fn gather(device: &DeviceIdentity, started_ms: u64, repository: &Repository, machine: &MachineMonitor) -> Self {
+    pub fn gather(
+        device: &DeviceIdentity,
+        started_ms: u64,
+        repository: &Repository,
+        machine: &MachineMonitor,
+        updates: Option<UpdatesStatus>,
+    ) -> Self {
         let live = repository.all_live().into_iter().map(|model| {
             let counters = model.statistics.snapshot();
             LiveVersion {
@@ -117,6 +133,7 @@ impl Facts {
             machine: machine.read(),
             memory: Memory::read(),
             process: process::usage(),
+            updates,
         }
     }
 
@@ -160,6 +177,7 @@ pub fn document(facts: &Facts) -> Vec<u8> {
             }),
         },
         requests,
+        updates: facts.updates.as_ref().map(Into::into),
     };
     // Texts, numbers and lists of them: there is nothing that could fail.
     serde_json::to_vec(&document).unwrap_or_default()
@@ -179,6 +197,8 @@ struct Document<'a> {
     versions_left_out: usize,
     load: Load,
     requests: Requests,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    updates: Option<updates::Updates>,
 }
 
 #[derive(Serialize)]
@@ -238,7 +258,7 @@ fn version<'a>(row: &'a IndexRow, live: &'a [LiveVersion]) -> ReportedVersion<'a
         State::Ready => (ModelState::Ready, None),
         State::Loading => (ModelState::Loading, None),
         State::Unloading => (ModelState::Unloading, None),
-        State::Unavailable(reason) => (ModelState::Unavailable, Some(excerpt(reason))),
+        State::Unavailable(reason) => (ModelState::Unavailable, Some(excerpt(reason, MAX_REASON))),
     };
     let live = live.iter().find(|live| live.model == row.model && Some(live.version) == row.version);
     ReportedVersion {
@@ -250,9 +270,9 @@ fn version<'a>(row: &'a IndexRow, live: &'a [LiveVersion]) -> ReportedVersion<'a
     }
 }
 
-/// The beginning of a reason, without control characters, which JSON writes in six bytes.
-fn excerpt(reason: &str) -> String {
-    let end = reason.floor_char_boundary(MAX_REASON);
+/// The beginning of a text, without control characters, which JSON writes in six bytes.
+fn excerpt(reason: &str, longest: usize) -> String {
+    let end = reason.floor_char_boundary(longest);
     let (start, rest) = reason.split_at(end);
     let mut text = start.replace(char::is_control, " ");
     if !rest.is_empty() {

@@ -8,6 +8,7 @@ mod features;
 mod messages;
 mod models;
 mod process;
+mod updates;
 
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -56,6 +57,9 @@ impl Collector for Scrape {
         if let Some(found) = self.app.serving().features().statistics() {
             #[expect(clippy::cast_precision_loss, reason = "exact for 285,000 years of milliseconds")]
             features::encode(&mut encoder, &found, clock::unix_millis() as f64 / 1e3)?;
+        }
+        if let Some(updates) = self.app.updates() {
+            updates::encode(&mut encoder, &updates.status(), clock::unix_millis())?;
         }
         let audit = self.app.serving().audit();
         let events = [("recorded", audit.recorded()), ("lost", audit.lost())];

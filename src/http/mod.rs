@@ -15,6 +15,7 @@ mod models;
 mod openapi;
 mod reply;
 mod terms;
+mod updates;
 
 use std::sync::Arc;
 
@@ -30,6 +31,7 @@ use crate::serving::Serving;
 use crate::shutdown::Shutdown;
 use crate::telemetry::machine::MachineMonitor;
 use crate::telemetry::messages::MessageStatistics;
+use crate::updates::Updates;
 use config::HttpConfig;
 pub use connection::{BindError, Listeners};
 use reply::{Failure, error};
@@ -51,6 +53,8 @@ pub struct Parts {
     pub egress: Egress,
     /// What MQTT counts; `None` where it is off.
     pub messages: Option<MessageStatistics>,
+    /// Signed updates; `None` where no platform looks after this box.
+    pub updates: Option<Updates>,
     /// The section `[http]`.
     pub config: HttpConfig,
     /// The end of the daemon.
@@ -87,6 +91,10 @@ impl App {
 
     fn messages(&self) -> Option<&MessageStatistics> {
         self.shared.parts.messages.as_ref()
+    }
+
+    fn updates(&self) -> Option<&Updates> {
+        self.shared.parts.updates.as_ref()
     }
 
     fn config(&self) -> &HttpConfig {
@@ -144,6 +152,9 @@ pub fn router(app: App) -> Router {
         .route("/features/restore", post(features_admin::restore))
         .route("/features/snapshot", post(features_admin::snapshot))
         .route("/features/compact", post(features_admin::compact))
+        .route("/updates", get(updates::status))
+        .route("/updates/check", post(updates::check))
+        .route("/updates/{kind}/{name}/{order}", post(updates::order))
         .route("/metrics", get(metrics::metrics))
         .route("/openapi.json", get(openapi::document))
         .fallback(unknown_route)

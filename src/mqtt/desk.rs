@@ -25,11 +25,15 @@ use crate::names::DeviceName;
 use crate::serving::Serving;
 use crate::shutdown::Shutdown;
 use crate::telemetry::messages::{self, MessageKind, MessageStatistics};
+use crate::updates::Updates;
 
 /// While so many messages are being dealt with no more are read. They end by themselves, so that never lasts.
 ///
 /// A broker keeps to the receive maximum, which is less; but mosquitto, restarted, delivers all that it kept at once.
 const MOST_IN_PROGRESS: usize = 4096;
+
+/// The largest hint of a platform, in bytes.
+const MAX_HINT: usize = 4096;
 
 /// What is taken and held at most.
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +57,8 @@ pub struct Desk {
     shutdown: Shutdown,
     limits: Limits,
     statistics: MessageStatistics,
+    /// Who wants to know that the platform has something new.
+    updates: Option<Updates>,
     session: Session,
     results: UnboundedSender<Finished>,
     finished: UnboundedReceiver<Finished>,
@@ -102,6 +108,7 @@ impl Desk {
         config: &MqttConfig,
         serving: Serving,
         statistics: MessageStatistics,
+        updates: Option<Updates>,
         shutdown: Shutdown,
     ) -> Self {
         let (results, finished) = unbounded_channel();
@@ -115,6 +122,7 @@ impl Desk {
             limits: Limits { payload: config.max_payload_bytes, memory: config.max_memory_bytes },
             response_topics: config.response_topics.clone(),
             statistics,
+            updates,
             session: Session::default(),
             results,
             finished,
@@ -232,10 +240,27 @@ impl Desk {
         if received.duplicate {
             self.statistics.repeated();
         }
+        if self.topics.is_desired(&received.message.topic) {
+            return self.hint(&received, delivery, now);
+        }
         match self.topics.route(&received.message.topic) {
             Some(route) => self.request(route, received, delivery, now),
             None => self.bound(received, delivery, now),
         }
+    }
+
+    /// The platform says that there is something new. What it says beside has no authority and is not read.
+    fn hint(&mut self, received: &Received, delivery: Option<Delivery>, now: Instant) {
+        if received.message.payload.len() > MAX_HINT || received.oversized.is_some() {
+            self.statistics.ignored(messages::Unanswered::Invalid);
+            if let Some(suppressed) = self.complaints.take(("hint", 0), now) {
+                tracing::warn!(suppressed, "a hint of the platform is larger than {MAX_HINT} bytes, and is ignored");
+            }
+        } else if let Some(updates) = self.updates.as_ref().filter(|_| !received.message.payload.is_empty()) {
+            // Empty: somebody clears a retained message.
+            updates.look_now();
+        }
+        self.settle(delivery, Reason::SUCCESS);
     }
 
     /// Why a message is refused unseen: it is too large, or too much is under way.

@@ -27,7 +27,7 @@ pub fn fuzz_topics(data: &[u8]) {
     let mut line = || lines.next().unwrap_or_default();
     let (filter, other) = (read::<TopicFilter>(line()), read::<TopicFilter>(line()));
     let (template, topic) = (read::<TopicTemplate>(line()), read::<TopicName>(line()));
-    let topics = DeviceTopics { device: valid("box"), group: Some(valid("shop")) };
+    let topics = DeviceTopics { device: valid("box"), group: Some(valid("shop")), looked_after: false };
     if let Some(topic) = &topic
         && let Some(Err(error)) = topics.route(topic)
     {

@@ -23,6 +23,7 @@ use crate::egress::{Content, Egress};
 use crate::serving::Serving;
 use crate::shutdown::Shutdown;
 use crate::telemetry::messages::MessageStatistics;
+use crate::updates::Updates;
 
 /// No more packets are put into the writer while so many bytes are not sent.
 const QUEUED: usize = 256 << 10;
@@ -61,6 +62,8 @@ pub struct Gateway {
     pub statistics: MessageStatistics,
     /// What this box reports of itself; nothing as long as it is empty.
     pub reported: watch::Receiver<Bytes>,
+    /// Who wants to know that the platform has something new; `None` where none looks after this box.
+    pub updates: Option<Updates>,
 }
 
 /// How far the end of a connection has come.
@@ -79,7 +82,9 @@ impl Gateway {
         let Some(broker) = self.config.broker.clone() else { return Ok(()) };
         let bindings = Bindings::new(&self.config.bindings);
         let (serving, statistics) = (self.serving.clone(), self.statistics.clone());
-        let mut desk = Desk::new(self.topics.clone(), &bindings, &self.config, serving, statistics, shutdown.clone());
+        let updates = self.updates.clone();
+        let mut desk =
+            Desk::new(self.topics.clone(), &bindings, &self.config, serving, statistics, updates, shutdown.clone());
         let mut backoff = Backoff::new(FIRST_PAUSE, self.config.reconnect_max());
         let mut told = String::new();
         loop {

@@ -190,7 +190,7 @@ mod tests {
     use crate::mqtt::client::packet::Qos;
 
     fn read(topic: &str, message: Message) -> Result<Request, Unanswered> {
-        let topics = DeviceTopics { device: "box".parse().unwrap(), group: "shop".parse().ok() };
+        let topics = DeviceTopics { device: "box".parse().unwrap(), group: "shop".parse().ok(), looked_after: false };
         let route = topics.route(&topic.parse().unwrap()).unwrap();
         let received = Received { message, packet_id: None, duplicate: false, oversized: None };
         Request::read(route, received, Instant::now(), None)

@@ -27,8 +27,10 @@ pub fn wanted(topics: &DeviceTopics, bindings: &Bindings) -> Vec<Subscription> {
     };
     let own = [Some(topics.infer()), topics.group_infer()].into_iter().flatten();
     let own = own.map(|filter| (filter, Qos::AtLeastOnce, Kept::Never));
+    // Whoever comes back after hours learns from the one that was kept that there is something new.
+    let desired = topics.desired().map(|filter| (filter, Qos::AtLeastOnce, Kept::IfNew));
     let bound = bindings.subscriptions(topics.group.as_ref()).into_iter();
-    own.chain(bound.map(|(filter, qos)| (filter, qos, Kept::IfNew))).map(subscription).collect()
+    own.chain(desired).chain(bound.map(|(filter, qos)| (filter, qos, Kept::IfNew))).map(subscription).collect()
 }
 
 impl Subscriptions {
@@ -91,7 +93,7 @@ mod tests {
             serde_json::from_str(&text).unwrap()
         };
         let bindings: Vec<_> = (0..count).map(binding).collect();
-        let topics = DeviceTopics { device: "box".parse().unwrap(), group: "shop".parse().ok() };
+        let topics = DeviceTopics { device: "box".parse().unwrap(), group: "shop".parse().ok(), looked_after: false };
         let mut session = Session::default();
         session.connected(&ConnAck::accepting());
         (Subscriptions::new(&topics, &Bindings::new(&bindings)), session)
@@ -116,6 +118,17 @@ mod tests {
         subscriptions.ask(&mut session, false);
         let asked = asked(&mut session).concat();
         assert_eq!((asked.len(), asked.iter().any(|filter| filter.starts_with("$share"))), (17, false));
+    }
+
+    #[test]
+    fn hints_are_asked_for_where_a_platform_looks_after_the_box() {
+        let asked = |looked_after| {
+            let topics = DeviceTopics { device: "box".parse().unwrap(), group: None, looked_after };
+            let filters = wanted(&topics, &Bindings::new(&[])).into_iter();
+            filters.map(|subscription| subscription.filter.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(asked(true), ["ledge/v1/box/infer/#", "ledge/v1/box/desired"]);
+        assert_eq!(asked(false), ["ledge/v1/box/infer/#"]);
     }
 
     #[test]

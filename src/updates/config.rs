@@ -138,6 +138,13 @@ impl<'de> Deserialize<'de> for RepositoryAddress {
     }
 }
 
+impl RepositoryAddress {
+    /// Whether asking it tells everybody on the way what this box runs.
+    pub fn is_exposed(&self) -> bool {
+        matches!(self, Self::Http { tls: false, at, .. } if !at.host.is_loopback())
+    }
+}
+
 impl UpdatesConfig {
     /// Makes every path relative to `root`.
     pub fn resolve(&mut self, root: &Path) {
@@ -163,8 +170,8 @@ impl UpdatesConfig {
         if certificate_file.is_some() != key_file.is_some() {
             problems.push(("tls".into(), "`certificate_file` and `key_file` go together: set both, or neither".into()));
         }
-        let Some(RepositoryAddress::Http { tls, at, .. }) = &self.repository else { return problems };
-        if !tls && !at.host.is_loopback() {
+        let Some(address @ RepositoryAddress::Http { at, .. }) = &self.repository else { return problems };
+        if address.is_exposed() {
             let problem = "is not encrypted, and so tells everybody on the way what this box runs: use https://";
             problems.push(("repository".into(), problem.into()));
         }

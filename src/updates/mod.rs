@@ -12,6 +12,7 @@ pub mod package;
 pub mod persisted;
 pub mod plan;
 pub mod platform;
+pub mod report;
 pub mod runtime_dirs;
 pub mod sha256;
 pub mod source;

@@ -68,7 +68,7 @@ pub enum Stage {
 
 impl Stage {
     /// As reported.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Downloading => "downloading",
             Self::Verified => "verified",

@@ -25,3 +25,4 @@ mod tidy;
 mod top;
 mod update_faults;
 mod trial;
+mod updates_api;

@@ -54,7 +54,7 @@ impl Broker {
         }
         // Nobody reads the events of a command line.
         let (audit, _) = AuditSink::channel();
-        let topics = DeviceTopics { device: OWN.parse()?, group: None };
+        let topics = DeviceTopics { device: OWN.parse()?, group: None, looked_after: false };
         let connect = Connect {
             client_id: String::new(),
             clean_start: true,

@@ -19,7 +19,7 @@ fn document(value: &Json, out: &mut Output) -> anyhow::Result<()> {
 }
 
 /// Columns as wide as what is in them.
-fn columns(rows: &[Vec<String>], out: &mut Output) -> std::io::Result<()> {
+pub fn columns(rows: &[Vec<String>], out: &mut Output) -> std::io::Result<()> {
     let width =
         |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max().unwrap_or(0);
     for row in rows {

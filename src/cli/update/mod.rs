@@ -1,15 +1,32 @@
 //! `ledge update`: signed updates.
 
+mod show;
 mod trial;
 pub mod tuf;
 
-use clap::{Args, Subcommand};
+use std::io::Write as _;
 
-use super::{Exit, Globals, Output};
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::features::daemon::Daemon;
+use super::{Exit, Globals, Output, block_on};
+use crate::updates::handle::Order;
+use crate::updates::report::UpdatesReport;
+use crate::updates::subject::{InvalidTarget, Subject};
 
 /// The arguments of `ledge update`.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct UpdateArgs {
+    /// The server to ask, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the first address that the
+    /// configuration listens on].
+    #[arg(long, global = true)]
+    pub url: Option<String>,
+    /// Write JSON instead of text.
+    #[arg(long, global = true)]
+    pub json: bool,
     /// What to do.
     #[command(subcommand)]
     pub command: UpdateCommand,
@@ -18,6 +35,42 @@ pub struct UpdateArgs {
 /// What to do with updates.
 #[derive(Debug, Subcommand)]
 pub enum UpdateCommand {
+    /// Say what runs, what is on trial, what waits for what, and how the last rollouts ended.
+    Status,
+    /// Have the server ask the platform now, and wait for what comes of it.
+    Check {
+        /// Another repository to look at, once: a USB stick with a copy of the platform's, as file:///media/usb.
+        ///
+        /// Nothing counts but what the platform signed, wherever it lies.
+        #[arg(long, value_name = "URL")]
+        from: Option<String>,
+    },
+    /// Show the roles of the trusted metadata, their versions and when they expire.
+    Trust,
+    /// Keep things as they are at this box, whatever the platform rolls out.
+    Pin {
+        /// What to keep, as models/NAME; a bare NAME is a model.
+        #[arg(value_name = "SUBJECT")]
+        subject: String,
+    },
+    /// Let the platform decide again.
+    Unpin {
+        /// What was pinned, as models/NAME; a bare NAME is a model.
+        #[arg(value_name = "SUBJECT")]
+        subject: String,
+    },
+    /// Go back to the version before: the one before the trial, else the one before the last update. Needs no network.
+    Rollback {
+        /// What to take back, as models/NAME; a bare NAME is a model.
+        #[arg(value_name = "SUBJECT")]
+        subject: String,
+    },
+    /// End an update that is under way. The version that runs goes on.
+    Cancel {
+        /// What to end, as models/NAME; a bare NAME is a model.
+        #[arg(value_name = "SUBJECT")]
+        subject: String,
+    },
     /// Be a plain TUF client on this machine, as the public conformance suite of TUF drives one.
     ///
     /// It neither reads the configuration nor touches what this box trusts, takes the clock of the system as it is, and
@@ -28,10 +81,93 @@ pub enum UpdateCommand {
     Trial,
 }
 
+const EXAMPLES: &str = "\
+Examples:
+  ledge update status
+  ledge update check                           ask the platform now
+  ledge update check --from file:///media/usb  take what a USB stick has
+  ledge update pin minilm                      no update of it until unpinned
+  ledge update rollback models/minilm
+  ledge update trust                           who signed what, and until when";
+
 /// Runs the verb.
-pub fn run(_globals: &Globals, args: &UpdateArgs, _out: &mut Output) -> anyhow::Result<Exit> {
-    match &args.command {
-        UpdateCommand::Tuf(args) => tuf::run(args),
-        UpdateCommand::Trial => trial::run(),
+pub fn run(globals: &Globals, args: &UpdateArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let (order, subject) = match &args.command {
+        UpdateCommand::Tuf(args) => return tuf::run(args),
+        UpdateCommand::Trial => return trial::run(),
+        UpdateCommand::Status => return ask(globals, args, out, show::status),
+        UpdateCommand::Trust => return ask(globals, args, out, show::trust),
+        UpdateCommand::Check { from } => {
+            let body = from.as_ref().map_or_else(|| json!({}), |from| json!({ "from": from }));
+            let report = post(globals, args, "/updates/check", &body)?;
+            return told(&report, args.json, out, |report, out| {
+                writeln!(out, "The platform was heard.\n")?;
+                show::status(report, out)
+            });
+        }
+        UpdateCommand::Pin { subject } => (Order::Pin, subject),
+        UpdateCommand::Unpin { subject } => (Order::Unpin, subject),
+        UpdateCommand::Rollback { subject } => (Order::RollBack, subject),
+        UpdateCommand::Cancel { subject } => (Order::Cancel, subject),
+    };
+    let subject = named(subject).with_context(|| format!("{subject:?} names nothing that is updated"))?;
+    let report = post(globals, args, &format!("/updates/{subject}/{}", order.name()), &json!({}))?;
+    told(&report, args.json, out, |_, out| {
+        let done = match order {
+            Order::Pin => "stays as it is until it is unpinned",
+            Order::Unpin => "follows the platform again",
+            Order::RollBack => "goes back to the version before",
+            Order::Cancel => "stays at the version that runs; the update under way has ended",
+        };
+        Ok(writeln!(out, "{subject} {done}.")?)
+    })
+}
+
+/// A subject; a bare name is a model's.
+fn named(text: &str) -> Result<Subject, InvalidTarget> {
+    if text.contains('/') { text.parse() } else { Ok(Subject::model(text.parse()?)) }
+}
+
+fn ask(
+    globals: &Globals,
+    args: &UpdateArgs,
+    out: &mut Output,
+    show: impl FnOnce(&UpdatesReport, &mut Output) -> anyhow::Result<()>,
+) -> anyhow::Result<Exit> {
+    let mut daemon = Daemon::new(globals, args.url.as_deref())?;
+    let report = block_on(daemon.get("/updates"))??;
+    told(&report, args.json, out, show)
+}
+
+fn post(globals: &Globals, args: &UpdateArgs, path: &str, body: &serde_json::Value) -> anyhow::Result<UpdatesReport> {
+    let mut daemon = Daemon::new(globals, args.url.as_deref())?;
+    block_on(daemon.post(path, body))?
+}
+
+fn told(
+    report: &UpdatesReport,
+    json: bool,
+    out: &mut Output,
+    show: impl FnOnce(&UpdatesReport, &mut Output) -> anyhow::Result<()>,
+) -> anyhow::Result<Exit> {
+    if json {
+        writeln!(out, "{}", serde_json::to_string_pretty(report)?)?;
+    } else {
+        show(report, out)?;
+    }
+    Ok(Exit::Success)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_name_is_a_model() {
+        assert_eq!(named("minilm").unwrap().to_string(), "models/minilm");
+        assert_eq!(named("runtimes/openvino").unwrap().to_string(), "runtimes/openvino");
+        for bad in ["", "../x", "models/", "fleet/x", "models/a/1"] {
+            assert!(named(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -2,6 +2,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::telemetry::machine::CoreUsage;
+use crate::updates::report;
+use crate::updates::status::Waiting;
+use crate::updates::subject::Subject;
 
 fn row(model: &str, version: Option<u64>, state: State) -> IndexRow {
     let version = version.map(|version| ModelVersion::try_from(version).unwrap());
@@ -36,6 +39,7 @@ fn facts() -> Facts {
         machine: MachineUsage { cores: vec![core(Some(0.25)), core(Some(0.5)), core(None)], ..MachineUsage::default() },
         memory: Some(Memory { total_bytes: 4000, available_bytes: 1000 }),
         process: Some(ProcessUsage { resident_bytes: 500, cpu_seconds: 1.5, threads: 9, started_at: 1 }),
+        updates: None,
     }
 }
 
@@ -118,18 +122,47 @@ fn a_document_fits_the_brokers_that_take_least() {
     let reason = "\"\\\n".repeat(10_000);
     let name = |n: usize| format!("{n:0128}");
     let row = |n| row(&name(n), Some(u64::try_from(n).unwrap() + 1), State::Unavailable(reason.clone()));
-    let facts = Facts { index: (0..1000).map(row).collect(), ..facts() };
+    // And updates of the same kind.
+    let mut updates = report::tests::status();
+    let (_, mut state) = updates.subjects.pop_first().unwrap();
+    let waiting = updates.look.waiting.pop_last().unwrap().1;
+    let long = name(1).parse::<DeviceName>().unwrap();
+    state.outcome.as_mut().unwrap().rolled_back.as_mut().unwrap().1.detail = reason.clone();
+    (state.trial.as_mut().unwrap().plan.rollout, state.outcome.as_mut().unwrap().rollout) =
+        (long.clone(), long.clone());
+    updates.look.error = Some(reason.clone());
+    for number in 0..100 {
+        let subject: Subject = format!("configurations/{}", name(number)).parse().unwrap();
+        let waiting = Waiting { rollout: long.clone(), reason: reason.clone(), ..waiting.clone() };
+        updates.look.waiting.insert(subject.clone(), waiting);
+        updates.subjects.insert(subject, state.clone());
+    }
+    let facts = Facts { index: (0..1000).map(row).collect(), updates: Some(updates), ..facts() };
     let bytes = document(&facts);
     assert!(bytes.len() < 128 * 1024 - 1000, "{}", bytes.len());
     let document = read(&facts);
     assert_eq!(document["models"].as_array().unwrap().len(), MAX_VERSIONS);
     assert_eq!(document["versions_left_out"], 1000 - MAX_VERSIONS);
     assert_eq!(document["health"], "degraded");
+    assert_eq!(document["updates"]["subjects"].as_array().unwrap().len(), 24);
+    assert_eq!(document["updates"]["subjects_left_out"], 77);
+}
+
+#[test]
+fn how_updates_do_is_told_where_a_platform_looks_after_the_box() {
+    assert!(!read(&facts()).as_object().unwrap().contains_key("updates"));
+    let updates = read(&Facts { updates: Some(report::tests::status()), ..facts() })["updates"].take();
+    assert_eq!(updates["metadata"], json!({"root": 3, "timestamp": 41}));
+    assert_eq!((&updates["checked"], &updates["error"]), (&json!("2026-11-20T00:00:00Z"), &json!("no way")));
+    let subject = &updates["subjects"][1];
+    assert_eq!((&subject["version"], &subject["stage"]), (&json!(2), &json!("staged")));
+    assert_eq!(subject["trial"]["held"], "paused by the platform");
+    assert_eq!(subject["last"]["cause"], "golden");
 }
 
 #[test]
 fn a_long_reason_is_cut_between_characters() {
-    assert_eq!(excerpt("no\nsuch file"), "no such file");
-    let cut = excerpt(&"é".repeat(1000).replacen('é', "x", 1));
+    assert_eq!(excerpt("no\nsuch file", MAX_REASON), "no such file");
+    let cut = excerpt(&"é".repeat(1000).replacen('é', "x", 1), MAX_REASON);
     assert!(cut.ends_with("é…") && cut.len() <= MAX_REASON + '…'.len_utf8(), "{}", cut.len());
 }

@@ -46,10 +46,10 @@ fn desk(statistics: &MessageStatistics) -> Desk {
         r#"{"topic": "scales/+", "model": "m", "publish": "weighed/{1}", "max_rate": 0.1}"#,
     ];
     let bindings: Vec<BindingConfig> = bindings.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
-    let topics = DeviceTopics { device: "box".parse().unwrap(), group: None };
+    let topics = DeviceTopics { device: "box".parse().unwrap(), group: None, looked_after: false };
     let config = MqttConfig { max_payload_bytes: 1 << 10, max_memory_bytes: 1 << 20, ..MqttConfig::default() };
     let bindings = Bindings::new(&bindings);
-    let mut desk = Desk::new(topics, &bindings, &config, serving(), statistics.clone(), Shutdown::default());
+    let mut desk = Desk::new(topics, &bindings, &config, serving(), statistics.clone(), None, Shutdown::default());
     desk.connected(&ConnAck::accepting(), Instant::now());
     sent(&mut desk);
     desk
@@ -179,4 +179,22 @@ fn the_report_of_a_box_replaces_the_one_that_was_not_sent() {
         desk.publish(message, Content::Report);
     }
     assert_eq!(desk.session.unsent(), 1);
+}
+
+#[tokio::test]
+async fn a_hint_has_the_platform_looked_at_whatever_it_says() {
+    let statistics = MessageStatistics::default();
+    let (updates, mut inbox) = crate::updates::Updates::channel();
+    let mut desk = desk(&statistics);
+    desk.topics.looked_after = true;
+    desk.updates = Some(updates);
+    let topic = "ledge/v1/box/desired";
+    receive(&mut desk, 1, topic, "{\"anything\": [", Properties::default());
+    assert!(inbox.looks.try_recv().is_ok());
+    receive(&mut desk, 2, topic, "", Properties::default());
+    receive(&mut desk, 3, topic, &"x".repeat(MAX_HINT + 1), Properties::default());
+    receive(&mut desk, 4, "ledge/v1/other/desired", "now", Properties::default());
+    assert!(inbox.looks.try_recv().is_err());
+    assert_eq!(sent(&mut desk).len(), 4, "each of them is acknowledged");
+    assert_eq!(desk.in_progress, 0);
 }

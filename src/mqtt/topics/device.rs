@@ -13,6 +13,8 @@ pub struct DeviceTopics {
     pub device: DeviceName,
     /// The group whose work it shares.
     pub group: Option<DeviceName>,
+    /// Whether a platform looks after it, which has hints for it.
+    pub looked_after: bool,
 }
 
 /// What a topic for inference calls says.
@@ -56,6 +58,16 @@ impl DeviceTopics {
     /// What this box runs, and how it is.
     pub fn reported(&self) -> TopicName {
         self.own("reported")
+    }
+
+    /// Where the platform says that it has something new; `None` where none looks after this box.
+    pub fn desired(&self) -> Option<TopicFilter> {
+        self.looked_after.then(|| TopicFilter::valid(self.own("desired").as_str()))
+    }
+
+    /// Whether a topic is that of [`Self::desired`].
+    pub fn is_desired(&self, topic: &TopicName) -> bool {
+        self.looked_after && *topic == self.own("desired")
     }
 
     /// Where answers go to calls that name no response topic.

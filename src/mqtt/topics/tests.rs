@@ -133,7 +133,7 @@ fn a_template_becomes_the_filter_of_all_its_topics() {
 
 #[test]
 fn a_box_knows_its_topics() {
-    let topics = DeviceTopics { device: device(), group: "shop".parse().ok() };
+    let topics = DeviceTopics { device: device(), group: "shop".parse().ok(), looked_after: false };
     assert_eq!(topics.infer().as_str(), "ledge/v1/till-7/infer/#");
     assert_eq!(topics.group_infer(), "$share/shop/ledge/v1/shop/infer/#".parse().ok());
     assert_eq!(topics.online().as_str(), "ledge/v1/till-7/online");
@@ -143,7 +143,7 @@ fn a_box_knows_its_topics() {
 
 #[test]
 fn a_call_to_the_box_or_its_group_has_a_route() {
-    let topics = DeviceTopics { device: device(), group: "shop".parse().ok() };
+    let topics = DeviceTopics { device: device(), group: "shop".parse().ok(), looked_after: false };
     let route = |text: &str| topics.route(&topic(text));
     let owned = |owner: &str, version: Option<&str>| InferRoute {
         owner: owner.parse().unwrap(),

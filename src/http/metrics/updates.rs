@@ -1,0 +1,102 @@
+//! How signed updates do.
+
+use std::fmt::Error;
+
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use super::{Labels, family, single, whole};
+use crate::updates::report::IDLE;
+use crate::updates::state::Stage;
+use crate::updates::status::UpdatesStatus;
+
+/// The stages of a subject, in their order.
+const STAGES: [&str; 7] = [
+    IDLE,
+    Stage::Downloading.name(),
+    Stage::Verified.name(),
+    Stage::Staged.name(),
+    Stage::Shadow.name(),
+    Stage::Canary.name(),
+    Stage::Active.name(),
+];
+
+/// Writes the metrics of updates as of `now_ms`.
+pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &UpdatesStatus, now_ms: u64) -> Result<(), Error> {
+    let stages = status.subjects.iter().flat_map(|(subject, state)| {
+        let current = state.trial.as_ref().map_or(IDLE, |trial| trial.stage.name());
+        STAGES.map(|stage| {
+            let labels = vec![("subject", subject.to_string()), ("stage", stage.to_owned())];
+            (labels, ConstGauge::new(i64::from(stage == current)))
+        })
+    });
+    family(encoder, "update_stage", "1 for the stage that the update of a subject is in, 0 for the others", stages)?;
+    if let Some(checked_ms) = status.look.checked_ms {
+        let help = "When the platform was last heard, in seconds since the Unix epoch";
+        single(encoder, "update_checked_timestamp_seconds", help, &ConstGauge::new(whole(checked_ms / 1000)))?;
+    }
+    let failed = ConstGauge::new(i64::from(status.look.error.is_some()));
+    single(encoder, "update_check_failed", "1 when the last look at the platform failed", &failed)?;
+    let bytes = ConstCounter::new(status.fetched_bytes);
+    single(encoder, "update_bytes", "Bytes fetched for updates since the start", &bytes)?;
+    let rollbacks = status.rollbacks.iter().map(|(cause, count)| (label("cause", cause), ConstCounter::new(*count)));
+    family(encoder, "update_rollbacks", "Updates rolled back since the start, by cause", rollbacks)?;
+    let versions = status.look.roles.iter();
+    let versions = versions.map(|(role, status)| (label("role", role), ConstGauge::new(whole(status.version))));
+    family(encoder, "update_metadata_version", "Version of the trusted metadata, by role", versions)?;
+    if let Some(expires_ms) = status.look.earliest_expiry_ms() {
+        let left = whole(expires_ms / 1000) - whole(now_ms / 1000);
+        let help = "Seconds until the first of the trusted metadata expires; negative when it has";
+        single(encoder, "update_metadata_expires_seconds", help, &ConstGauge::new(left))?;
+    }
+    Ok(())
+}
+
+fn label(name: &'static str, value: &str) -> Labels {
+    vec![(name, value.to_owned())]
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::collector::Collector;
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::updates::report;
+
+    #[derive(Debug)]
+    struct Found(UpdatesStatus);
+
+    impl Collector for Found {
+        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+            super::encode(&mut encoder, &self.0, 1_795_132_860_000)
+        }
+    }
+
+    #[test]
+    fn every_figure_has_a_sample() {
+        let mut registry = Registry::with_prefix("ledge");
+        registry.register_collector(Box::new(Found(report::tests::status())));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let samples: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let expected = [
+            "ledge_update_stage{subject=\"models/m\",stage=\"idle\"} 0",
+            "ledge_update_stage{subject=\"models/m\",stage=\"downloading\"} 0",
+            "ledge_update_stage{subject=\"models/m\",stage=\"verified\"} 0",
+            "ledge_update_stage{subject=\"models/m\",stage=\"staged\"} 1",
+            "ledge_update_stage{subject=\"models/m\",stage=\"shadow\"} 0",
+            "ledge_update_stage{subject=\"models/m\",stage=\"canary\"} 0",
+            "ledge_update_stage{subject=\"models/m\",stage=\"active\"} 0",
+            "ledge_update_checked_timestamp_seconds 1795132800",
+            "ledge_update_check_failed 1",
+            "ledge_update_bytes_total 1234",
+            "ledge_update_rollbacks_total{cause=\"golden\"} 2",
+            "ledge_update_metadata_version{role=\"root\"} 3",
+            "ledge_update_metadata_version{role=\"timestamp\"} 41",
+            "ledge_update_metadata_expires_seconds 3540",
+        ];
+        assert_eq!(samples, expected);
+    }
+}

@@ -1,0 +1,133 @@
+//! Signed updates as a thing to look after: how they do, a look at the platform now, orders of the administrator.
+
+use axum::Extension;
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Deserialize;
+
+use super::reply::{Failure, json};
+use super::{App, body};
+use crate::principal::Principal;
+use crate::updates::Updates;
+use crate::updates::config::RepositoryAddress;
+use crate::updates::handle::{LookRefused, Order, OrderError};
+use crate::updates::report::UpdatesReport;
+use crate::updates::subject::Subject;
+
+/// `GET /updates`.
+pub async fn status(State(app): State<App>) -> Result<Response, Failure> {
+    Ok(report(configured(&app)?))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CheckBody {
+    from: Option<String>,
+}
+
+/// `POST /updates/check`: asks the platform, or another repository once, and waits for what comes of it.
+pub async fn check(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (parts, body) = request.into_parts();
+    let body = body::read(&parts.headers, body, app.config()).await?;
+    let updates = configured(&app)?.clone();
+    let from = source(&body)?;
+    tracing::info!(%principal, from = from.as_ref().map(ToString::to_string), "asked to look for updates");
+    let looking = updates.clone();
+    app.to_the_end(async move { looking.look(from).await }).await??;
+    Ok(report(&updates))
+}
+
+/// `POST /updates/{kind}/{name}/{order}`.
+pub async fn order(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    Path((kind, name, order)): Path<(String, String, String)>,
+    request: Request,
+) -> Result<Response, Failure> {
+    body::discard(request.into_body(), app.config()).await;
+    let updates = configured(&app)?.clone();
+    let order = Order::named(&order).ok_or_else(|| {
+        let known = Order::ALL.map(Order::name).join(", ");
+        Failure::new(StatusCode::NOT_FOUND, format!("no order {order:?}: there are {known}"))
+    })?;
+    let subject: Subject = format!("{kind}/{name}")
+        .parse()
+        .map_err(|error| Failure::new(StatusCode::NOT_FOUND, format!("nothing is updated by that name: {error}")))?;
+    let ordered = updates.clone();
+    app.to_the_end(async move { ordered.order(&subject, order, principal).await }).await??;
+    Ok(report(&updates))
+}
+
+fn configured(app: &App) -> Result<&Updates, Failure> {
+    app.updates().ok_or_else(|| {
+        let message =
+            "no platform looks after this box: signed updates begin with updates.repository in the configuration";
+        Failure::new(StatusCode::CONFLICT, message)
+    })
+}
+
+fn report(updates: &Updates) -> Response {
+    json(&UpdatesReport::from(&updates.status()))
+}
+
+/// Where to look, by the body of a check.
+fn source(body: &[u8]) -> Result<Option<RepositoryAddress>, Failure> {
+    if body.is_empty() {
+        return Ok(None);
+    }
+    let wrong = |reason: String| Failure::new(StatusCode::BAD_REQUEST, reason);
+    let CheckBody { from } = serde_json::from_slice(body)
+        .map_err(|error| wrong(format!("the body is not of the form {{\"from\": \"file:///FOLDER\"}}: {error}")))?;
+    let Some(from) = from else { return Ok(None) };
+    let address: RepositoryAddress = from.parse().map_err(|error| wrong(format!("from: {error}")))?;
+    if address.is_exposed() {
+        let reason = "from: is not encrypted, and so tells everybody on the way what this box runs: use https://";
+        return Err(wrong(reason.to_owned()));
+    }
+    Ok(Some(address))
+}
+
+impl From<LookRefused> for Failure {
+    fn from(refused: LookRefused) -> Self {
+        let status = match refused {
+            LookRefused::Busy => StatusCode::TOO_MANY_REQUESTS,
+            LookRefused::Stopped => StatusCode::SERVICE_UNAVAILABLE,
+            LookRefused::Failed(_) => StatusCode::BAD_GATEWAY,
+        };
+        Self::new(status, refused.to_string())
+    }
+}
+
+impl From<OrderError> for Failure {
+    fn from(error: OrderError) -> Self {
+        let status = match error {
+            OrderError::Unknown { .. } => StatusCode::NOT_FOUND,
+            OrderError::NoTrial { .. } | OrderError::NothingToRollBack { .. } => StatusCode::CONFLICT,
+            OrderError::Failed { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+            OrderError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_looks_where_it_is_told_and_nowhere_unsafe() {
+        assert_eq!(source(b"").unwrap(), None);
+        assert_eq!(source(b"{}").unwrap(), None);
+        let usb = source(br#"{"from": "file:///media/usb"}"#).unwrap().unwrap();
+        assert_eq!(usb.to_string(), "file:///media/usb");
+        for bad in [&b"{"[..], b"[]", br#"{"form": "x"}"#, br#"{"from": "usb"}"#, br#"{"from": "http://far.example/"}"#]
+        {
+            assert!(source(bad).is_err(), "{}", String::from_utf8_lossy(bad));
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The status of updates as it is told: over HTTP, to the platform and on the command line, in one form.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::state::{Outcome, SubjectState, Trial};
+use super::status::{UpdatesStatus, Waiting};
+use super::subject::Subject;
+use crate::clock;
+
+/// The stage of what has no trial.
+pub const IDLE: &str = "idle";
+
+/// Everything that is known of updates.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpdatesReport {
+    /// The repository, as configured.
+    pub repository: String,
+    /// When the platform was last heard.
+    pub checked: Option<String>,
+    /// Why the last look failed.
+    pub error: Option<String>,
+    /// When the rollout manifest that is followed was published.
+    pub published: Option<String>,
+    /// The roles of the trusted metadata.
+    pub roles: BTreeMap<String, RoleReport>,
+    /// Bytes fetched since the start.
+    pub fetched_bytes: u64,
+    /// Everything that is updated.
+    pub subjects: Vec<SubjectReport>,
+}
+
+/// A role of the trusted metadata.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoleReport {
+    /// Its version.
+    pub version: u64,
+    /// When it expires; `None` before the first look since the start.
+    pub expires: Option<String>,
+}
+
+/// One thing that is updated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubjectReport {
+    /// Its name, such as `models/minilm`.
+    pub subject: String,
+    /// The version that answers; `None` is what the owner of the box put there, if anything.
+    pub version: Option<u64>,
+    /// The digest of its release.
+    pub digest: Option<String>,
+    /// The version before, which is kept.
+    pub previous: Option<u64>,
+    /// Whether the administrator of this box keeps it as it is.
+    pub pinned: bool,
+    /// How far the trial has come, or `idle`.
+    pub stage: String,
+    /// The release on trial.
+    pub trial: Option<TrialReport>,
+    /// What may not go on now.
+    pub waiting: Option<WaitingReport>,
+    /// How the last rollout ended.
+    pub last: Option<LastReport>,
+}
+
+/// A release on trial.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrialReport {
+    /// The rollout.
+    pub rollout: String,
+    /// Its version.
+    pub version: u64,
+    /// Seconds in this stage during which it could move.
+    pub since_s: u64,
+    /// Why it stands still, if it does.
+    pub held: Option<String>,
+}
+
+/// A rollout that may not go on now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingReport {
+    /// The rollout.
+    pub rollout: String,
+    /// The version that it brings.
+    pub version: u64,
+    /// What it waits for.
+    pub reason: String,
+}
+
+/// How a rollout ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastReport {
+    /// The rollout.
+    pub rollout: String,
+    /// The version that it brought.
+    pub version: u64,
+    /// `committed` or `rolled_back`.
+    pub result: String,
+    /// Where it was rolled back.
+    pub stage: Option<String>,
+    /// What stopped it, as one word.
+    pub cause: Option<String>,
+    /// The same for people.
+    pub detail: Option<String>,
+}
+
+impl From<&UpdatesStatus> for UpdatesReport {
+    fn from(status: &UpdatesStatus) -> Self {
+        let look = &status.look;
+        let role = |(name, role): (&String, &super::status::RoleStatus)| {
+            (name.clone(), RoleReport { version: role.version, expires: role.expires_ms.map(clock::rfc3339) })
+        };
+        let nothing = SubjectState::default();
+        let subject = |subject: &Subject| {
+            let state = status.subjects.get(subject).unwrap_or(&nothing);
+            SubjectReport::new(subject, state, look.waiting.get(subject))
+        };
+        Self {
+            repository: look.repository.clone(),
+            checked: look.checked_ms.map(clock::rfc3339),
+            error: look.error.clone(),
+            published: look.published_ms.map(clock::rfc3339),
+            roles: look.roles.iter().map(role).collect(),
+            fetched_bytes: status.fetched_bytes,
+            subjects: status.known().map(subject).collect(),
+        }
+    }
+}
+
+impl SubjectReport {
+    fn new(subject: &Subject, state: &SubjectState, waiting: Option<&Waiting>) -> Self {
+        let live = state.live();
+        let waiting = waiting.map(|Waiting { rollout, version, reason }| WaitingReport {
+            rollout: rollout.to_string(),
+            version: version.get(),
+            reason: reason.clone(),
+        });
+        Self {
+            subject: subject.to_string(),
+            version: live.map(|release| release.version.get()),
+            digest: live.map(|release| release.digest.clone()),
+            previous: state.previous.as_ref().map(|release| release.version.get()),
+            pinned: state.pinned,
+            stage: state.trial.as_ref().map_or(IDLE, |trial| trial.stage.name()).to_owned(),
+            trial: state.trial.as_ref().map(|trial| TrialReport::new(trial, waiting.as_ref())),
+            waiting,
+            last: state.outcome.as_ref().map(Into::into),
+        }
+    }
+}
+
+impl TrialReport {
+    fn new(trial: &Trial, waiting: Option<&WaitingReport>) -> Self {
+        let rollout = trial.plan.rollout.to_string();
+        let reason = waiting.filter(|waiting| waiting.rollout == rollout).map(|waiting| waiting.reason.clone());
+        let held = trial.held.then(|| reason.unwrap_or_else(|| "held".to_owned()));
+        Self { rollout, version: trial.release.version.get(), since_s: trial.in_stage_s, held }
+    }
+}
+
+impl From<&Outcome> for LastReport {
+    fn from(outcome: &Outcome) -> Self {
+        let rolled_back = outcome.rolled_back.as_ref();
+        Self {
+            rollout: outcome.rollout.to_string(),
+            version: outcome.version.get(),
+            result: if rolled_back.is_some() { "rolled_back" } else { "committed" }.to_owned(),
+            stage: rolled_back.map(|(stage, _)| stage.name().to_owned()),
+            cause: rolled_back.map(|(_, reason)| reason.cause.name().to_owned()),
+            detail: rolled_back.map(|(_, reason)| reason.detail.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::updates::plan::{Gate, Plan, Step};
+    use crate::updates::state::{Cause, Installed, Reason, Stage};
+    use crate::updates::status::{LookStatus, RoleStatus};
+
+    /// A status with one subject in the middle of a trial, and one that has only something to wait for.
+    pub(crate) fn status() -> UpdatesStatus {
+        let version = |number: u64| number.try_into().unwrap();
+        let installed = |number, digest: &str| Installed { version: version(number), digest: digest.repeat(32) };
+        let plan = Plan {
+            rollout: "r-3".parse().unwrap(),
+            target: "models/m/3/model.onnx".parse().unwrap(),
+            shadow: Step::default(),
+            canary: Step::default(),
+            soak: Step::default(),
+            gate: Gate::default(),
+            max_attempts: 5,
+            byte_budget: None,
+            allow_downgrade: false,
+        };
+        let trial = Trial {
+            plan,
+            release: installed(3, "cd"),
+            stage: Stage::Staged,
+            in_stage_s: 7,
+            starts_left: 3,
+            failures: 1,
+            fetched_bytes: 9,
+            held: true,
+        };
+        let reason = Reason::new(Cause::Golden, "7 of 10");
+        let state = SubjectState {
+            committed: Some(installed(2, "ab")),
+            previous: Some(installed(1, "00")),
+            trial: Some(trial),
+            outcome: Some(Outcome {
+                rollout: "r-2".parse().unwrap(),
+                version: version(4),
+                rolled_back: Some((Stage::Verified, reason)),
+            }),
+            ..SubjectState::default()
+        };
+        let waiting = |rollout: &str, number, reason: &str| Waiting {
+            rollout: rollout.parse().unwrap(),
+            version: version(number),
+            reason: reason.into(),
+        };
+        let roles = [("root", 3, None), ("timestamp", 41, Some(1_795_136_400_000))];
+        let roles = roles.map(|(role, version, expires_ms)| (role.to_owned(), RoleStatus { version, expires_ms }));
+        UpdatesStatus {
+            look: LookStatus {
+                repository: "https://updates.example/ledge/".into(),
+                checked_ms: Some(1_795_132_800_000),
+                error: Some("no way".into()),
+                roles: roles.into(),
+                published_ms: Some(1_795_132_800_000),
+                waiting: [
+                    ("models/m".parse().unwrap(), waiting("r-3", 3, "paused by the platform")),
+                    ("models/a".parse().unwrap(), waiting("r-9", 1, "needs Ledge 9.0.0")),
+                ]
+                .into(),
+            },
+            subjects: [("models/m".parse().unwrap(), state)].into(),
+            fetched_bytes: 1234,
+            rollbacks: [("golden", 2)].into(),
+        }
+    }
+
+    #[test]
+    fn a_report_says_what_runs_what_is_tried_and_what_waits() {
+        let report = UpdatesReport::from(&status());
+        let expected = json!({
+            "repository": "https://updates.example/ledge/",
+            "checked": "2026-11-20T00:00:00Z", "error": "no way", "published": "2026-11-20T00:00:00Z",
+            "roles": {
+                "root": {"version": 3, "expires": null},
+                "timestamp": {"version": 41, "expires": "2026-11-20T01:00:00Z"},
+            },
+            "fetched_bytes": 1234,
+            "subjects": [
+                {"subject": "models/a", "version": null, "digest": null, "previous": null, "pinned": false,
+                 "stage": "idle", "trial": null,
+                 "waiting": {"rollout": "r-9", "version": 1, "reason": "needs Ledge 9.0.0"}, "last": null},
+                {"subject": "models/m", "version": 2, "digest": "ab".repeat(32), "previous": 1, "pinned": false,
+                 "stage": "staged",
+                 "trial": {"rollout": "r-3", "version": 3, "since_s": 7, "held": "paused by the platform"},
+                 "waiting": {"rollout": "r-3", "version": 3, "reason": "paused by the platform"},
+                 "last": {"rollout": "r-2", "version": 4, "result": "rolled_back", "stage": "verified",
+                          "cause": "golden", "detail": "7 of 10"}},
+            ],
+        });
+        assert_eq!(serde_json::to_value(&report).unwrap(), expected);
+        assert_eq!(serde_json::from_value::<UpdatesReport>(expected).unwrap(), report);
+    }
+}
