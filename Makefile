@@ -10,11 +10,11 @@ in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
 nextest := $(shell command -v cargo-nextest)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-peers setup-feast build run test test-peers test-quantize soak bench bench-peers clean
+.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-platform build run test test-peers test-quantize test-platform soak bench bench-peers clean
 .NOTPARALLEL:
 
 help: ## say what each target does
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## fetch the inference runtimes and build the models into .ledge/ (once; needs the network)
 	@$(need_python)
@@ -39,7 +39,10 @@ setup-peers: ## install the brokers and their clients that test-peers needs (as 
 setup-feast: setup-test ## install Feast's SDK into .ledge/peers/feast (minutes and 560 MB, once), for test-peers
 	$(PYTHON) benches/peers/fetch.py feast
 
-test-peers: setup-test setup-peers setup-feast test-quantize ## run real clients, servers and brokers against Ledge (may need root)
+setup-tuf: setup-test ## install the reference implementation of TUF into .ledge/peers/tuf (once), for test-peers
+	$(PYTHON) benches/peers/fetch.py tuf
+
+test-peers: setup-test setup-peers setup-feast setup-tuf test-quantize test-platform ## run real clients, servers and brokers against Ledge (may need root)
 	$(in_tests) $(if $(nextest),cargo nextest run --locked --test it clients,cargo test --locked --test it clients)
 	$(in_tests) $(if $(nextest),cargo nextest run --locked --test peers,cargo test --locked --test peers)
 
@@ -50,6 +53,15 @@ soak: setup-test setup-peers ## a million MQTT requests, then 200 kills, power c
 test-quantize: ## quantize small models with models/quantize (its packages are fetched the first time; Python 3.11 or newer)
 	@$(need_python)
 	$(PYTHON) -B -m unittest discover -s models/quantize/tests
+
+setup-platform: ## install ledge-platform, which signs models and steers rollouts, into .ledge/platform (Python 3.11 or newer)
+	@$(need_python)
+	$(PYTHON) packaging/platform/setup --s3
+
+test-platform: setup-peers ## test ledge-platform with python-tuf's client, nginx, mosquitto and an S3 server
+	@$(need_python)
+	$(PYTHON) packaging/platform/setup --s3 --test
+	.ledge/platform/bin/python3 -B -m unittest discover -s packaging/platform/tests
 
 bench: setup-test build ## print the budget table: Ledge beside the runtime in-process (seven minutes; BENCH=--quick, BENCH=--long)
 	$(PYTHON) benches/peers/fetch.py inprocess

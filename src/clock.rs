@@ -55,6 +55,66 @@ pub fn local_second_of_day() -> u32 {
     part(time.hour()) * 3600 + part(time.minute()) * 60 + part(time.second())
 }
 
+/// A time zone of the IANA database of this system. It knows the rules of daylight saving time.
+#[derive(Debug, Clone)]
+pub struct TimeZone(jiff::tz::TimeZone);
+
+/// When a clock on the wall shows a time of a day, in milliseconds since the Unix epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    /// As on most days.
+    Once(u64),
+    /// It is put back over that time.
+    Twice {
+        /// The first moment of that time.
+        first: u64,
+        /// The second one.
+        second: u64,
+    },
+    /// It is put forward past that time.
+    Skipped {
+        /// The moment at which it is.
+        jump: u64,
+        /// As much later as the time is after the one at which it is.
+        shifted: u64,
+    },
+}
+
+impl TimeZone {
+    /// The zone of this name, such as `Asia/Dubai`; `None` where the system has none.
+    pub fn named(name: &str) -> Option<Self> {
+        jiff::tz::TimeZone::get(name).ok().map(Self)
+    }
+
+    /// The day on a calendar on the wall there, as a number of days since 1 January 1970.
+    pub fn day(&self, unix_millis: u64) -> i32 {
+        let moment = i64::try_from(unix_millis).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
+        let date = self.0.to_datetime(moment.unwrap_or(jiff::Timestamp::MAX)).date();
+        date.since(EPOCH).map_or(0, |since| since.get_days())
+    }
+
+    /// When a clock on the wall there shows the second `second` of the day `day`; `None` beyond the calendar.
+    pub fn reading(&self, day: i32, second: u32) -> Option<Reading> {
+        let date = EPOCH.checked_add(jiff::Span::new().try_days(day).ok()?).ok()?;
+        let wall =
+            date.to_datetime(jiff::civil::Time::midnight()).checked_add(jiff::Span::new().seconds(second)).ok()?;
+        let at = |offset: jiff::tz::Offset| offset.to_timestamp(wall).ok();
+        let millis = |moment: jiff::Timestamp| u64::try_from(moment.as_millisecond()).unwrap_or(0);
+        Some(match self.0.to_ambiguous_timestamp(wall).offset() {
+            jiff::tz::AmbiguousOffset::Unambiguous { offset } => Reading::Once(millis(at(offset)?)),
+            jiff::tz::AmbiguousOffset::Fold { before, after } => {
+                Reading::Twice { first: millis(at(before)?), second: millis(at(after)?) }
+            }
+            jiff::tz::AmbiguousOffset::Gap { before, after } => {
+                let jump = self.0.following(at(after)?).next()?.timestamp();
+                Reading::Skipped { jump: millis(jump), shifted: millis(at(before)?) }
+            }
+        })
+    }
+}
+
+const EPOCH: jiff::civil::Date = jiff::civil::date(1970, 1, 1);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,5 +143,31 @@ mod tests {
         for text in ["", "yesterday", "2026-13-01T00:00:00Z", "1795222800"] {
             assert_eq!(parse_micros(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn a_clock_on_the_wall_shows_a_time_once_or_twice_or_never() {
+        let berlin = TimeZone::named("Europe/Berlin").unwrap();
+        let at = |text: &str| u64::try_from(parse_micros(text).unwrap() / 1000).unwrap();
+        let of = |day: &str, hour: u32, minute: u32| {
+            berlin.reading(berlin.day(at(&format!("{day}T12:00:00Z"))), hour * 3600 + minute * 60).unwrap()
+        };
+        assert_eq!(of("2026-03-28", 2, 30), Reading::Once(at("2026-03-28T01:30:00Z")));
+        let (jump, shifted) = (at("2026-03-29T01:00:00Z"), at("2026-03-29T01:30:00Z"));
+        assert_eq!(of("2026-03-29", 2, 30), Reading::Skipped { jump, shifted });
+        assert_eq!(of("2026-03-29", 3, 0), Reading::Once(jump));
+        let (first, second) = (at("2026-10-25T00:30:00Z"), at("2026-10-25T01:30:00Z"));
+        assert_eq!(of("2026-10-25", 2, 30), Reading::Twice { first, second });
+        assert_eq!(berlin.day(at("2026-10-25T22:59:59Z")) + 1, berlin.day(at("2026-10-25T23:00:00Z")));
+        assert_eq!(TimeZone::named("UTC").unwrap().day(86_400_000 * 3 + 1), 3);
+        assert!(TimeZone::named("Europe/Nowhere").is_none() && TimeZone::named("../../etc/passwd").is_none());
+    }
+
+    #[test]
+    fn no_day_is_beyond_words() {
+        let zone = TimeZone::named("Pacific/Kiritimati").unwrap();
+        assert!(zone.day(u64::MAX) > 2_900_000);
+        assert_eq!(zone.reading(i32::MAX, 0), None);
+        assert_eq!(zone.reading(i32::MIN, 0), None);
     }
 }

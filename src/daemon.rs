@@ -1,5 +1,7 @@
 //! The composition root: builds every part, spawns it, waits for a signal, drains. The only file that sees everything.
 
+mod updates;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -106,6 +108,7 @@ struct App {
     egress: Egress,
     device: DeviceIdentity,
     listeners: Listeners,
+    found: updates::Found,
 }
 
 impl App {
@@ -131,11 +134,12 @@ impl App {
         let features = FeatureStore::open(&config.features, registry, audit.clone());
         let serving = serving(&config, runtimes, features, audit.clone());
         let egress = Egress::new(&config.egress, audit.clone());
-        Ok(Self { config, audit, events, serving, readiness: Arc::default(), egress, device, listeners })
+        let found = updates::Found::read(&config, serving.repository());
+        Ok(Self { config, audit, events, serving, readiness: Arc::default(), egress, device, listeners, found })
     }
 
     fn spawn(self, shutdown: &Shutdown, audit_writer: &Shutdown) -> anyhow::Result<()> {
-        let Self { config, audit, events, serving, readiness, egress, device, listeners } = self;
+        let Self { config, audit, events, serving, readiness, egress, device, listeners, found } = self;
         for address in listeners.tcp_addresses() {
             tracing::info!(%address, "listening");
         }
@@ -150,6 +154,15 @@ impl App {
             shutdown: shutdown.clone(),
         });
         listeners.serve(&http::router(app), &config.http, shutdown);
+        found.spawn(&updates::Environment {
+            config: &config,
+            device: &device,
+            egress: &egress,
+            repository: serving.repository(),
+            audit: &audit,
+            readiness: &readiness,
+            shutdown,
+        });
         if let Some(statistics) = messages {
             spawn_mqtt(&config, device, egress, &serving, statistics, &readiness, shutdown);
         }

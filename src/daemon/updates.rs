@@ -2,21 +2,23 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::oneshot;
 
 use crate::audit_event::AuditSink;
+use crate::backoff;
 use crate::config::Config;
 use crate::egress::Egress;
-use crate::fleet::poller::Poller;
+use crate::fleet::poller::{Asked, DECIDE, Poller};
 use crate::identity::device::DeviceIdentity;
 use crate::readiness::Readiness;
 use crate::repository::Repository;
 use crate::shutdown::Shutdown;
 use crate::updates::Updates;
+use crate::updates::config::RepositoryAddress;
+use crate::updates::download::DownloadLimits;
 use crate::updates::handle::UpdaterInbox;
-use crate::updates::source::{Source, SourceInUse};
-use crate::updates::status::LookStatus;
-use crate::updates::trust::Trust;
+use crate::updates::platform::Platform;
+use crate::updates::source::Source;
 use crate::updates::updater::{self, Parts, Prepared, Updater};
 
 /// What is known of updates before any model is loaded.
@@ -24,6 +26,24 @@ pub struct Found {
     prepared: Option<Prepared>,
     /// The handle, and what is behind it, where a platform looks after this box.
     served: Option<(Updates, UpdaterInbox)>,
+}
+
+/// What updates work with.
+pub struct Environment<'a> {
+    /// The configuration.
+    pub config: &'a Config,
+    /// Who this box is.
+    pub device: &'a DeviceIdentity,
+    /// The way out.
+    pub egress: &'a Egress,
+    /// What serves.
+    pub repository: &'a Repository,
+    /// Where audit events go.
+    pub audit: &'a AuditSink,
+    /// When the models are there.
+    pub readiness: &'a Arc<Readiness>,
+    /// The end of the daemon.
+    pub shutdown: &'a Shutdown,
 }
 
 impl Found {
@@ -55,41 +75,34 @@ impl Found {
     }
 
     /// Looks after updates from when the models are there until the shutdown, on a thread that may wait for the disk.
-    pub fn spawn(
-        self,
-        config: &Config,
-        device: &DeviceIdentity,
-        egress: &Egress,
-        repository: &Repository,
-        audit: &AuditSink,
-        readiness: &Arc<Readiness>,
-        shutdown: &Shutdown,
-    ) {
+    pub fn spawn(self, with: &Environment<'_>) {
         let (Some((updates, inbox)), Some(prepared)) = (self.served, self.prepared) else { return };
-        let Some(source) = Source::configured(&config.updates, egress) else { return };
-        let trust = match Trust::open(&config.updates.path, &config.updates.root_file, audit.clone()) {
-            Ok(trust) => Arc::new(Mutex::new(trust)),
-            Err(error) => {
-                tracing::error!(%error, "there are no updates");
-                updates.tell_look(LookStatus { error: Some(error.to_string()), ..LookStatus::default() });
-                return;
-            }
-        };
-        let in_use = SourceInUse::new(source);
+        let config = &with.config.updates;
+        let Some(source) = Source::configured(config, with.egress) else { return };
+        let platform = Platform::new(config.path.clone(), config.root_file.clone(), with.audit.clone(), source.clone());
         let parts = Parts {
-            repository: repository.clone(),
-            trust: trust.clone(),
-            source: in_use.clone(),
-            max_bytes_per_s: config.updates.max_bytes_per_s,
-            min_free_bytes: config.updates.min_free_mb << 20,
-            runtimes: config.runtimes.dir.clone(),
+            repository: with.repository.clone(),
+            platform: platform.clone(),
+            limits: DownloadLimits::new(config),
+            runtimes: with.config.runtimes.dir.clone(),
             updates: updates.clone(),
-            audit: audit.clone(),
-            shutdown: shutdown.clone(),
+            audit: with.audit.clone(),
+            shutdown: with.shutdown.clone(),
         };
         let (orders, looks) = inbox.split();
-        let poller = Poller::new(&config.updates, device, egress.clone(), trust, in_use, updates, looks);
-        let (ready, stop) = (readiness.clone(), shutdown.clone());
+        let (other, egress) = (config.clone(), with.egress.clone());
+        let connect = move |address: &RepositoryAddress| source_at(address, &other, &egress);
+        let poller = Poller {
+            asked: Asked::new(platform, source, connect, with.device, &config.path),
+            repository: config.repository.as_ref().map(ToString::to_string).unwrap_or_default(),
+            interval: config.poll_interval(),
+            decide: DECIDE,
+            device: with.device.clone(),
+            updates,
+            looks,
+            random: backoff::random,
+        };
+        let (ready, stop) = (with.readiness.clone(), with.shutdown.clone());
         let (ended, end) = oneshot::channel();
         let runtime = tokio::runtime::Handle::current();
         let thread = std::thread::Builder::new().name("updates".to_owned()).spawn(move || {
@@ -98,7 +111,7 @@ impl Found {
                     () = ready.wait() => {}
                     () = stop.requested() => return,
                 }
-                tokio::join!(Updater::new(prepared, parts).run(orders), poller.run(stop.clone()));
+                let _ = tokio::join!(Updater::new(prepared, parts).run(orders), poller.run(stop.clone()));
             });
             // The other end may be gone at the end of the grace period.
             let _ = ended.send(());
@@ -107,12 +120,18 @@ impl Found {
             tracing::error!(%error, "there are no updates: their thread does not start");
             return;
         }
-        let stop = shutdown.clone();
-        shutdown.spawn(async move {
+        let stop = with.shutdown.clone();
+        with.shutdown.spawn(async move {
             // Not essential: models go on being served without updates.
             if end.await.is_err() && !stop.is_requested() {
-                tracing::error!("updates have stopped by a fault of ours; what runs goes on, the next start takes them up");
+                tracing::error!("updates have stopped by a fault of ours; what runs goes on, and so do they at the next start");
             }
         });
     }
+}
+
+/// Another repository than the configured one, with the same certificates.
+fn source_at(address: &RepositoryAddress, config: &crate::updates::config::UpdatesConfig, egress: &Egress) -> Source {
+    let config = crate::updates::config::UpdatesConfig { repository: Some(address.clone()), ..config.clone() };
+    Source::configured(&config, egress).unwrap_or_else(|| Source::new(address, None))
 }

@@ -125,10 +125,20 @@ pub fn of_unload(error: &UnloadModelError) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::repository::ManagedModel;
 
     #[test]
     fn the_client_is_told_its_own_faults_with_400_and_ours_with_500() {
         assert_eq!(ProtocolError::Sequence.status(), 400);
         assert_eq!(ProtocolError::Encode { reason: String::new() }.status(), 500);
+    }
+
+    #[test]
+    fn who_meddles_with_a_managed_model_is_told_of_the_conflict() {
+        let managed = || ManagedModel { model: "m".parse().unwrap() };
+        let (load, unload) = (LoadModelError::from(managed()), UnloadModelError::from(managed()));
+        assert_eq!((of_load(&load), of_unload(&unload)), (409, 409));
+        assert_eq!(load.to_string(), unload.to_string());
+        assert!(load.to_string().contains("'m' is managed by signed updates"), "{load}");
     }
 }

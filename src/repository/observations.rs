@@ -42,7 +42,8 @@ pub struct Observed {
     pub disagreed: u64,
     /// How often each class came first in the candidate's reference output; empty without one.
     pub classes: Vec<u64>,
-    /// Requests that were to be mirrored and were not: too many were under way, or the machine had no time for them.
+    /// Requests that the other version was to be asked and was not: too many were under way, or the machine had no time for
+    /// them. Those under way when the candidate is taken away count nowhere.
     pub skipped: u64,
 }
 
@@ -141,7 +142,7 @@ impl Observations {
         }
     }
 
-    /// Counts a request that was to be mirrored and was not.
+    /// Counts a request that the other version was to be asked and was not.
     pub fn skipped(&self) {
         self.lock().skipped += 1;
     }

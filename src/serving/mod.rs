@@ -11,6 +11,7 @@ mod feature_inputs;
 pub mod inputs;
 pub mod request;
 mod token_bucket;
+mod watched;
 pub mod windows;
 
 use std::sync::Arc;
@@ -24,16 +25,19 @@ use crate::names::{ModelName, ModelVersion};
 use crate::pipeline::classification::{self, Label};
 use crate::pipeline::image::DecodeLimits;
 use crate::principal::Principal;
+use crate::repository::candidate::Watched;
 use crate::repository::model_config::Limits;
 use crate::repository::statistics::Refusal;
-use crate::repository::{LoadedModel, PinError, Repository};
+use crate::repository::{LoadedModel, PinError, Pinned, Repository};
+use crate::shutdown::Shutdown;
+use crate::tensor::Tensor;
 use admission::{Gate, Owner, Permit, Quotas, Refused, admit};
 use answer::{Times, cached, late, names, run, run_photograph};
 use cache::{Budget, KeyMaker, ResponseCache};
 use call::{Call, Counted};
 pub use feature_inputs::{FeatureInputError, join_keys, undeclared_features};
 use inputs::Misfit;
-use request::{InferRequest, InferResponse, OutputRequest, PhotographRequest};
+use request::{FeatureRequest, InferRequest, InferResponse, Inputs, OutputRequest, PhotographRequest, UsedFeature};
 use windows::Window;
 
 /// Why a call was not answered.
@@ -162,6 +166,8 @@ pub struct Serving {
     cache_budget: Arc<Budget>,
     quotas: Option<Arc<Quotas>>,
     batch_windows: Arc<[Window]>,
+    /// Requests that are mirrored to a candidate.
+    mirrors: Shutdown,
 }
 
 /// What the serving core keeps beside a loaded version that asks for it.
@@ -182,6 +188,7 @@ impl Serving {
             cache_budget: Arc::new(Budget::new(limits.cache_bytes)),
             quotas: Quotas::new(limits.quota.clone()).map(Arc::new),
             batch_windows: limits.batch_windows.as_slice().into(),
+            mirrors: Shutdown::default(),
         }
     }
 
@@ -215,9 +222,13 @@ impl Serving {
 
     /// Answers an inference call.
     pub async fn infer(&self, request: InferRequest, principal: &Principal) -> Result<InferResponse, ServingError> {
-        let call = self.call(&request.model, request.version, principal)?;
-        let answered = match self.admit(&call, request.priority) {
-            Ok(_permit) => self.infer_pinned(&call.model, request, call.started, principal).await,
+        let (call, watched) = self.call(&request.model, request.version, principal)?;
+        if let Some(watched) = watched {
+            // In a box: a call that no update watches need not carry room for it.
+            return Box::pin(self.infer_watched(call, watched, request)).await;
+        }
+        let answered = match self.admit(&call, &call.model, request.priority) {
+            Ok(_permit) => self.infer_pinned(&call, request, None).await,
             Err(refused) => Err(refused.into()),
         };
         finish(call, answered)
@@ -229,24 +240,27 @@ impl Serving {
         request: PhotographRequest,
         principal: &Principal,
     ) -> Result<Classified, ServingError> {
-        let call = self.call(&request.model, request.version, principal)?;
-        let answered = match self.admit(&call, request.priority) {
-            Ok(_permit) => self.classify_pinned(&call.model, request, call.started, principal).await,
+        let (call, watched) = self.call(&request.model, request.version, principal)?;
+        if let Some(watched) = watched {
+            return Box::pin(self.classify_watched(call, watched, request)).await;
+        }
+        let answered = match self.admit(&call, &call.model, request.priority) {
+            Ok(_permit) => self.classify_pinned(&call, request).await,
             Err(refused) => Err(refused.into()),
         };
         finish(call, answered)
     }
 
-    /// Pins the model for one call.
+    /// Pins the model for one call, and tells what an update wants to know of it.
     fn call<'a>(
         &'a self,
         name: &ModelName,
         version: Option<ModelVersion>,
         principal: &'a Principal,
-    ) -> Result<Call<'a>, ServingError> {
+    ) -> Result<(Call<'a>, Option<Watched>), ServingError> {
         let started = Instant::now();
-        match self.repository.pin(name, version) {
-            Ok(model) => Ok(Call::new(&self.audit, model, principal, started)),
+        match self.repository.pin_call(name, version) {
+            Ok(Pinned { model, watched }) => Ok((Call::new(&self.audit, model, principal, started), watched)),
             Err(error) => {
                 let (model, principal) = (name.clone(), principal.clone());
                 self.audit.record(AuditEvent::Inference { model, version: None, principal, ok: false });
@@ -255,23 +269,16 @@ impl Serving {
         }
     }
 
+    /// Answers with the model that the call pinned. `raw` is given the outputs before they become classes.
     async fn infer_pinned(
         &self,
-        model: &Arc<LoadedModel>,
+        call: &Call<'_>,
         request: InferRequest,
-        started: Instant,
-        principal: &Principal,
+        raw: Option<&mut Vec<(String, Tensor)>>,
     ) -> Result<(InferResponse, Counted), ServingError> {
-        let terms = terms(model, request.deadline, request.priority, started, principal);
-        let (inputs, used) = if model.config.has_features() {
-            // In a box: a call without features need not carry room for them.
-            let fill = Box::pin(feature_inputs::fill(&self.features, model, request.inputs, request.features));
-            tokio::time::timeout_at(terms.deadline.into(), fill).await.map_err(|_| late(model, started))??
-        } else if request.features.is_empty() {
-            (request.inputs, Vec::new())
-        } else {
-            return Err(FeatureInputError::NoFeatures { model: model.name.to_string() }.into());
-        };
+        let (model, started) = (&call.model, call.started);
+        let terms = terms(model, request.deadline, request.priority, started, call.principal);
+        let (inputs, used) = self.filled(model, request.inputs, request.features, &terms, started).await?;
         let fitted = inputs::fit(model, inputs, request.outputs.as_deref())?;
         let names = names(model, &fitted.outputs);
         let answer = match self.cache(model) {
@@ -286,19 +293,41 @@ impl Serving {
         };
         let (mut response, counted) = answer.into_response(model, names);
         response.features = used;
+        if let Some(raw) = raw {
+            raw.clone_from(&response.outputs);
+        }
         if let Some(wanted) = &request.outputs {
             classify_outputs(model, wanted, &mut response)?;
         }
         Ok((response, counted))
     }
 
+    /// The inputs with those that are made of features, and what these were made of.
+    async fn filled(
+        &self,
+        model: &LoadedModel,
+        inputs: Inputs,
+        features: FeatureRequest,
+        terms: &Terms,
+        started: Instant,
+    ) -> Result<(Inputs, Vec<UsedFeature>), ServingError> {
+        if model.config.has_features() {
+            // In a box: a call without features need not carry room for them.
+            let fill = Box::pin(feature_inputs::fill(&self.features, model, inputs, features));
+            Ok(tokio::time::timeout_at(terms.deadline.into(), fill).await.map_err(|_| late(model, started))??)
+        } else if features.is_empty() {
+            Ok((inputs, Vec::new()))
+        } else {
+            Err(FeatureInputError::NoFeatures { model: model.name.to_string() }.into())
+        }
+    }
+
     async fn classify_pinned(
         &self,
-        model: &Arc<LoadedModel>,
+        call: &Call<'_>,
         request: PhotographRequest,
-        started: Instant,
-        principal: &Principal,
     ) -> Result<(Classified, Counted), ServingError> {
+        let (model, started) = (&call.model, call.started);
         let misfit = |reason: String| ServingError::Misfit(Misfit::Photograph { reason });
         let Some(pipeline) = &model.config.pipeline.image_classification else {
             return Err(misfit(format!(
@@ -307,7 +336,7 @@ impl Serving {
             )));
         };
         let (_, output) = model.image_ports().map_err(misfit)?;
-        let terms = terms(model, request.deadline, request.priority, started, principal);
+        let terms = terms(model, request.deadline, request.priority, started, call.principal);
         let answer = match self.cache(model) {
             None => run_photograph(model, request.photograph, self.limits, terms, started).await?,
             Some(cache) => {
@@ -346,13 +375,13 @@ impl Serving {
         Some(error)
     }
 
-    /// Lets a call in, or says why not.
-    fn admit(&self, call: &Call<'_>, priority: Option<Priority>) -> Result<Permit, Refused> {
-        let limited = call.model.config.limits.is_set();
+    /// Lets a call in within the limits of `model`, or says why not.
+    fn admit(&self, call: &Call<'_>, model: &LoadedModel, priority: Option<Priority>) -> Result<Permit, Refused> {
+        let limited = model.config.limits.is_set();
         if priority == Some(Priority::Batch) && !self.batch_windows.is_empty() {
             admission::check_window(call.principal, &self.batch_windows, clock::local_second_of_day())?;
         }
-        let gate = if limited { self.attached(&call.model).and_then(|attached| attached.gate.as_ref()) } else { None };
+        let gate = if limited { self.attached(model).and_then(|attached| attached.gate.as_ref()) } else { None };
         if gate.is_none() && self.quotas.is_none() {
             return Ok(Permit::default());
         }

@@ -9,6 +9,9 @@
 //!   "reference": {"output": "probabilities", "classes": [0.33, 0.40, 0.27]}, "tolerance": 0.01}}
 //! ```
 //!
+//! What signs this is canonical JSON, which knows no fractions: `ledge-platform` writes the value of `"ledge"` as a text with
+//! this JSON in it. An object is read as well.
+//!
 //! All files of a release lie in one folder: for a model that is `model.toml`, labels and golden inputs beside the model's
 //! own files.
 
@@ -120,7 +123,11 @@ impl Package {
     pub fn from_custom(custom: Option<&Value>) -> Result<Self, PackageError> {
         let value = custom.and_then(|custom| custom.get("ledge")).ok_or(PackageError::Missing)?;
         let form = |reason: String| PackageError::Form { reason };
-        let package = Self::deserialize(value).map_err(|error| form(error.to_string()))?;
+        let package: Self = match value {
+            Value::String(text) => serde_json::from_str(text),
+            value => Self::deserialize(value),
+        }
+        .map_err(|error| form(error.to_string()))?;
         if package.schema != SCHEMA {
             return Err(form(format!("schema {} is not known, this version of Ledge knows {SCHEMA}", package.schema)));
         }
@@ -147,6 +154,15 @@ mod tests {
     fn a_description_needs_little() {
         let package = Package::from_custom(Some(&json!({"ledge": {"schema": 1}, "other": 2}))).unwrap();
         assert_eq!(package, Package { schema: 1, ..Package::default() });
+    }
+
+    #[test]
+    fn a_description_with_fractions_comes_as_text() {
+        let text = json!({"schema": 1, "files": ["model.toml"], "tolerance": 0.25, "reference": {"output": "p", "classes": [0.5, 0.5]}});
+        let package = Package::from_custom(Some(&json!({ "ledge": text.to_string() }))).unwrap();
+        assert_eq!(package, Package::from_custom(Some(&json!({ "ledge": text }))).unwrap());
+        assert_eq!(package.tolerance, Some(0.25));
+        assert!(Package::from_custom(Some(&json!({"ledge": "{"}))).is_err());
     }
 
     #[test]

@@ -171,7 +171,7 @@ mod tests {
         let paths = FILES.map(|name| folder.path().join(name));
         let whole = paths.clone().map(|path| std::fs::read(path).unwrap());
         for (path, content) in paths.iter().zip(&whole) {
-            for at in 0..content.len() {
+            for at in (0..content.len()).step_by(7) {
                 let mut damaged = content.clone();
                 damaged[at] ^= 1;
                 std::fs::write(path, &damaged).unwrap();

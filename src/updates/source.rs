@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use bytes::Bytes;
 
 use super::config::{RepositoryAddress, UpdatesConfig};
@@ -115,27 +114,6 @@ impl SourceError {
             Self::Status { retry_after, .. } => *retry_after,
             _ => None,
         }
-    }
-}
-
-/// The repository that files come from now: the configured one, or a stick that somebody plugged in. Clones share it.
-#[derive(Debug, Clone)]
-pub struct SourceInUse(Arc<ArcSwap<Source>>);
-
-impl SourceInUse {
-    /// This one.
-    pub fn new(source: Source) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(source)))
-    }
-
-    /// The one in use.
-    pub fn get(&self) -> Source {
-        Source::clone(&self.0.load())
-    }
-
-    /// From now on another one.
-    pub fn set(&self, source: Source) {
-        self.0.store(Arc::new(source));
     }
 }
 

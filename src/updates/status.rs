@@ -41,8 +41,8 @@ pub struct LookStatus {
 pub struct RoleStatus {
     /// Its version.
     pub version: u64,
-    /// When it expires, in milliseconds since the Unix epoch.
-    pub expires_ms: u64,
+    /// When it expires, in milliseconds since the Unix epoch; `None` before it was looked at since the start.
+    pub expires_ms: Option<u64>,
 }
 
 /// A rollout that is meant for this box and may not go on, or not to its end, now.
@@ -59,7 +59,7 @@ pub struct Waiting {
 impl LookStatus {
     /// When the first role expires.
     pub fn earliest_expiry_ms(&self) -> Option<u64> {
-        self.roles.values().map(|role| role.expires_ms).min()
+        self.roles.values().filter_map(|role| role.expires_ms).min()
     }
 }
 

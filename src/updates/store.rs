@@ -59,7 +59,7 @@ pub struct BlobStore {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another process has it.
-    #[error("another daemon has the update store {folder} open: stop that one, or give each its own updates.path")]
+    #[error("another daemon has the update store {folder} open: stop that one, or give each its own updates.path", folder = folder.display())]
     Locked {
         /// The store.
         folder: PathBuf,
@@ -77,22 +77,22 @@ pub enum StoreError {
         sha256: String,
     },
     /// The disk is full.
-    #[error("no room on the disk for {path}")]
+    #[error("no room on the disk for {path}: {error}", path = path.display())]
     Full {
         /// What there was no room for.
         path: PathBuf,
         /// As the system says it.
-        source: io::Error,
+        error: io::Error,
     },
     /// Something else failed.
-    #[error("cannot {doing} {path}")]
+    #[error("cannot {doing} {path}: {error}", path = path.display())]
     File {
         /// What.
         doing: &'static str,
         /// Which.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -106,11 +106,11 @@ impl StoreError {
     }
 
     fn at<'a>(doing: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Self + 'a {
-        move |source| {
+        move |error| {
             let path = path.to_owned();
-            match source.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { path, source },
-                _ => Self::File { doing, path, source },
+            match error.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { path, error },
+                _ => Self::File { doing, path, error },
             }
         }
     }

@@ -4,9 +4,10 @@
 mod books;
 mod cuts;
 mod damage;
-mod disk;
+pub mod disk;
 mod full;
 mod kills;
-mod seed;
-mod shim;
+pub mod points;
+pub mod seed;
+pub mod shim;
 mod writers;

@@ -26,7 +26,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum kind { OPEN = 1, WRITE, LENGTH, SYNC, SYNC_FOLDER, RENAME, UNLINK, MKDIR, RMDIR };
+enum kind { OPEN = 1, WRITE, LENGTH, SYNC, SYNC_FOLDER, RENAME, UNLINK, MKDIR, RMDIR, LINK };
 
 struct record {
     uint32_t kind, path_length, other_length, truncates;
@@ -240,7 +240,7 @@ int rename(const char *from, const char *to) {
     if (!inside) return real(from, to);
     pthread_mutex_lock(&turn);
     struct stat status;
-    int replaces = !lstat(new, &status) && S_ISREG(status.st_mode);
+    int replaces = !lstat(new, &status) && S_ISREG(status.st_mode) && status.st_nlink == 1;
     int done = real(from, to);
     if (!done) {
         if (budget && replaces) *budget += status.st_size;
@@ -255,7 +255,7 @@ static int removed(int at, const char *path, int flags) {
     if (!resolve(at, path, whole)) return syscall(SYS_unlinkat, at, path, flags);
     pthread_mutex_lock(&turn);
     struct stat status;
-    int is_file = !lstat(whole, &status) && S_ISREG(status.st_mode);
+    int is_file = !lstat(whole, &status) && S_ISREG(status.st_mode) && status.st_nlink == 1;
     int done = syscall(SYS_unlinkat, at, path, flags);
     if (!done) {
         if (budget && is_file) *budget += status.st_size;
@@ -282,6 +282,24 @@ int mkdir(const char *path, mode_t mode) {
     errno = error;
     return done;
 }
+
+static int linked(int at, const char *from, int there, const char *to, int flags) {
+    char old[PATH_MAX], new[PATH_MAX];
+    int inside = resolve(at, from, old);
+    if (inside != resolve(there, to, new)) stop("a link across its border", to);
+    if (!inside) return syscall(SYS_linkat, at, from, there, to, flags);
+    pthread_mutex_lock(&turn);
+    struct stat status;
+    int done = syscall(SYS_linkat, at, from, there, to, flags);
+    int error = errno;
+    if (!done && !lstat(new, &status)) tell(LINK, status.st_ino, 0, 0, new, NULL, NULL, 0);
+    pthread_mutex_unlock(&turn);
+    errno = error;
+    return done;
+}
+
+int link(const char *from, const char *to) { return linked(AT_FDCWD, from, AT_FDCWD, to, 0); }
+int linkat(int at, const char *from, int there, const char *to, int flags) { return linked(at, from, there, to, flags); }
 
 /* What is not modelled must not happen. */
 static void refuse_file(int fd, const char *what) {
@@ -343,16 +361,6 @@ void *mmap64(void *at, size_t length, int access, int flags, int fd, off64_t off
 int truncate64(const char *path, off64_t length) {
     refuse_path(AT_FDCWD, path, "truncate");
     return syscall(SYS_truncate, path, length);
-}
-
-int link(const char *from, const char *to) {
-    refuse_path(AT_FDCWD, to, "link");
-    return syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0);
-}
-
-int linkat(int at, const char *from, int there, const char *to, int flags) {
-    refuse_path(there, to, "linkat");
-    return syscall(SYS_linkat, at, from, there, to, flags);
 }
 
 int symlink(const char *target, const char *path) {

@@ -37,7 +37,7 @@ fn nothing() -> Event {
 
 fn revoke(versions: &[u64]) -> Event {
     let revoked = versions.iter().map(|version| version.to_string().parse().unwrap()).collect();
-    Event::Wanted(Wish { desired: None, revoked })
+    Event::Wanted(Wish { desired: None, revoked, minimum: None })
 }
 
 fn described(version: u64) -> Event {
@@ -346,8 +346,11 @@ fn a_revoked_version_runs_no_more() {
     let state = after(two.clone(), [revoke(&[2])]);
     assert_eq!((live(&state), rolled_back(&state)), (Some(1), Some((Stage::Active, Cause::Revoked))));
     // Nor when it is wanted in the same breath, or pinned.
-    let both =
-        Wish { desired: Some((plan("r9", 2), Allow::Everything)), revoked: two.kept().map(|r| r.version).collect() };
+    let both = Wish {
+        desired: Some((plan("r9", 2), Allow::Everything)),
+        revoked: two.kept().map(|r| r.version).collect(),
+        minimum: None,
+    };
     let state = after(two.clone(), [Event::Wanted(both)]);
     assert_eq!((live(&state), stage(&state)), (None, None));
     assert_eq!(live(&after(two.clone(), [Event::Pin, revoke(&[2])])), Some(1));
@@ -362,7 +365,11 @@ fn a_revoked_version_runs_no_more() {
 
 #[test]
 fn a_trial_goes_on_when_the_version_before_it_is_revoked() {
-    let wish = Wish { desired: Some((plan("r2", 2), Allow::Everything)), revoked: ["1".parse().unwrap()].into() };
+    let wish = Wish {
+        desired: Some((plan("r2", 2), Allow::Everything)),
+        revoked: ["1".parse().unwrap()].into(),
+        minimum: None,
+    };
     let state = after(at(Stage::Active), [Event::Wanted(wish)]);
     assert_eq!((live(&state), stage(&state), &state.committed), (Some(2), Some(Stage::Active), &None));
     assert_eq!(live(&after(state, [Event::Passed])), Some(2));
@@ -441,7 +448,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         .prop_map(|versions| versions.iter().map(|version| version.to_string().parse().unwrap()).collect());
     let none = Just(std::collections::BTreeSet::new());
     let wanted = (proptest::option::weighted(0.8, desired), prop_oneof![6 => none, 1 => revoked])
-        .prop_map(|(desired, revoked)| Event::Wanted(Wish { desired, revoked }));
+        .prop_map(|(desired, revoked)| Event::Wanted(Wish { desired, revoked, minimum: None }));
     prop_oneof![
         6 => wanted,
         4 => (1_u64..5).prop_map(described),

@@ -1,9 +1,9 @@
 //! The first bytes of a blob that is on its way, over days and power cuts.
 //!
-//! Nothing beyond a whole MiB is written before everything up to it was fdatasynced. So of a part of N bytes those up to
-//! the last whole MiB below N are on the disk for certain; a transfer that ends in order syncs the rest too, and says so in
-//! the file beside it. What is not certain is cut off before the part is continued: after a power cut it may be zeros. That
-//! costs a MiB at most, and a hash that is wrong at the end is then the fault of whoever sent the bytes.
+//! The file is written in steps, and nothing of a step before everything up to it was fdatasynced. So of a part of N bytes
+//! those up to the last whole step below N are on the disk for certain; a transfer that ends in order syncs the rest too,
+//! and says so in the file beside it. What is not certain is cut off before the part is continued: after a power cut it may
+//! be zeros. A hash that is wrong at the end is then the fault of whoever sent the bytes.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -15,8 +15,9 @@ use aws_lc_rs::digest::{Context, SHA256};
 use super::{BlobStore, StoreError, hash_some, hex};
 use crate::durable;
 
-/// A power cut costs at most this.
-const SYNC_EVERY: u64 = 1 << 20;
+/// A power cut costs two of these at most: the one under way, and the one before when nothing of the next is on the disk,
+/// as its fdatasync may not have been the end of it.
+const STEP: u64 = 512 << 10;
 
 /// A blob on its way. It is written by one at a time.
 pub(in crate::updates) struct Part {
@@ -51,13 +52,13 @@ impl Part {
     /// Takes the next bytes. After an error the part must be opened anew.
     pub(in crate::updates) fn append(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
         while !bytes.is_empty() {
-            let room = SYNC_EVERY - self.length % SYNC_EVERY;
+            let room = STEP - self.length % STEP;
             let (now, later) = bytes.split_at(bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
             self.file.write_all(now).map_err(StoreError::at("write", &self.path))?;
             self.context.update(now);
             self.length += now.len() as u64;
             bytes = later;
-            if self.length.is_multiple_of(SYNC_EVERY) {
+            if self.length.is_multiple_of(STEP) {
                 self.sync()?;
             }
         }
@@ -74,11 +75,11 @@ impl Part {
         durable::replace(&note, self.length.to_string().as_bytes()).map_err(StoreError::at("write", &note))
     }
 
-    /// Makes it a blob, if it is what its name says; else it is gone, and the answer `false`. The blob survives a power cut.
-    pub(in crate::updates) fn finish(self) -> Result<bool, StoreError> {
+    /// Makes it a blob, if it is what its name says; else the answer is `false`. The blob survives a power cut, and the part
+    /// is one no more.
+    pub(in crate::updates) fn finish(&mut self) -> Result<bool, StoreError> {
         let found = hex(&self.context.clone().finish());
         if self.blob.file_name().is_none_or(|name| name != found.as_str()) {
-            self.remove()?;
             return Ok(false);
         }
         // Releases have hard links to it: who writes to one would write to all.
@@ -92,7 +93,7 @@ impl Part {
     }
 
     /// Throws it away.
-    pub(in crate::updates) fn remove(mut self) -> Result<(), StoreError> {
+    pub(in crate::updates) fn remove(&mut self) -> Result<(), StoreError> {
         self.empty().map_err(StoreError::at("empty", &self.path))?;
         fs::remove_file(&self.path).map_err(StoreError::at("remove", &self.path))
     }
@@ -103,8 +104,8 @@ impl Part {
             return self.empty();
         }
         let noted = fs::read_to_string(note(&self.path)).ok().and_then(|text| text.parse().ok());
-        let whole = (there - 1) / SYNC_EVERY * SYNC_EVERY;
-        let certain = noted.filter(|noted| *noted <= there).map_or(whole, |noted: u64| noted.max(whole));
+        let stepped = (there - 1) / STEP * STEP;
+        let certain = noted.filter(|noted| *noted <= there).map_or(stepped, |noted: u64| noted.max(stepped));
         self.file.seek(SeekFrom::Start(0))?;
         self.length = hash_some(&mut self.file, &mut self.context, certain)?;
         self.synced = self.length;
@@ -140,6 +141,7 @@ impl Part {
     fn sync(&mut self) -> Result<(), StoreError> {
         if let Err(error) = self.file.sync_data() {
             let _ = self.file.set_len(self.synced);
+            self.length = self.synced;
             return Err(StoreError::at("sync", &self.path)(error));
         }
         self.synced = self.length;

@@ -8,7 +8,7 @@ use sigstore_tuf::transport::FetchFuture;
 use sigstore_tuf::{Error, MetadataStore, Repository, TargetFile, TrustedMetadataSet, Updater, UpdaterConfig};
 use tokio_util::sync::CancellationToken;
 
-use super::TrustError;
+use super::{Refusal, TrustError};
 use crate::updates::source::Source;
 
 /// The longest metadata of each role, in bytes.
@@ -39,7 +39,11 @@ pub(super) async fn aside<T: Send + 'static>(
             }
         })
     });
-    working.await.ok().flatten().ok_or_else(|| TrustError::slow(limit))
+    match working.await {
+        Ok(done) => done.ok_or(TrustError::Slow { seconds: limit.as_secs() }),
+        // A panic over what was fetched is a refusal of it.
+        Err(error) => Err(TrustError::Refused { refusal: Refusal::Malformed, reason: error.to_string() }),
+    }
 }
 
 /// Fetches what is new into `store`, from the root that is trusted first, all judged at `now`.

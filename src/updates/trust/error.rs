@@ -1,7 +1,6 @@
 //! Why something is not trusted, in words for whoever is called at night.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use sigstore_tuf::Error;
 
@@ -146,10 +145,6 @@ impl TrustError {
         matches!(self, Self::NotListed { .. } | Self::Unauthorised { .. } | Self::NoSha256 { .. })
     }
 
-    pub(super) fn slow(limit: Duration) -> Self {
-        Self::Slow { seconds: limit.as_secs() }
-    }
-
     /// Which refusal it is, if it is one.
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
@@ -173,6 +168,7 @@ impl TrustError {
                 reason: format!("{message} (is `[updates] repository` right, and may this box read there?)"),
             },
             Error::NotRefreshed => Self::NotRefreshed,
+            Error::Io { context, source } => Self::Store { file: context.into(), reason: source.to_string() },
             Error::Expired { role, expires } => {
                 let [expires, now] = [expires, now].map(|moment| clock::rfc3339(time::unix_ms(moment)));
                 let reason = format!(

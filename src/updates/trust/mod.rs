@@ -7,6 +7,7 @@ mod engine;
 mod error;
 pub mod fuzz;
 pub mod plain;
+mod roles;
 mod store;
 pub mod time;
 

@@ -116,10 +116,11 @@ fn is_target(bytes: &[u8], target: &TargetFile) -> bool {
 
 impl MetadataStore for FolderStore {
     fn load(&self, name: &str) -> sigstore_tuf::Result<Option<Vec<u8>>> {
-        match std::fs::read(self.0.join(name)) {
+        let file = self.0.join(name);
+        match std::fs::read(&file) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::io(format!("reading {name}"), error)),
+            Err(error) => Err(Error::io(file.display().to_string(), error)),
         }
     }
 
@@ -128,6 +129,7 @@ impl MetadataStore for FolderStore {
         if name.contains('/') || name.starts_with(|first: char| first.is_ascii_digit()) {
             return Ok(());
         }
-        durable::replace(&self.0.join(name), bytes).map_err(|error| Error::io(format!("writing {name}"), error))
+        let file = self.0.join(name);
+        durable::replace(&file, bytes).map_err(|error| Error::io(file.display().to_string(), error))
     }
 }

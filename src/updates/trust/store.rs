@@ -26,6 +26,10 @@ const MARKER_TEXT: &[u8] = b"trusted.json was written here. If it is gone, someb
 /// Among the names of metadata files, all of which end with `.json`.
 const PROVEN: &str = "proven";
 
+/// Why a root is not stored.
+const OLDER_ROOT: &str = "the root file is older than the root that this box trusts, and the roots between them are not \
+                          here; put a newer one in its place, or run `ledge update reset-trust`";
+
 /// More than a store of this size is none of ours.
 const LONGEST: u64 = 64 << 20;
 
@@ -155,6 +159,10 @@ impl TrustedStore {
 
     fn write(&self, name: &str, text: &str) -> Result<(), TrustError> {
         let mut state = self.state();
+        if state.failure.is_some() {
+            // The library goes on; what it stores next would leave a gap behind it.
+            return Err(self.failed("what came before could not be written"));
+        }
         if state.files.get(name).is_some_and(|kept| kept == text) {
             return Ok(());
         }
@@ -165,9 +173,13 @@ impl TrustedStore {
             durable::replace_private(&file, &content)?;
             if state.files.is_empty() { durable::replace_private(&marker, MARKER_TEXT) } else { Ok(()) }
         });
-        written.map_err(|error| TrustError::Store { file, reason: error.to_string() })?;
+        written.map_err(|error| self.failed(error))?;
         state.files = files;
         Ok(())
+    }
+
+    fn failed(&self, reason: impl std::fmt::Display) -> TrustError {
+        TrustError::Store { file: self.folder.join(FILE), reason: reason.to_string() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -186,12 +198,7 @@ impl MetadataStore for TrustedStore {
         }
         let text = std::str::from_utf8(bytes).map_err(|error| Error::Malformed(error.to_string()))?;
         let older = name == "root.json" && self.versions().get("root") > version(text).as_ref();
-        let written = if older {
-            let reason = "an older root would take the place of the trusted one: the root file is older than what this box trusts, and the roots between them are missing";
-            Err(TrustError::Store { file: self.folder.join(FILE), reason: reason.to_owned() })
-        } else {
-            self.write(name, text)
-        };
+        let written = if older { Err(self.failed(OLDER_ROOT)) } else { self.write(name, text) };
         // The library only warns of what cannot be stored; the refresh must fail.
         written.map_err(|error| {
             let told = Error::io(error.to_string(), io::Error::other("not stored"));

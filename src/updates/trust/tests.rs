@@ -1,1 +1,278 @@
-//! Tests follow.
+//! Against repositories that are signed here and lie in a folder.
+
+mod platform;
+
+use super::*;
+use crate::audit_event::AuditSink;
+use crate::clock;
+use platform::{Platform, at};
+
+/// A box, and what it audits.
+struct Device {
+    folder: tempfile::TempDir,
+    root_file: PathBuf,
+    events: tokio::sync::mpsc::Receiver<AuditEvent>,
+    trust: Trust,
+}
+
+impl Device {
+    fn new(platform: &Platform) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self::at(folder, platform.root_file())
+    }
+
+    fn at(folder: tempfile::TempDir, root_file: PathBuf) -> Self {
+        let (audit, events) = AuditSink::channel();
+        let trust = Trust::open(folder.path(), &root_file, audit).unwrap();
+        Self { folder, root_file, events, trust }
+    }
+
+    /// As after a restart.
+    fn again(self) -> Self {
+        let Self { folder, root_file, trust, .. } = self;
+        drop(trust);
+        Self::at(folder, root_file)
+    }
+
+    async fn refresh(&mut self, platform: &Platform) -> Result<Refreshed, TrustError> {
+        self.trust.refresh(&platform.source(), clock::unix_millis()).await
+    }
+
+    fn audited(&mut self) -> Vec<AuditEvent> {
+        std::iter::from_fn(|| self.events.try_recv().ok()).collect()
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("tuf/trusted.json")
+    }
+
+    fn versions(&self) -> Vec<(String, u64)> {
+        self.trust.versions().into_iter().collect()
+    }
+}
+
+fn refused(result: Result<impl std::fmt::Debug, TrustError>) -> Refusal {
+    let error = result.unwrap_err();
+    error.refusal().unwrap_or_else(|| panic!("{error}"))
+}
+
+const MODEL: &str = "models/minilm/2/model.onnx";
+const MANIFEST: &str = "fleet/default/rollout.json";
+
+#[tokio::test]
+async fn a_target_is_found_through_the_role_that_must_sign_it() {
+    let mut platform = Platform::new();
+    platform.list("models", MODEL, b"model");
+    platform.list("fleet", MANIFEST, b"{}");
+    platform.publish();
+    let mut device = Device::new(&platform);
+    assert!(matches!(device.trust.resolve(&platform.source(), MODEL).await, Err(TrustError::NotRefreshed)));
+    let refreshed = device.refresh(&platform).await.unwrap();
+    assert_eq!(refreshed.changed.keys().collect::<Vec<_>>(), ["root", "snapshot", "targets", "timestamp"]);
+    let target = device.trust.resolve(&platform.source(), MODEL).await.unwrap();
+    let sha256 = platform::sha256(b"model");
+    assert_eq!((target.length, target.sha256.as_str()), (5, sha256.as_str()));
+    assert_eq!(target.location, format!("models/minilm/2/{sha256}.model.onnx"));
+    assert_eq!(target.custom, Some(serde_json::json!({"ledge": {"schema": 1}})));
+    assert!(device.trust.resolve(&platform.source(), MANIFEST).await.is_ok());
+    let absent = device.trust.resolve(&platform.source(), "models/minilm/3/model.onnx").await;
+    assert!(matches!(absent, Err(TrustError::NotListed { role: "models", .. })), "{absent:?}");
+    let accepted: Vec<_> = ["root", "snapshot", "targets", "timestamp", "models", "fleet"]
+        .map(|role| AuditEvent::MetadataAccepted { role: role.to_owned(), version: 1 })
+        .into();
+    assert_eq!(device.audited(), accepted);
+}
+
+#[tokio::test]
+async fn a_model_that_the_fleet_key_names_does_not_count() {
+    let mut platform = Platform::new();
+    platform.list("fleet", MODEL, b"evil");
+    platform.list("targets", "models/minilm/3/model.onnx", b"evil");
+    platform.list("models", MANIFEST, b"{}");
+    platform.publish();
+    let mut device = Device::new(&platform);
+    device.refresh(&platform).await.unwrap();
+    for (path, by, must) in
+        [(MODEL, "fleet", "models"), ("models/minilm/3/model.onnx", "targets", "models"), (MANIFEST, "models", "fleet")]
+    {
+        match device.trust.resolve(&platform.source(), path).await {
+            Err(TrustError::Unauthorised { role, must: expected, .. }) => {
+                assert_eq!((role.as_str(), expected), (by, must))
+            }
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+    let refusals = device.audited();
+    let refusal = AuditEvent::MetadataRefused { cause: "unauthorised" };
+    assert_eq!(refusals.iter().filter(|event| **event == refusal).count(), 3);
+}
+
+#[tokio::test]
+async fn a_delegation_counts_for_its_paths_alone() {
+    let mut platform = Platform::new();
+    platform.paths = vec!["models/other/*/*".to_owned()];
+    platform.list("models", MODEL, b"model");
+    platform.publish();
+    let mut device = Device::new(&platform);
+    device.refresh(&platform).await.unwrap();
+    let found = device.trust.resolve(&platform.source(), MODEL).await;
+    assert!(matches!(found, Err(TrustError::Unauthorised { .. } | TrustError::NotListed { .. })), "{found:?}");
+}
+
+#[tokio::test]
+async fn a_target_without_sha256_is_refused() {
+    let mut platform = Platform::new();
+    platform.list("models", MODEL, b"model");
+    platform.rename_hashes("models", MODEL, "sha512");
+    platform.publish();
+    let mut device = Device::new(&platform);
+    device.refresh(&platform).await.unwrap();
+    let found = device.trust.resolve(&platform.source(), MODEL).await;
+    assert!(matches!(found, Err(TrustError::NoSha256 { .. })), "{found:?}");
+}
+
+#[tokio::test]
+async fn what_was_trusted_survives_a_restart_and_an_older_copy_is_refused() {
+    let mut platform = Platform::new();
+    platform.publish();
+    let old = platform.copy();
+    platform.bump();
+    platform.publish();
+    let mut device = Device::new(&platform);
+    device.refresh(&platform).await.unwrap();
+    let trusted = device.versions();
+    assert!(trusted.contains(&("timestamp".to_owned(), 2)));
+    let mut device = device.again();
+    assert_eq!(device.versions(), trusted);
+    let older = device.trust.refresh(&old.source(), clock::unix_millis()).await;
+    assert_eq!(refused(older), Refusal::Rollback);
+    assert_eq!(device.audited(), [AuditEvent::MetadataRefused { cause: "rollback" }]);
+    assert_eq!(device.versions(), trusted);
+    // What is right goes on: nothing changed, so nothing is written either.
+    let before = std::fs::metadata(device.file()).unwrap().modified().unwrap();
+    assert!(device.refresh(&platform).await.unwrap().changed.is_empty());
+    assert_eq!(std::fs::metadata(device.file()).unwrap().modified().unwrap(), before);
+}
+
+#[tokio::test]
+async fn a_damaged_trusted_file_is_an_alarm_until_it_is_reset() {
+    let platform = Platform::new();
+    platform.publish();
+    let mut device = Device::new(&platform);
+    device.refresh(&platform).await.unwrap();
+    let mut content = std::fs::read(device.file()).unwrap();
+    content.truncate(content.len() / 2);
+    crate::durable::replace(&device.file(), &content).unwrap();
+    // The second start finds nothing any more, and knows that there was something.
+    for found in ["cannot be read", "is gone"] {
+        device = device.again();
+        assert_eq!(device.audited(), [AuditEvent::MetadataDamaged]);
+        for _ in 0..2 {
+            let error = device.refresh(&platform).await.unwrap_err().to_string();
+            assert!(error.contains("ledge update reset-trust") && error.contains(found), "{error}");
+        }
+        assert!(device.trust.resolve(&platform.source(), MODEL).await.is_err());
+        assert!(!device.file().exists());
+    }
+    Trust::reset(device.folder.path()).unwrap();
+    let mut device = device.again();
+    assert_eq!(device.audited(), []);
+    device.refresh(&platform).await.unwrap();
+    let aside = device.folder.path().join("tuf/trusted.set-aside-1.json");
+    assert_eq!(std::fs::read(aside).unwrap(), content);
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_down_is_not_accepted() {
+    let mut platform = Platform::new();
+    platform.publish();
+    let mut device = Device::new(&platform);
+    device.refresh(&platform).await.unwrap();
+    platform.bump();
+    platform.publish();
+    // A folder in the way of the file, which works for root as well.
+    let (file, kept) = (device.file(), std::fs::read(device.file()).unwrap());
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir_all(file.join("in the way")).unwrap();
+    let trusted = device.versions();
+    let error = device.refresh(&platform).await.unwrap_err();
+    assert!(matches!(error, TrustError::Store { .. }), "{error}");
+    assert_eq!(device.versions(), trusted);
+    std::fs::remove_dir_all(&file).unwrap();
+    crate::durable::replace(&file, &kept).unwrap();
+    assert_eq!(device.refresh(&platform).await.unwrap().changed.len(), 3);
+    assert!(device.again().versions().contains(&("snapshot".to_owned(), 2)));
+}
+
+#[tokio::test]
+async fn a_clock_at_2100_does_no_lasting_harm_and_one_at_1970_none_at_all() {
+    let mut platform = Platform::new();
+    platform.publish();
+    let mut device = Device::new(&platform);
+    device.refresh(&platform).await.unwrap();
+    let source = platform.source();
+    let wrong = device.trust.refresh(&source, at("2100-01-01T00:00:00Z")).await;
+    assert_eq!(refused(wrong), Refusal::Expired);
+    let mut device = device.again();
+    assert!(device.trust.now_ms(0) < at("2099-01-01T00:00:00Z"));
+    device.refresh(&platform).await.unwrap();
+    device.trust.refresh(&source, 0).await.unwrap();
+    // Turning back the clock does not bring back what has expired.
+    platform.expire("timestamp", time::built_ms() - 1000);
+    platform.bump();
+    platform.publish();
+    assert_eq!(refused(device.trust.refresh(&source, 0).await), Refusal::Expired);
+}
+
+#[tokio::test]
+async fn signed_metadata_proves_the_time_up_to_its_own_expiry() {
+    let mut platform = Platform::new();
+    let now = clock::unix_millis();
+    let hour = 3_600_000;
+    platform.expire("timestamp", now + 10 * hour);
+    platform.signed_at = Some(now + hour);
+    platform.publish();
+    let mut device = Device::new(&platform);
+    device.trust.refresh(&platform.source(), now).await.unwrap();
+    assert_eq!(device.trust.now_ms(0), now + hour);
+    device.trust.prove(now + 2 * hour).unwrap();
+    device.trust.prove(now).unwrap();
+    let mut device = device.again();
+    assert_eq!(device.trust.now_ms(0), now + 2 * hour);
+    assert!(matches!(device.trust.prove(now + 3 * hour), Err(TrustError::NotRefreshed)));
+    let refreshed = device.trust.refresh(&platform.source(), now).await.unwrap();
+    assert_eq!(refreshed.expires_ms / 1000, (now + 10 * hour) / 1000);
+    device.trust.prove(at("2100-01-01T00:00:00Z")).unwrap();
+    assert_eq!(device.trust.now_ms(0), refreshed.expires_ms);
+    assert_eq!(device.trust.now_ms(now + 11 * hour), now + 11 * hour);
+}
+
+#[tokio::test]
+async fn another_platforms_root_is_told_apart() {
+    let platform = Platform::new();
+    platform.publish();
+    let mut device = Device::new(&platform);
+    device.refresh(&platform).await.unwrap();
+    let other = Platform::new();
+    device.root_file = other.root_file();
+    let mut device = device.again();
+    let error = device.refresh(&platform).await.unwrap_err();
+    assert!(matches!(error, TrustError::OtherRoot { version: 1, .. }), "{error}");
+    let absent = Trust::open(device.folder.path(), Path::new("/nowhere/root.json"), AuditSink::channel().0);
+    assert!(matches!(absent, Err(TrustError::RootFile { .. })));
+}
+
+#[tokio::test]
+async fn a_repository_without_anything_is_told_as_such() {
+    let platform = Platform::new();
+    platform.publish();
+    let mut device = Device::new(&platform);
+    std::fs::remove_file(platform.metadata("timestamp.json")).unwrap();
+    let error = device.refresh(&platform).await.unwrap_err();
+    assert!(matches!(error, TrustError::Incomplete { .. }) && error.to_string().contains("timestamp.json"), "{error}");
+    // One that does not end is cut off, and one that is no metadata refused.
+    for (content, refusal) in [(vec![b' '; (64 << 10) + 1], Refusal::TooLong), (b"{}".to_vec(), Refusal::Malformed)] {
+        crate::durable::replace(&platform.metadata("timestamp.json"), &content).unwrap();
+        assert_eq!(refused(device.refresh(&platform).await), refusal);
+    }
+}

@@ -2,27 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use aws_lc_rs::digest;
 use futures_util::future::LocalBoxFuture;
 
 use super::Updater;
 use super::hand::Done;
-use crate::updates::download::{self, DownloadLimits};
+use crate::updates::download;
 use crate::updates::package::Package;
+use crate::updates::platform::Platform;
 use crate::updates::state::{Cause, Reason, SubjectState};
 use crate::updates::subject::{FileName, Subject, TargetPath};
 use crate::updates::trust::{Target, Trust, TrustError};
 use crate::updates::{source::Source, state::Installed, trial};
-
-/// A connection that brings nothing for so long is given up.
-const STALL: Duration = Duration::from_secs(30);
-
-/// A connection that brings less over a minute is given up (slow retrieval).
-const SLOWEST_BYTES_PER_S: u64 = 100;
 
 /// A release: its description and every file of it.
 struct Release {
@@ -39,19 +32,15 @@ pub(super) fn job(
 ) -> Option<LocalBoxFuture<'static, Done>> {
     let trial = state.trial.as_ref()?;
     let (path, known) = (trial.plan.target.clone(), trial.release.clone());
-    let (trust, source, store) = (updater.parts.trust.clone(), updater.parts.source.get(), updater.store.clone());
-    let limits = DownloadLimits {
-        max_bytes_per_s: updater.parts.max_bytes_per_s,
-        min_free_bytes: updater.parts.min_free_bytes,
-        stall: STALL,
-        min_bytes_per_s: SLOWEST_BYTES_PER_S,
-    };
+    let (platform, store) = (updater.parts.platform.clone(), updater.store.clone());
+    let limits = updater.parts.limits.clone();
     let runtimes = updater.parts.runtimes.clone();
     let hand = updater.hand(subject);
     let (fetched, wanted, described) = (hand.fetched(), hand.wanted(), trial.package.is_some());
     let subject = subject.clone();
     Some(Box::pin(async move {
-        let release = match resolve(&trust, &source, &path).await {
+        let source = platform.source();
+        let release = match resolve(&platform, &source, &path).await {
             Ok(release) => release,
             Err(done) => return done,
         };
@@ -86,8 +75,8 @@ pub(super) fn job(
 }
 
 /// Reads the description of a release and where its files are.
-async fn resolve(trust: &Arc<tokio::sync::Mutex<Trust>>, source: &Source, path: &TargetPath) -> Result<Release, Done> {
-    let mut trust = trust.lock().await;
+async fn resolve(platform: &Platform, source: &Source, path: &TargetPath) -> Result<Release, Done> {
+    let mut trust = platform.trust().await.map_err(|error| signature(path, &error))?;
     let first = target(&mut trust, source, path).await?;
     let package = Package::from_custom(first.custom.as_ref())
         .map_err(|error| Done::Failed(Reason::new(Cause::Signature, format!("{path}: {error}"))))?;
@@ -103,10 +92,12 @@ async fn resolve(trust: &Arc<tokio::sync::Mutex<Trust>>, source: &Source, path: 
 }
 
 async fn target(trust: &mut Trust, source: &Source, path: &TargetPath) -> Result<Target, Done> {
-    trust.resolve(source, &path.to_string()).await.map_err(|error: TrustError| {
-        let reason = Reason::new(Cause::Signature, format!("{path}: {error}"));
-        if error.is_final() { Done::Failed(reason) } else { Done::Later { reason, after: None } }
-    })
+    trust.resolve(source, &path.to_string()).await.map_err(|error| signature(path, &error))
+}
+
+fn signature(path: &TargetPath, error: &TrustError) -> Done {
+    let reason = Reason::new(Cause::Signature, format!("{path}: {error}"));
+    if error.is_final() { Done::Failed(reason) } else { Done::Later { reason, after: None } }
 }
 
 /// SHA-256 of what is signed of a release: the name and hash of every file, and the description.

@@ -13,23 +13,21 @@ mod trying;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::Mutex;
 use tokio::time::MissedTickBehavior;
 
+use super::download::DownloadLimits;
 use super::handle::{Order, OrderError, Ordered, UpdaterInbox, Updates};
 use super::persisted::Persisted;
+use super::platform::Platform;
 use super::plan::Wishes;
-use super::source::SourceInUse;
 use super::state::{Cause, Duty, Event, Reason, SubjectState};
 use super::store::BlobStore;
 use super::subject::{Kind, Subject};
-use super::trust::Trust;
 use crate::audit_event::{AuditEvent, AuditSink};
 use crate::names::ModelName;
 use crate::repository::{ManagedVersion, Repository};
@@ -48,14 +46,10 @@ const WRITE_COUNTS: Duration = Duration::from_mins(1);
 pub struct Parts {
     /// What serves.
     pub repository: Repository,
-    /// Which metadata is trusted.
-    pub trust: Arc<Mutex<Trust>>,
-    /// Where targets come from.
-    pub source: SourceInUse,
-    /// The most bytes a second that downloads take; 0 is no limit.
-    pub max_bytes_per_s: u64,
-    /// What stays free on the disk, in bytes.
-    pub min_free_bytes: u64,
+    /// What is signed, and where it comes from.
+    pub platform: Platform,
+    /// What downloads may take.
+    pub limits: DownloadLimits,
     /// The folder of the runtimes.
     pub runtimes: PathBuf,
     /// How everybody else knows how updates do.
@@ -158,7 +152,7 @@ impl Updater {
             (Order::Cancel, Some(state)) if state.trial.is_none() => {
                 Some(OrderError::NoTrial { subject: subject.clone() })
             }
-            (Order::RollBack, Some(state)) if state.trial.is_none() && state.committed.is_none() => {
+            (Order::RollBack, Some(state)) if state.trial.is_none() && !self.has_before(&subject, state) => {
                 Some(OrderError::NothingToRollBack { subject: subject.clone() })
             }
             _ => None,
@@ -172,6 +166,7 @@ impl Updater {
         let event = match order {
             Order::Pin => Event::Pin,
             Order::Unpin => Event::Unpin,
+            Order::RollBack if self.is_first(&subject) => Event::LeaveToOwner,
             Order::RollBack => Event::RollBack,
             Order::Cancel => Event::Cancel,
         };
@@ -184,6 +179,19 @@ impl Updater {
         let _ = answer.send(answered);
         // What was kept back while it was pinned may begin.
         self.parts.updates.look_now();
+    }
+
+    /// Whether a subject without a trial has something to go back to: a release, or what the owner of this box has.
+    fn has_before(&self, subject: &Subject, state: &SubjectState) -> bool {
+        let owners =
+            || subject.kind != Kind::Model || self.parts.repository.path().join(subject.name.as_str()).is_dir();
+        state.committed.is_some() && (state.previous.is_some() || owners())
+    }
+
+    /// Whether no release was there before the one that runs.
+    fn is_first(&self, subject: &Subject) -> bool {
+        let state = self.persisted.subjects.get(subject);
+        state.is_some_and(|state| state.trial.is_none() && state.previous.is_none())
     }
 
     async fn tick(&mut self, passed: Duration) {

@@ -4,6 +4,7 @@
 //!   after any number of the writes that touched it, and the length any that it had.
 //! * A name that was created, changed or removed counts once its folder was fsynced; of those since, any number of the
 //!   earliest count.
+//! * Hard links are names of one file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::MetadataExt;
@@ -44,6 +45,7 @@ enum Naming {
 type Names = BTreeMap<PathBuf, Entry>;
 
 /// The model.
+#[derive(Clone)]
 pub struct Disk {
     folder: PathBuf,
     nodes: Vec<Node>,
@@ -53,8 +55,6 @@ pub struct Disk {
     since: Vec<Naming>,
     /// Whether what is fsynced of the journal is forgotten as well.
     pub lies: bool,
-    /// Files that came out other than they were.
-    torn: usize,
 }
 
 /// The record of the shim, cut into calls.
@@ -108,7 +108,6 @@ impl Disk {
             synced: Names::new(),
             since: Vec::new(),
             lies: false,
-            torn: 0,
         };
         disk.read(folder);
         disk.synced = disk.seen.clone();
@@ -123,10 +122,11 @@ impl Disk {
                 self.read(&path);
             } else {
                 let inode = std::fs::metadata(&path).unwrap().ino();
-                let content = std::fs::read(&path).unwrap();
-                self.by_inode.insert(inode, self.nodes.len());
-                self.seen.insert(path, Entry::File(self.nodes.len()));
-                self.nodes.push(Node { synced: content, since: Vec::new() });
+                let node = *self.by_inode.entry(inode).or_insert(self.nodes.len());
+                if node == self.nodes.len() {
+                    self.nodes.push(Node { synced: std::fs::read(&path).unwrap(), since: Vec::new() });
+                }
+                self.seen.insert(path, Entry::File(node));
             }
         }
     }
@@ -164,6 +164,7 @@ impl Disk {
             6 => self.name(Naming::Rename(path, other)),
             7 | 9 => self.name(Naming::Remove(path)),
             8 => self.name(Naming::Add(path, Entry::Folder)),
+            10 => self.name(Naming::Add(path, Entry::File(self.by_inode[&inode]))),
             kind => panic!("the shim recorded a call of kind {kind}"),
         }
     }
@@ -193,24 +194,49 @@ impl Disk {
         let counts = random.below(self.since.len() + 1);
         self.since.truncate(counts);
         self.since.iter().for_each(|naming| naming.apply(&mut self.synced));
+        let survivors: Vec<_> = self.nodes.iter().map(|node| node.survives(random)).collect();
+        self.put(&self.synced, &survivors)
+    }
+
+    /// Puts what the program had done in the place of what is in the folder: it was killed, and nothing else.
+    pub fn kill(self) {
+        let contents: Vec<_> = self.nodes.iter().map(Node::current).collect();
+        self.put(&self.seen, &contents);
+    }
+
+    /// The files as the program saw them, with their lengths.
+    pub fn lengths(&self) -> BTreeMap<PathBuf, u64> {
+        let file = |(path, entry): (&PathBuf, &Entry)| match entry {
+            Entry::Folder => None,
+            Entry::File(node) => Some((path.clone(), self.nodes[*node].current().len() as u64)),
+        };
+        self.seen.iter().filter_map(file).collect()
+    }
+
+    fn put(&self, names: &Names, contents: &[Vec<u8>]) -> usize {
         std::fs::remove_dir_all(&self.folder).unwrap();
         std::fs::create_dir(&self.folder).unwrap();
-        for (path, entry) in &self.synced {
+        let (mut torn, mut first) = (0, HashMap::new());
+        for (path, entry) in names {
             // In a folder whose own name was lost there is nothing.
             let mut above = path.ancestors().skip(1).take_while(|above| above.starts_with(&self.folder));
-            if !above.all(|above| self.synced.contains_key(above)) {
+            if !above.all(|above| names.contains_key(above)) {
                 continue;
             }
             match entry {
                 Entry::Folder => std::fs::create_dir_all(path).unwrap(),
                 Entry::File(node) => {
-                    let survivor = self.nodes[*node].survives(random);
-                    self.torn += usize::from(survivor != self.nodes[*node].current());
-                    crate::daemon::write(path, &survivor);
+                    if let Some(first) = first.get(node) {
+                        std::fs::hard_link(first, path).unwrap();
+                        continue;
+                    }
+                    first.insert(node, path);
+                    torn += usize::from(contents[*node] != self.nodes[*node].current());
+                    crate::daemon::write(path, &contents[*node]);
                 }
             }
         }
-        self.torn
+        torn
     }
 }
 

@@ -1,0 +1,346 @@
+"""ledge-platform: one function a verb, each of which returns its exit status."""
+import json
+import os
+import sys
+from pathlib import Path
+
+from . import arguments, ceremony, fleets, keys, moments, names, ports, publish, release, reports, rollouts, verify, waves, watching
+from .broker import Broker
+from .errors import DONE, FAILED, REFUSED, Failure
+from .repository import OFFLINE, ROLES, SIGNED_AT, Repository, is_private, left, lifetime
+
+NOT_PUBLIC = "not public yet: run `ledge-platform refresh` where the keys of snapshot and timestamp are"
+
+
+def main(argv=None):
+    given = arguments.parser().parse_args(argv)
+    verb = VERBS[given.verb] if given.verb in VERBS else VERBS[f"{given.verb} {given.action}"]
+    try:
+        return verb(given) or DONE
+    except Failure as failure:
+        print(f"ledge-platform: {failure}", file=sys.stderr)
+        return failure.status
+    except OSError as error:
+        print(f"ledge-platform: {error.filename or 'the system'}: {error.strerror}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return 130
+
+
+def opened(given):
+    return Repository.open(given.repository), keys.KeyRing(given.keys)
+
+
+def tell(*lines):
+    for line in lines:
+        print(line)
+
+
+def told(public, line):
+    tell(line, *([] if public else [NOT_PUBLIC]))
+
+
+# --- the repository and its keys ---
+
+def init(given):
+    offline = given.offline_keys or given.keys
+    repository, ring = ceremony.init(
+        given.repository, given.keys, offline, given.root_keys, given.root_threshold, given.encrypt, dict(given.expires))
+    tell(f"made {repository.folder} with {len(ring.found)} keys",
+         f"  online:  {given.keys} (snapshot, timestamp, fleet)", f"  offline: {offline} (root, targets, models)",
+         f"  boxes get {repository.folder / 'root.json'} as their updates.root_file")
+
+
+def key_list(given):
+    repository, ring = opened(given)
+    lines = []
+    for role in ROLES:
+        accepted, signed = repository.delegation(role)[1], repository.load(role).signed
+        for keyid in accepted.keyids:
+            path = ring.found.get(keyid)
+            where = str(keys.private_of(path)) if ring.has(keyid) else "not in --keys"
+            if ring.has(keyid) and not is_private(keys.private_of(path)):
+                where += " (readable by others: chmod 600)"
+            lines.append((role, "offline" if role in OFFLINE else "online", f"{accepted.threshold} of {len(accepted.keyids)}", keyid[:16],
+                          moments.text(signed.expires), where))
+    tell(reports.table(("ROLE", "KEPT", "NEEDED", "KEY", "SIGNED UNTIL", "WHERE"), lines))
+
+
+def key_generate(given):
+    key = keys.generate(given.keys, given.name, not given.plain)
+    tell(f"{key.keyid[:16]}: {given.keys / given.name}.pem stays with its holder, {given.keys / given.name}.pub.pem goes to the ceremony")
+
+
+def key_rotate(given):
+    repository, ring = opened(given)
+    if not given.keys:
+        raise Failure("name the folders of the keys with --keys")
+    with repository.locked():
+        role, old = ceremony.find(repository, given.key, ring)
+        beside = ring.found[old].parent if old in ring.found else given.keys[0]
+        folder = given.new_keys or beside
+        lines, complete = ceremony.rotate(repository, given.key, ring, folder, given.public, not given.plain and role in OFFLINE)
+    tell(*lines)
+    return DONE if complete else REFUSED
+
+
+def root_sign(given):
+    repository, ring = opened(given)
+    with repository.locked():
+        lines, complete = ceremony.add_signatures(repository, ring)
+    tell(*lines, *([f"root {repository.newest('root')} is complete"] if complete else []))
+    return DONE if complete else REFUSED
+
+
+def renew(given):
+    repository, ring = opened(given)
+    with repository.locked():
+        lines, complete = ceremony.renew(repository, given.role, ring)
+    tell(*(lines or [f"{given.role} {repository.newest(given.role)} is good until {moments.text(repository.load(given.role).signed.expires)}"]))
+    return DONE if complete else REFUSED
+
+
+def refresh(given):
+    repository, ring = opened(given)
+    with repository.locked():
+        repository.need(["fleet", "snapshot", "timestamp"], ring)
+        fleet, snapshot = repository.load("fleet"), repository.load("snapshot")
+        if left(fleet.signed) < lifetime(fleet.signed) / 2:
+            repository.save("fleet", fleet, ring)
+        repository.publish(ring, fresh_snapshot=left(snapshot.signed) < lifetime(snapshot.signed) / 2)
+        timestamp = repository.load("timestamp").signed
+    tell(f"timestamp {timestamp.version}, signed {timestamp.unrecognized_fields[SIGNED_AT]}, good until {moments.text(timestamp.expires)}")
+    for role in OFFLINE:
+        rest = left(repository.load(role).signed)
+        if rest < given.warn:
+            print(f"ledge-platform: {role} expires in {max(0, int(rest // 86_400))} days: `ledge-platform renew {role}` where its keys are",
+                  file=sys.stderr)
+
+
+# --- releases ---
+
+def description_of(given, config):
+    requires = {"ledge": given.requires_ledge, "runtimes": given.requires_runtime, "architectures": given.requires_architecture,
+                "memory_mb": given.requires_memory_mb}
+    limits = {"memory_mb": given.limit_memory_mb, "seconds": given.limit_seconds}
+    description = {"semantic_version": given.release or config.get("release"), "requires": filled(requires), "limits": filled(limits)}
+    return filled(description)
+
+
+def filled(table):
+    return {key: value for key, value in table.items() if value not in (None, [], {})}
+
+
+def model_add(given):
+    repository, ring = opened(given)
+    folder = release.ModelFolder(given.source, given.version)
+    for golden in given.golden:
+        path, _, label = golden.partition("=")
+        folder.add_golden(path, label or None, given.golden_tolerance, given.golden_min_score)
+    if not folder.config.get("golden") and not given.no_golden:
+        raise Failure("the model has no golden input, so no box could tell whether it runs right: --golden FILE, or --no-golden")
+    found = folder.ports() or ([], [])
+    description = description_of(given, folder.config)
+    description.update(filled({
+        "inputs": [ports.parse(text) for text in given.input] or found[0],
+        "outputs": [ports.parse(text) for text in given.output] or found[1],
+        "accuracy": release.read_json(given.accuracy, "accuracy report") if given.accuracy else None,
+        "reference": release.read_reference(given.reference) if given.reference else None,
+        "tolerance": given.tolerance}))
+    add_release(given, repository, ring, folder.main, folder.finished(), description)
+    left_out = folder.left_out()
+    if left_out:
+        tell(f"left out, for model.toml does not name them: {', '.join(left_out)}")
+
+
+def configuration_add(given):
+    repository, ring = opened(given)
+    add_release(given, repository, ring, release.SETTINGS, release.settings(given.source), description_of(given, {}))
+
+
+def runtime_add(given):
+    repository, ring = opened(given)
+    if given.name not in release.RUNTIMES:
+        raise Failure(f"there is no runtime {given.name!r}: {' or '.join(release.RUNTIMES)}")
+    contents = release.libraries(given.source)
+    add_release(given, repository, ring, sorted(contents)[0], contents, description_of(given, {}))
+
+
+def named(given):
+    return names.Release(f"{names.FOLDERS[given.verb]}/{given.name}", given.version)
+
+
+def add_release(given, repository, ring, main_file, contents, description):
+    version = named(given)
+    with repository.locked():
+        public = release.add(repository, ring, version, main_file, contents, description)
+    told(public, f"signed {version.path(main_file)}" + (f" and {len(contents) - 1} more" if len(contents) > 1 else ""))
+
+
+def release_list(given):
+    repository = Repository.open(given.repository)
+    lines = [(str(version), description.get("semantic_version", "-"), f"{size:,}", len(description["files"]) + 1)
+             for version, description, size in release.listing(repository) if str(version).startswith(names.FOLDERS[given.verb] + "/")]
+    tell(reports.table(("RELEASE", "VERSION", "BYTES", "FILES"), lines))
+
+
+def release_remove(given):
+    repository, ring = opened(given)
+    with repository.locked():
+        manifests = [fleets.load(repository, fleet).manifest for fleet in fleets.all_of(repository)]
+        public = release.remove(repository, ring, named(given), manifests)
+    told(public, f"{named(given)} is not signed any more")
+
+
+# --- rollouts ---
+
+def steering(change):
+    """A verb that changes one rollout by change(given, manifest, notes) and says what it says."""
+    def verb(given):
+        repository, ring = opened(given)
+        with repository.locked():
+            fleet = fleets.holding(repository, given.id, given.fleet) if hasattr(given, "id") else given.fleet
+            said = []
+            public = fleets.edit(repository, fleet, ring, lambda manifest, notes: said.append(change(given, manifest, notes)))
+        told(public, f"fleet {fleet}: {said[0]}")
+    return verb
+
+
+def rollout_start(given):
+    repository, ring = opened(given)
+    fleet = given.fleet or "default"
+    rollout = {"id": given.id, "target": release.main_file(repository, given.target),
+               "start": moments.text(given.start or moments.now()), "waves": given.waves, "paused": False}
+    rollout.update(filled({
+        "groups": given.groups and given.groups.split(","), "devices": given.devices and given.devices.split(","), "window": given.window,
+        "gate": given.gate, "shadow": given.shadow, "canary": given.canary, "soak": given.soak, "max_attempts": given.max_attempts,
+        "byte_budget": given.byte_budget, "allow_downgrade": given.allow_downgrade or None, "requires_ledge": given.requires_ledge}))
+    with repository.locked():
+        public = fleets.edit(repository, fleet, ring, lambda manifest, notes: rollouts.start(manifest, notes, rollout), create=True)
+    first = waves.schedule(given.waves)[0]
+    told(public, f"fleet {fleet}: rollout {given.id} of {rollout['target']} starts {rollout['start']}, {moments.spoken(first[0])} later for "
+                 f"{100 * first[1] / waves.SEEDS:.3g} % of the boxes")
+
+
+def widen(given, manifest, notes):
+    rollouts.widen(manifest, notes, given.id, moments.now(), given.to, given.waves)
+    return f"waves of {given.id}: {json.dumps(rollouts.find(manifest, given.id)['waves'])}"
+
+
+def pause(given, manifest, notes):
+    rollouts.pause(manifest, notes, given.id, moments.now())
+    return f"{given.id} is paused"
+
+
+def resume(given, manifest, notes):
+    rollouts.resume(manifest, notes, given.id, moments.now(), given.catch_up)
+    return f"{given.id} goes on, its waves counted from {rollouts.find(manifest, given.id)['start']}"
+
+
+def stop(given, manifest, notes):
+    rollouts.stop(manifest, notes, given.id)
+    return f"{given.id} is gone"
+
+
+def revoke(given, manifest, _notes):
+    rollouts.revoke(manifest, given.release, given.undo)
+    return f"{given.release} is {'allowed again' if given.undo else 'revoked'}"
+
+
+def minimum(given, manifest, _notes):
+    rollouts.minimum(manifest, given.subject, given.version)
+    return f"{given.subject} runs {f'from version {given.version} on' if given.version else 'in any version'}"
+
+
+def pin(given, manifest, _notes):
+    rollouts.pin(manifest, given.device, given.subject, given.version)
+    return f"{given.device} {f'stays at version {given.version} of' if given.version else 'is free in'} {given.subject}"
+
+
+def rollout_show(given):
+    repository = Repository.open(given.repository)
+    names_of = [given.fleet] if given.fleet else fleets.all_of(repository)
+    manifests = {fleet: fleets.load(repository, fleet).manifest for fleet in names_of}
+    if given.json:
+        tell(json.dumps(list(manifests.values()), indent=1, ensure_ascii=False))
+        return
+    now, lines = moments.now(), []
+    for fleet, manifest in manifests.items():
+        for rollout in manifest["rollouts"]:
+            share = 100 * waves.reached(rollout["waves"], rollouts.elapsed(rollout, now)) / waves.SEEDS
+            schedule = rollout["waves"] if isinstance(rollout["waves"], str) else "own"
+            state = "paused" if rollout.get("paused") else f"{share:.3g} % of the boxes"
+            lines.append((fleet, rollout["id"], rollout["target"], rollout["start"], schedule, state))
+        for kind in ("pins", "revoked", "minimum"):
+            if manifest.get(kind):
+                lines.append((fleet, kind, json.dumps(manifest[kind]), "-", "-", "-"))
+    tell(reports.table(("FLEET", "ROLLOUT", "TARGET", "START", "WAVES", "REACHED"), lines))
+
+
+# --- to and from the boxes ---
+
+def verify_verb(given):
+    if "://" in given.repository:
+        if not given.root:
+            raise Failure("--root FILE is needed for a repository elsewhere: the root that the boxes have")
+        address, first = given.repository.rstrip("/"), given.root
+    else:
+        repository = Repository.open(Path(given.repository))
+        address, first = repository.folder.resolve().as_uri(), given.root or repository.path("root", 1)
+    tell(*verify.verify(address, first.read_bytes()))
+
+
+def publish_verb(given):
+    repository = Repository.open(given.repository)
+    with repository.locked():
+        sent, kept = publish.publish(repository, given.destination, given.endpoint)
+    tell(f"{sent} files sent, {kept} were there")
+
+
+def connect(given):
+    return Broker(given.broker, given.ca, given.certificate, given.key, given.user)
+
+
+def fleet_status(given):
+    with connect(given) as broker:
+        devices = [device for device in broker.gather() if given.fleet in (None, device.fleet)]
+    for device, complaint in sorted(broker.complaints.items()):
+        print(f"ledge-platform: what {device} reported is left out: {complaint}", file=sys.stderr)
+    if given.json:
+        tell(json.dumps([reports.as_json(device) for device in sorted(devices, key=lambda device: device.device)], indent=1))
+    else:
+        tell(reports.table(reports.HEAD, reports.rows(devices, moments.now())))
+
+
+def hint(given):
+    repository = Repository.open(given.repository)
+    with connect(given) as broker:
+        devices = [device.device for device in broker.gather() if given.fleet in (None, device.fleet)]
+        sent = broker.hint(devices, repository.load("timestamp").signed.version)
+    tell(f"{sent} boxes told")
+
+
+def watch_verb(given):
+    repository, ring = opened(given)
+    with connect(given) as broker:
+        return watching.run(given, repository, ring, broker)
+
+
+VERBS = {
+    "init": init, "key list": key_list, "key generate": key_generate, "key rotate": key_rotate, "root sign": root_sign, "renew": renew,
+    "refresh": refresh, "rollout start": rollout_start, "rollout widen": steering(widen), "rollout pause": steering(pause),
+    "rollout resume": steering(resume), "rollout stop": steering(stop), "rollout revoke": steering(revoke),
+    "rollout minimum": steering(minimum), "rollout pin": steering(pin), "rollout show": rollout_show, "verify": verify_verb,
+    "publish": publish_verb, "fleet status": fleet_status, "hint": hint, "watch": watch_verb, "model add": model_add,
+    "configuration add": configuration_add, "runtime add": runtime_add,
+    **{f"{kind} list": release_list for kind in names.FOLDERS}, **{f"{kind} remove": release_remove for kind in names.FOLDERS},
+}
+
+if __name__ == "__main__":
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        status = DONE
+    sys.exit(status)

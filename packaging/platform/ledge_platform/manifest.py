@@ -1,0 +1,198 @@
+"""The rollout manifest of a fleet: its one form, which boxes read in `src/fleet/manifest.rs`, and what is noted beside it.
+
+Beside it, in the custom data of its target, are the platform's own notes: since when a rollout is paused, and which ids
+were used. Boxes do not read them.
+"""
+import json
+import math
+import re
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from . import moments, names, waves
+from .errors import Failure
+
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+# The fields of a rollout, and what each is.
+POSITIVE, COUNT, SHARE = "a number above 0", "a whole number", "a number from 0 to 1"
+GATE = {"golden_min": SHARE, "agreement_min": SHARE, "p95_ratio_max": POSITIVE, "error_rate_max": SHARE, "memory_ratio_max": POSITIVE,
+        "psi_max": POSITIVE}
+STEP = {"share": SHARE, "min_s": COUNT, "min_requests": COUNT, "max_s": COUNT, "quiet": ("pass", "roll_back")}
+ROLLOUT = {"id", "target", "start", "waves", "paused", "groups", "devices", "window", "gate", "shadow", "canary", "soak", "max_attempts",
+           "byte_budget", "allow_downgrade", "requires_ledge"}
+MANIFEST = {"schema", "fleet", "published", "rollouts", "pins", "revoked", "minimum"}
+# What a box takes at most.
+MOST_BYTES, MOST_ROLLOUTS, MOST_ATTEMPTS, LONGEST_S = 1 << 20, 256, 1_000, 90 * 86_400
+
+
+def path(fleet):
+    return f"fleet/{names.name(fleet, 'fleet')}/rollout.json"
+
+
+def empty(fleet, moment):
+    return {"schema": 1, "fleet": fleet, "published": moments.text(moment), "rollouts": []}
+
+
+def encode(manifest):
+    return json.dumps(manifest, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+def decode(content):
+    try:
+        manifest = json.loads(content)
+    except ValueError as error:
+        raise Failure(f"the rollout manifest is no JSON: {error}") from None
+    check(manifest)
+    return manifest
+
+
+def notes_to_custom(notes):
+    return {"ledge-platform": notes}
+
+
+def notes_of(target):
+    return dict((target.custom or {}).get("ledge-platform", {}))
+
+
+def check(manifest):
+    """Fails where a box would refuse it: a manifest that no box takes would stop a whole fleet."""
+    known(manifest, MANIFEST, "the manifest")
+    if manifest.get("schema") != 1:
+        raise Failure(f"the manifest has schema {manifest.get('schema')!r}, this version of ledge-platform knows 1")
+    names.name(manifest["fleet"], "fleet")
+    moments.parse(manifest["published"])
+    if len(manifest["rollouts"]) > MOST_ROLLOUTS:
+        raise Failure(f"{len(manifest['rollouts'])} rollouts, {MOST_ROLLOUTS} at most: stop those that are done")
+    ids = [rollout.get("id") for rollout in manifest["rollouts"]]
+    for rollout in manifest["rollouts"]:
+        check_rollout(rollout)
+    if len(set(ids)) != len(ids):
+        raise Failure("two rollouts have the same id")
+    for device, pins in manifest.get("pins", {}).items():
+        names.name(device, "device")
+        check_versions(pins, f"the pins of {device}")
+    check_versions(manifest.get("minimum", {}), "minimum")
+    for revoked in manifest.get("revoked", []):
+        names.release(revoked)
+
+
+def check_versions(versions, what):
+    for subject, version in versions.items():
+        names.subject(subject)
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise Failure(f"{what}: {version!r} is no version")
+
+
+def check_rollout(rollout):
+    known(rollout, ROLLOUT, "a rollout")
+    for key in ("id", "target", "start", "waves"):
+        if key not in rollout:
+            raise Failure(f"a rollout has no {key!r}")
+    names.name(rollout["id"], "rollout")
+    where = f"rollout {rollout['id']}"
+    names.target(rollout["target"])
+    moments.parse(rollout["start"])
+    waves.check(rollout["waves"])
+    for key in ("groups", "devices"):
+        if rollout.get(key) == []:
+            raise Failure(f"{where}: no {key} at all means nobody; leave it out")
+        for entry in rollout.get(key, []):
+            names.name(entry, key[:-1])
+    for key in ("paused", "allow_downgrade"):
+        if not isinstance(rollout.get(key, False), bool):
+            raise Failure(f"{where}: {key} is true or false")
+    value(rollout.get("max_attempts", 1), COUNT, f"{where}: max_attempts", 1, MOST_ATTEMPTS)
+    value(rollout.get("byte_budget", 0), COUNT, f"{where}: byte_budget")
+    if "requires_ledge" in rollout and not re.fullmatch(r"\d+\.\d+\.\d+", rollout["requires_ledge"]):
+        raise Failure(f"{where}: requires_ledge is a version such as 0.1.0")
+    fields(rollout.get("gate", {}), GATE, f"{where}: gate")
+    for step in ("shadow", "canary", "soak"):
+        fields(rollout.get(step, {}), STEP, f"{where}: {step}")
+        check_step(rollout.get(step, {}), f"{where}: {step}")
+    if "window" in rollout:
+        check_window(rollout["window"], where)
+
+
+def check_step(step, where):
+    most = step.get("max_s", 86_400)
+    if most > LONGEST_S:
+        raise Failure(f"{where}: max_s {most} is more than {LONGEST_S}")
+    if step.get("min_s", 0) > most:
+        raise Failure(f"{where}: min_s {step['min_s']} is more than max_s, {most}")
+
+
+def check_window(window, where):
+    known(window, {"timezone", "days", "from", "to"}, f"{where}: the window")
+    try:
+        ZoneInfo(window["timezone"])
+    except (ZoneInfoNotFoundError, KeyError, ValueError, TypeError):
+        raise Failure(f"{where}: {window.get('timezone')!r} is no time zone such as Asia/Dubai") from None
+    unknown = [day for day in window.get("days", DAYS) if day not in DAYS]
+    if unknown or window.get("days") == []:
+        raise Failure(f"{where}: days are some of {' '.join(DAYS)}")
+    for key in ("from", "to"):
+        if not re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", str(window.get(key))):
+            raise Failure(f"{where}: {key!r} of the window is a time such as 01:00")
+    if window["from"] == window["to"]:
+        raise Failure(f"{where}: the window is empty; leave it out if any time is right")
+
+
+def known(table, keys, what):
+    if not isinstance(table, dict):
+        raise Failure(f"{what} is no object")
+    unknown = sorted(set(table) - set(keys))
+    if unknown:
+        raise Failure(f"{what}: {', '.join(unknown)} is not known; there are {', '.join(sorted(keys))}")
+
+
+def fields(table, forms, what):
+    known(table, forms, what)
+    for key, content in table.items():
+        value(content, forms[key], f"{what}: {key}")
+
+
+def value(content, form, what, least=0, most=None):
+    """Fails where CONTENT is not of FORM."""
+    if isinstance(form, tuple):
+        if content not in form:
+            raise Failure(f"{what} is {' or '.join(form)}")
+        return
+    number = isinstance(content, (int, float)) and not isinstance(content, bool) and math.isfinite(content)
+    good = number and (form != COUNT or isinstance(content, int)) and content >= least
+    good = good and not (form == SHARE and content > 1 or form == POSITIVE and content == 0 or most is not None and content > most)
+    if not good:
+        bounds = f", from {least} to {most}" if most is not None else ""
+        raise Failure(f"{what} is {form}{bounds}, not {content!r}")
+
+
+def parse_fields(text, forms, what):
+    """`share=0.1,min_requests=100` as the fields of a step or gate. Durations may have a unit: `min_s=2h`."""
+    table = {}
+    for part in filter(None, text.split(",")):
+        key, sign, content = part.partition("=")
+        if not sign or key not in forms:
+            raise Failure(f"{what}: {part!r} is not KEY=VALUE with one of {', '.join(forms)}")
+        if isinstance(forms[key], tuple):
+            table[key] = content
+            continue
+        try:
+            if forms[key] == COUNT:
+                table[key] = moments.duration(content) if key.endswith("_s") and content[-1:].isalpha() else int(content)
+            else:
+                table[key] = float(content)
+        except ValueError:
+            raise Failure(f"{what}: {key} is {forms[key]}, not {content!r}") from None
+    fields(table, forms, what)
+    return table
+
+
+def parse_window(text):
+    """`Asia/Dubai mon,tue 01:00-05:00`, the days optional."""
+    parts = text.split()
+    found = re.fullmatch(r"(\d\d:\d\d)-(\d\d:\d\d)", parts[-1]) if len(parts) in (2, 3) else None
+    if not found:
+        raise Failure(f"window {text!r}: write it like 'Asia/Dubai mon,tue 01:00-05:00'")
+    window = {"timezone": parts[0], "from": found[1], "to": found[2]}
+    if len(parts) == 3:
+        window["days"] = parts[1].lower().split(",")
+    check_window(window, "window")
+    return window

@@ -1,0 +1,128 @@
+"""What boxes report: the retained documents of `src/fleet/reported.rs`, as far as a platform needs them."""
+import json
+from dataclasses import dataclass, field
+
+from . import moments
+from .errors import Failure
+
+
+@dataclass(frozen=True)
+class Subject:
+    """How one box stands with one subject."""
+
+    subject: str
+    version: int | None = None
+    digest: str | None = None
+    pinned: bool = False
+    stage: str = "idle"
+    trial_rollout: str | None = None
+    trial_version: int | None = None
+    held: bool = False
+    last_rollout: str | None = None
+    last_version: int | None = None
+    result: str | None = None
+    failed_stage: str | None = None
+    cause: str | None = None
+    detail: str | None = None
+
+
+@dataclass
+class Device:
+    """What is known of one box."""
+
+    device: str
+    fleet: str = "default"
+    group: str | None = None
+    ledge_version: str | None = None
+    health: str | None = None
+    at: str | None = None
+    error: str | None = None
+    metadata: dict = field(default_factory=dict)
+    subjects: list = field(default_factory=list)
+    online: bool | None = None
+    offline_since: float | None = None  # by the clock of whoever watches
+
+    def apply(self, document):
+        """Takes in a reported document."""
+        updates = document.get("updates") or {}
+        self.fleet, self.group = document.get("fleet") or "default", document.get("group")
+        self.ledge_version, self.health, self.at = document.get("ledge_version"), document.get("health"), document.get("at")
+        self.error, self.metadata = updates.get("error"), updates.get("metadata") or {}
+        self.subjects = [subject(entry) for entry in updates.get("subjects", [])]
+
+    def set_online(self, online, now_s):
+        if online:
+            self.offline_since = None
+        elif self.online is not False:
+            self.offline_since = now_s
+        self.online = online
+
+
+def subject(entry):
+    trial, last = entry.get("trial") or {}, entry.get("last") or {}
+    return Subject(
+        entry["subject"], entry.get("version"), entry.get("digest"), bool(entry.get("pinned")), entry.get("stage", "idle"),
+        trial.get("rollout"), trial.get("version"), bool(trial.get("held")), last.get("rollout"), last.get("version"),
+        last.get("result"), last.get("stage"), last.get("cause"), last.get("detail"))
+
+
+def parse(payload):
+    """A document, or why it is none."""
+    try:
+        document = json.loads(payload)
+        if not isinstance(document, dict) or document.get("schema") != 1:
+            raise Failure("it is not of schema 1")
+        Device("-").apply(document)  # a form that is not known fails here and not later
+    except Failure:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Failure(f"it cannot be read ({type(error).__name__}: {error})") from None
+    return document
+
+
+HEAD = ("DEVICE", "FLEET", "GROUP", "SUBJECT", "VERSION", "STAGE", "ROLLOUT", "RESULT", "CAUSE", "SEEN")
+
+
+def rows(devices, now):
+    """One row of texts for each subject of each box; a box with none has one row."""
+    result = []
+    for device in sorted(devices, key=lambda device: device.device):
+        seen = ("online " if device.online else "offline " if device.online is False else "") + age(device.at, now)
+        start = [device.device, device.fleet, device.group or "-"]
+        for entry in device.subjects:
+            version = f"{entry.version or 'own'}{' pinned' if entry.pinned else ''}"
+            stage = entry.stage + (f" {entry.trial_version}" if entry.trial_version else "") + (" held" if entry.held else "")
+            rollout = entry.trial_rollout or entry.last_rollout or "-"
+            result_of = "under way" if entry.trial_rollout else (entry.result or "-").replace("_", " ")
+            cause = "-" if entry.trial_rollout or not entry.cause else f"{entry.cause} at {entry.failed_stage}: {entry.detail}"
+            result.append([*start, entry.subject, version, stage, rollout, result_of, cause, seen])
+        if not device.subjects:
+            result.append([*start, "-", "-", "-", "-", "-", f"error: {device.error}" if device.error else "-", seen])
+    return result
+
+
+def age(at, now):
+    if not at:
+        return "never"
+    try:
+        seconds = max(0, int((now - moments.parse(at)).total_seconds()))
+    except Failure:
+        return "?"
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit} ago"
+    return f"{seconds}s ago"
+
+
+def table(head, lines):
+    """Columns as wide as their texts; the last is not padded."""
+    printable = [["".join(c if c.isprintable() else "?" for c in str(cell)) for cell in line] for line in lines]
+    widths = [max(len(str(line[column])) for line in [head, *printable]) for column in range(len(head))]
+    return "\n".join("  ".join(str(cell).ljust(width) for cell, width in zip(line, widths)).rstrip() for line in [head, *printable])
+
+
+def as_json(device):
+    return {
+        "device": device.device, "fleet": device.fleet, "group": device.group, "online": device.online, "at": device.at,
+        "ledge_version": device.ledge_version, "health": device.health, "error": device.error, "metadata": device.metadata,
+        "subjects": [vars(entry) for entry in device.subjects]}

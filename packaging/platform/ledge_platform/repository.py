@@ -1,0 +1,193 @@
+"""A TUF repository in a folder: metadata/, targets/ and, for new boxes, root.json.
+
+Each version of a role's metadata is a file of its own. The newest is what counts here; the world sees what the timestamp
+leads to. So the role `models` can be signed on a machine that has no other key, and `refresh` makes it public elsewhere.
+"""
+import fcntl
+import os
+import re
+from contextlib import contextmanager
+
+from securesystemslib.exceptions import StorageError
+from tuf.api.exceptions import RepositoryError
+from tuf.api.metadata import Metadata, MetaFile, TargetFile
+from tuf.api.serialization.json import JSONSerializer
+
+from . import files, moments
+from .errors import Failure
+
+TARGETS_ROLES = ("targets", "models", "fleet")
+TOP_LEVEL = ("root", "targets", "snapshot", "timestamp")
+OFFLINE = ("root", "targets", "models")
+ROLES = ("root", "targets", "models", "fleet", "snapshot", "timestamp")
+LIFETIME = "x-ledge-lifetime-s"  # in each role's metadata: how long its next version is to be good for
+SIGNED_AT = "x-ledge-signed-at"  # in the timestamp: from it, boxes know what time it is at least
+KEPT = 20  # old versions that stay, for clients that are in the middle of an update
+
+
+class Repository:
+    def __init__(self, folder):
+        self.folder = folder
+        self.metadata, self.targets, self.staged = folder / "metadata", folder / "targets", folder / "staged"
+
+    @classmethod
+    def open(cls, folder):
+        repository = cls(folder)
+        if not repository.newest("root"):
+            raise Failure(f"{folder} is no repository (it has no metadata/1.root.json): make one with `ledge-platform init`")
+        return repository
+
+    @contextmanager
+    def locked(self):
+        """One writer at a time: a cron line, a watch and a person may meet."""
+        with open(self.folder / ".lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                print("another ledge-platform is writing to this repository; waiting for it", flush=True)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    # --- metadata ---
+
+    def newest(self, role):
+        """The newest version there is; 0 for none."""
+        versions = [int(found[1]) for entry in self.metadata.glob(f"*.{role}.json")
+                    if (found := re.fullmatch(rf"(\d+)\.{role}\.json", entry.name))]
+        return max(versions, default=0)
+
+    def path(self, role, version):
+        return self.metadata / ("timestamp.json" if role == "timestamp" else f"{version}.{role}.json")
+
+    def load(self, role, version=None):
+        path = self.path(role, version or self.newest(role))
+        try:
+            return Metadata.from_file(str(path))
+        except (RepositoryError, StorageError) as error:
+            raise Failure(f"{path} cannot be read: {first_line(error)}") from None
+
+    def exists(self, role):
+        return self.path("timestamp", 0).exists() if role == "timestamp" else self.newest(role) > 0
+
+    def delegation(self, role):
+        """(keys by id, the ids and threshold of ROLE) as whoever delegates to it says."""
+        delegator = self.load("root" if role in TOP_LEVEL else "targets").signed
+        holder = delegator if role in TOP_LEVEL else delegator.delegations
+        return holder.keys, delegator.get_delegated_role(role)
+
+    def can_sign(self, role, ring):
+        accepted = self.delegation(role)[1]
+        return sum(ring.has(keyid) for keyid in accepted.keyids) >= accepted.threshold
+
+    def need(self, roles, ring):
+        """Fails before anything is written when a key is not here."""
+        for role in roles:
+            accepted = self.delegation(role)[1]
+            here = sum(ring.has(keyid) for keyid in accepted.keyids)
+            if here < accepted.threshold:
+                missing = ", ".join(keyid[:8] for keyid in accepted.keyids if not ring.has(keyid))
+                raise Failure(f"the role {role} needs {accepted.threshold} of its {len(accepted.keyids)} keys, and {here} "
+                              f"{'is' if here == 1 else 'are'} in {ring} (missing: {missing}): name the folder that has them with --keys")
+
+    def save(self, role, metadata, ring):
+        """Signs a new version of what was loaded, and writes it."""
+        self.need([role], ring)
+        signed = metadata.signed
+        signed.version += 1
+        signed.expires = moments.after(moments.now(), lifetime(signed))
+        self.sign(metadata, self.delegation(role)[1], ring)
+        self.write(role, metadata)
+
+    def sign(self, metadata, accepted, ring):
+        metadata.signatures.clear()
+        for keyid in accepted.keyids:
+            signer = ring.signer(keyid)
+            if signer:
+                metadata.sign(signer, append=True)
+
+    def write(self, role, metadata):
+        content = metadata.to_bytes(JSONSerializer(compact=False))
+        files.write(self.path(role, metadata.signed.version), content)
+        if role == "root":
+            files.write(self.folder / "root.json", content)
+        elif role != "timestamp":
+            self.path(role, metadata.signed.version - KEPT).unlink(missing_ok=True)
+
+    # --- what the world sees ---
+
+    def publish(self, ring, fresh_snapshot=False):
+        """Signs snapshot and timestamp over what is newest. Whether that could be done with the keys that are here."""
+        if not (self.can_sign("snapshot", ring) and self.can_sign("timestamp", ring)):
+            return False
+        snapshot = self.load("snapshot")
+        meta = {f"{role}.json": self.meta_file(role) for role in TARGETS_ROLES if self.exists(role)}
+        if meta != snapshot.signed.meta or fresh_snapshot:
+            snapshot.signed.meta = meta
+            self.save("snapshot", snapshot, ring)
+        timestamp = self.load("timestamp")
+        timestamp.signed.snapshot_meta = self.meta_file("snapshot")
+        timestamp.signed.unrecognized_fields[SIGNED_AT] = moments.text(moments.now())
+        self.save("timestamp", timestamp, ring)
+        return True
+
+    def meta_file(self, role):
+        version = self.newest(role)
+        length, sha256 = files.measure(self.path(role, version))
+        return MetaFile(version, length, {"sha256": sha256})
+
+    def published(self, role):
+        """The version that the world sees; None for none."""
+        meta = self.load("snapshot").signed.meta.get(f"{role}.json")
+        return meta.version if meta else None
+
+    # --- targets ---
+
+    def add_target(self, path, source, custom=None):
+        """Stores a file (a path, or its bytes) as the target PATH and returns what is signed of it."""
+        if isinstance(source, bytes):
+            target = TargetFile.from_data(path, source, ["sha256"])
+        else:
+            length, sha256 = files.measure(source)
+            target = TargetFile(length, {"sha256": sha256}, path)
+        if custom is not None:
+            target.unrecognized_fields["custom"] = custom
+        place = self.place(target)
+        if not place.exists():
+            twin = self.twin(target)
+            if twin:
+                files.link(twin, place)
+            elif isinstance(source, bytes):
+                files.write(place, source)
+            else:
+                files.copy(source, place)
+        return target
+
+    def place(self, target):
+        folder, _, file = target.path.rpartition("/")
+        return self.targets / folder / f"{target.hashes['sha256']}.{file}"
+
+    def twin(self, target):
+        """A file with the same content: what did not change between two versions is stored once."""
+        if not self.exists("models"):
+            return None
+        for other in self.load("models").signed.targets.values():
+            if other.hashes.get("sha256") == target.hashes["sha256"] and self.place(other).exists():
+                return self.place(other)
+        return None
+
+
+def lifetime(signed):
+    return signed.unrecognized_fields[LIFETIME]
+
+
+def left(signed):
+    """Seconds until it expires."""
+    return (signed.expires - moments.now()).total_seconds()
+
+
+def first_line(error):
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def is_private(path):
+    return not os.stat(path).st_mode & 0o077

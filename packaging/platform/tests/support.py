@@ -1,0 +1,134 @@
+"""What the tests share: a repository in a temporary folder, and the verbs as people type them."""
+import contextlib
+import io
+import json
+import os
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+sys.dont_write_bytecode = True
+
+from ledge_platform import __main__ as program  # noqa: E402
+from ledge_platform import fleets, moments  # noqa: E402
+from ledge_platform.repository import Repository  # noqa: E402
+
+MODEL_TOML = """\
+release = "2.1.0"
+
+[[output]]
+name = "probabilities"
+labels = "labels.txt"
+
+[[golden]]
+file = "golden/rows.json"
+tolerance = 0.001
+"""
+
+
+def model_folder(parent, weights=b"weights", version=1):
+    """A model folder as in a model repository. The kit does not load models, so its bytes may be anything."""
+    folder = parent / f"model-{len(list(parent.iterdir()))}"
+    (folder / str(version)).mkdir(parents=True)
+    (folder / "golden").mkdir()
+    (folder / str(version) / "model.onnx").write_bytes(weights)
+    (folder / "model.toml").write_text(MODEL_TOML)
+    (folder / "labels.txt").write_text("a\nb\nc\n")
+    (folder / "golden" / "rows.json").write_text('{"inputs": [], "outputs": []}')
+    (folder / "README.md").write_text("not for boxes\n")
+    return folder
+
+
+class Kit(unittest.TestCase):
+    """A new repository `repo` for each test, its online keys in `online` and its offline keys in `offline`."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="ledge-platform-test-")
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name).resolve()
+        self.repo, self.online, self.offline = self.folder / "repo", self.folder / "online", self.folder / "offline"
+        self.models = self.folder / "models"
+        self.models.mkdir()
+        words = mock.patch.dict(os.environ, {"LEDGE_PLATFORM_PASSPHRASE": "open sesame"})
+        words.start()
+        self.addCleanup(words.stop)
+        # The files of the library `onnx` are not there for a model of a few bytes.
+        reader = mock.patch("ledge_platform.ports.of_onnx", return_value=None)
+        self.of_onnx = reader.start()
+        self.addCleanup(reader.stop)
+        self.done("init", self.repo, "--keys", self.online, "--offline-keys", self.offline)
+
+    def run_verb(self, *words):
+        """(exit status, what was printed) of one verb."""
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            try:
+                status = program.main([str(word) for word in words])
+            except SystemExit as end:
+                status = end.code
+        return status, out.getvalue()
+
+    def done(self, *words):
+        status, text = self.run_verb(*words)
+        self.assertEqual(status, 0, text)
+        return text
+
+    def failed(self, says, *words, status=2):
+        """Asserts that a verb ends badly, with one line that says why."""
+        found, text = self.run_verb(*words)
+        self.assertEqual(found, status, text)
+        self.assertIn(says, text)
+        self.assertEqual(len(text.strip().splitlines()), 1, text)
+
+    def accepted(self):
+        """Asserts that python-tuf's client takes the repository, and returns what `verify` says."""
+        return self.done("verify", self.repo)
+
+    def add(self, version=1, weights=None, *more, name="wine"):
+        folder = model_folder(self.models, weights or b"weights %d" % version, version)
+        return self.done("model", "add", self.repo, name, version, folder, "--keys", self.online, "--keys", self.offline, *more)
+
+    def start(self, rollout="r-1", target="models/wine/1", *more):
+        return self.done("rollout", "start", self.repo, "--id", rollout, "--target", target, "--keys", self.online, *more)
+
+    def steer(self, action, *more):
+        return self.done("rollout", action, self.repo, *more, "--keys", self.online)
+
+    @property
+    def repository(self):
+        return Repository.open(self.repo)
+
+    def manifest(self, fleet="default"):
+        return fleets.load(self.repository, fleet).manifest
+
+    def targets(self, role="models"):
+        return self.repository.load(role).signed.targets
+
+    def at(self, seconds):
+        """The kit's clock, so many seconds from now."""
+        moment = moments.after(moments.now(), seconds)
+        return mock.patch("ledge_platform.moments.now", return_value=moment)
+
+
+def document(device, rollout=None, **fields):
+    """What a box reports of the subject models/wine."""
+    entry = {"subject": "models/wine", "version": fields.get("version", 1), "digest": "00", "pinned": False,
+             "stage": fields.get("stage", "idle"), "trial": None, "last": None}
+    if fields.get("stage", "idle") != "idle":
+        entry["trial"] = {"rollout": rollout, "version": 2, "since_s": 5, "held": False}
+    elif rollout and "cause" in fields:
+        entry["last"] = {"rollout": rollout, "version": 2, "result": "rolled_back", "stage": "staged", "cause": fields["cause"],
+                         "detail": "2 of 6 golden inputs answered right"}
+    elif rollout:
+        entry["last"] = {"rollout": rollout, "version": 2, "result": "committed", "stage": None, "cause": None, "detail": None}
+    return {"schema": 1, "device": device, "group": fields.get("group"), "fleet": fields.get("fleet"), "ledge_version": "0.1.0",
+            "at": "2026-11-20T00:00:00Z", "health": "ok",
+            "updates": {"checked": None, "error": None, "metadata": {"timestamp": 4}, "subjects": [entry]}}
+
+
+def reported(device, *words, **fields):
+    return json.dumps(document(device, *words, **fields)).encode()

@@ -1,0 +1,227 @@
+"""The whole platform with the example files: nginx serves the repository, mosquitto carries reports and hints, both by mTLS."""
+import getpass
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+import paho.mqtt.client as mqtt
+from certificates import Authority
+from support import HERE, Kit, reported
+from unittest import mock
+
+EXAMPLES = HERE.parent / "examples"
+PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Platform(Kit):
+    def setUp(self):
+        super().setUp()
+        self.tls, self.state = self.folder / "tls", self.folder / "state"
+        self.tls.mkdir()
+        self.state.mkdir()
+        self.authority = Authority(self.tls)
+        self.authority.issue("server")
+        self.port = free_port()
+
+    def example(self, name, *changes):
+        """An example file with the paths and ports of this test; each change must find its place."""
+        text = (EXAMPLES / name).read_text()
+        for old, new in (("/etc/ledge-platform/tls", str(self.tls)), *changes):
+            self.assertIn(old, text)
+            text = text.replace(old, str(new))
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def serve(self, *command):
+        program = shutil.which(command[0], path=PATH)
+        if program is None:
+            self.skipTest(f"{command[0]} is not installed: tests/peers/setup")
+        log = open(self.folder / f"{command[0]}.log", "w")
+        self.addCleanup(log.close)
+        process = subprocess.Popen([program, *map(str, command[1:])], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.addCleanup(process.wait, 10)
+        self.addCleanup(process.terminate)
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                self.assertIsNone(process.poll(), (self.folder / f"{command[0]}.log").read_text())
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.02)
+
+    def context(self, name):
+        context = ssl.create_default_context(cafile=self.authority.file)
+        if name:
+            context.load_cert_chain(*self.authority.issue(name))
+        return context
+
+
+class WebServer(Platform):
+    def setUp(self):
+        super().setUp()
+        scratch = "".join(f"    {kind}_temp_path {self.state};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+        conf = self.example("nginx.conf", ("/run/nginx.pid", self.state / "pid"), ("/var/log/nginx", self.state), ("/srv/ledge", self.repo),
+                            ("listen 443 ssl", f"listen 127.0.0.1:{self.port} ssl"), ("http {\n", f"http {{\n{scratch}"))
+        nginx = shutil.which("nginx", path=PATH)
+        if nginx is None:
+            self.skipTest("nginx is not installed: tests/peers/setup")
+        if os.geteuid() == 0:  # its workers are another user than the one who made the folder
+            conf.write_text(f"user {getpass.getuser()};\n" + conf.read_text())
+        checked = subprocess.run([nginx, "-t", "-q", "-c", conf, "-e", self.state / "error.log"], capture_output=True, text=True)
+        self.assertEqual((checked.returncode, checked.stderr), (0, ""))
+        self.serve("nginx", "-c", conf, "-e", self.state / "error.log", "-g", "daemon off;")
+
+    def get(self, path, name="box-1"):
+        return urllib.request.urlopen(f"https://127.0.0.1:{self.port}/{path}", context=self.context(name), timeout=10)
+
+    def test_boxes_get_what_is_signed_and_nobody_else_gets_anything(self):
+        self.add(1)
+        with self.get("metadata/timestamp.json") as answer:
+            self.assertEqual(answer.headers["Cache-Control"], "no-cache")
+            self.assertEqual(answer.read(), (self.repo / "metadata" / "timestamp.json").read_bytes())
+        target = self.targets()["models/wine/1/model.onnx"]
+        path = str(self.repository.place(target).relative_to(self.repo))
+        with self.get(path) as answer:
+            self.assertIn("immutable", answer.headers["Cache-Control"])
+            self.assertEqual(answer.read(), b"weights 1")
+        for hidden in ("staged/2.root.json", ".lock", "", "targets/"):
+            with self.assertRaises(urllib.error.HTTPError, msg=hidden) as raised:
+                self.get(hidden)
+            self.assertIn(raised.exception.code, (403, 404))
+            raised.exception.close()
+        with self.assertRaises(urllib.error.HTTPError) as raised:
+            self.get("metadata/timestamp.json", None)
+        self.assertEqual(raised.exception.code, 400)
+        raised.exception.close()
+
+
+class BrokerAndFleet(Platform):
+    def setUp(self):
+        super().setUp()
+        rules = self.example_acl()
+        conf = self.example("mosquitto.conf", ("/etc/mosquitto/ledge.acl", rules), ("/var/lib/mosquitto/", f"{self.state}/"),
+                            ("listener 8883", f"listener {self.port} 127.0.0.1"))
+        if os.geteuid() == 0:
+            conf.write_text(f"user {getpass.getuser()}\n" + conf.read_text())
+        self.serve("mosquitto", "-c", conf)
+        platform = self.authority.issue("platform")
+        self.broker = ("--broker", f"mqtts://127.0.0.1:{self.port}", "--ca", self.authority.file, "--certificate", platform[0], "--key", platform[1])
+
+    def example_acl(self):
+        path = self.folder / "ledge.acl"
+        path.write_text((EXAMPLES / "ledge.acl").read_text())
+        path.chmod(0o600)
+        return path
+
+    def box(self, name):
+        """A connected box, with what it hears."""
+        heard, ready = [], threading.Event()
+        client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id=name, protocol=mqtt.MQTTv5)
+        client.tls_set_context(self.context(name))
+        client.will_set(f"ledge/v1/{name}/online", b"offline", 1, True)
+        client.on_connect = lambda *_: client.subscribe(f"ledge/v1/{name}/desired", 1)
+        client.on_subscribe = lambda *_: ready.set()
+        client.on_message = lambda _client, _data, message: heard.append(message.payload)
+        client.connect("127.0.0.1", self.port)
+        client.loop_start()
+        self.addCleanup(client.loop_stop)
+        self.addCleanup(client.disconnect)
+        self.assertTrue(ready.wait(10))
+        client.publish(f"ledge/v1/{name}/online", b"online", 1, True).wait_for_publish(10)
+        return client, heard
+
+    def report(self, box, name, *words, **fields):
+        box.publish(f"ledge/v1/{name}/reported", reported(name, *words, **fields), 1, True).wait_for_publish(10)
+
+    def test_the_platform_sees_every_box_and_a_box_only_itself(self):
+        first, _ = self.box("box-1")
+        self.report(first, "box-1", "r-42", cause="golden")
+        self.report(first, "box-2", "r-42", version=2)  # in another's name: the broker drops it
+        text = self.done("fleet", "status", *self.broker)
+        self.assertRegex(text, r"box-1 +default .* rolled back +golden at staged: .* online ")
+        self.assertNotIn("box-2", text)
+        devices = json.loads(self.done("fleet", "status", *self.broker, "--json"))
+        self.assertEqual([(device["device"], device["online"], device["subjects"][0]["cause"]) for device in devices], [("box-1", True, "golden")])
+
+    def test_what_is_no_report_is_left_out_and_said(self):
+        first, _ = self.box("box-1")
+        first.publish("ledge/v1/box-1/reported", b"nonsense", 1, True).wait_for_publish(10)
+        self.assertIn("what box-1 reported is left out", self.done("fleet", "status", *self.broker))
+
+    def test_boxes_are_told_that_there_is_news(self):
+        first, heard = self.box("box-1")
+        self.report(first, "box-1")
+        self.assertIn("1 boxes told", self.done("hint", self.repo, *self.broker))
+        deadline = time.monotonic() + 10
+        while not heard and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertEqual([json.loads(payload) for payload in heard], [{"ts_version": 1}])
+
+    def test_a_failing_rollout_is_paused_and_published_and_told(self):
+        self.add(1)
+        self.start("r-42")
+        served = self.folder / "served"
+        self.done("publish", self.repo, served)
+        boxes = {f"box-{number}": self.box(f"box-{number}") for number in range(5)}
+        watch = ("watch", self.repo, "--rollout", "r-42", "--keys", self.online, *self.broker, "--publish", served)
+        names = list(boxes)
+        for name in names[:2]:
+            self.report(boxes[name][0], name, "r-42", cause="golden")
+        self.assertIn("2 tried: 0 committed, 2 failed", self.done(*watch, "--once"))
+        with mock.patch("ledge_platform.watching.LOOK_EVERY_S", 0.05):
+            late = threading.Timer(0.5, self.report, (boxes[names[2]][0], names[2], "r-42"), {"cause": "latency"})
+            late.start()
+            status, text = self.run_verb(*watch)
+            late.join()
+        self.assertEqual(status, 1, text)
+        self.assertIn("PAUSED rollout r-42 of fleet default: 3 of 3 boxes that tried it failed", text)
+        self.assertIn("2 x golden, such as box-", text)
+        self.assertTrue(self.manifest()["rollouts"][0]["paused"])
+        self.assertIn("(paused)", self.done("verify", served))
+        version = self.repository.load("timestamp").signed.version
+        deadline = time.monotonic() + 10
+        while not boxes[names[0]][1] and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertEqual(json.loads(boxes[names[0]][1][-1]), {"ts_version": version})
+        self.assertIn("nothing to watch", self.done(*watch))
+
+    def test_boxes_that_die_during_the_trial_pause_the_rollout(self):
+        self.add(1)
+        self.start("r-42")
+        for number in range(3):
+            name = f"box-{number}"
+            client, _ = self.box(name)
+            self.report(client, name, "r-42", stage="staged")
+            client._sock.shutdown(socket.SHUT_RDWR)  # no orderly end: the broker tells the last will
+            client.loop_stop()
+        status, text = self.run_verb("watch", self.repo, "--rollout", "r-42", "--keys", self.online, *self.broker, "--silent-after", "0s")
+        self.assertEqual(status, 1, text)
+        self.assertIn("3 of 3 boxes that tried it fell silent", text)
+
+    def test_a_broker_that_refuses_is_told(self):
+        stranger = self.authority.issue("stranger")
+        status, text = self.run_verb("fleet", "status", *self.broker[:4], "--certificate", stranger[0], "--key", stranger[1])
+        self.assertEqual((status, text.count("box-")), (0, 0), text)  # mosquitto grants the subscription, and sends nothing
+        self.failed("cannot be reached", "fleet", "status", "--broker", f"mqtt://127.0.0.1:{free_port()}")
+        self.failed("without TLS only within this machine", "fleet", "status", "--broker", "mqtt://broker.example.com")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,99 @@
+//! The manifest that was accepted last, on disk, so that a box without a network goes on by it: windows and waves open by
+//! time.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::look::{self, Accepted};
+use crate::durable;
+use crate::names::DeviceName;
+
+/// Its file, in the update store.
+const FILE: &str = "rollout.json";
+
+/// Larger than the largest manifest, each of whose bytes may be escaped.
+const MAX_FILE: u64 = 8 << 20;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Form {
+    /// When the role that signs it expires.
+    expires_ms: u64,
+    sha256: String,
+    /// As it was signed.
+    manifest: String,
+}
+
+/// Where the manifest is kept.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    path: PathBuf,
+}
+
+impl Kept {
+    /// In the update store.
+    pub fn new(folder: &Path) -> Self {
+        Self { path: folder.join(FILE) }
+    }
+
+    /// What was kept, if it is whole and of this fleet. Whatever is not, the next look brings again.
+    pub fn load(&self, fleet: &DeviceName) -> Option<Accepted> {
+        let found = self.read(fleet);
+        match found {
+            Ok(accepted) => Some(accepted),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                tracing::warn!(file = %self.path.display(), %error, "the rollout manifest kept here cannot be used");
+                None
+            }
+        }
+    }
+
+    fn read(&self, fleet: &DeviceName) -> io::Result<Accepted> {
+        if std::fs::metadata(&self.path)?.len() > MAX_FILE {
+            return Err(io::Error::other("it is larger than any"));
+        }
+        let Form { expires_ms, sha256, manifest } = serde_json::from_slice(&std::fs::read(&self.path)?)?;
+        look::read(manifest.into_bytes(), &sha256, fleet, expires_ms).map_err(io::Error::other)
+    }
+
+    /// Keeps a manifest. When this returns `Ok`, it survives a power cut.
+    pub fn store(&self, accepted: &Accepted) -> io::Result<()> {
+        let Accepted { text, sha256, expires_ms, .. } = accepted.clone();
+        let form = serde_json::to_vec(&Form { expires_ms, sha256, manifest: text })?;
+        if let Some(folder) = self.path.parent() {
+            durable::create_folder(folder)?;
+        }
+        durable::replace(&self.path, &form)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::updates::sha256::sha256_hex;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the test makes the damage")]
+    fn what_was_kept_is_read_again_and_what_is_damaged_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = Kept::new(&folder.path().join("updates"));
+        let fleet: DeviceName = "default".parse().unwrap();
+        assert_eq!(kept.load(&fleet), None);
+        let text = r#"{"schema": 1, "fleet": "default", "published": "2026-11-20T00:00:00Z", "rollouts": []}"#;
+        let accepted = look::read(text.into(), &sha256_hex(text.as_bytes()), &fleet, 7).unwrap();
+        kept.store(&accepted).unwrap();
+        assert_eq!(kept.load(&fleet).as_ref(), Some(&accepted));
+        assert_eq!(kept.load(&"other".parse().unwrap()), None);
+        let whole = std::fs::read(&kept.path).unwrap();
+        let manifest = whole.windows(4).position(|bytes| bytes == b"2026").unwrap();
+        let mut changed = whole.clone();
+        changed[manifest] = b'3';
+        for damaged in [&changed[..], &whole[..whole.len() / 2], b""] {
+            std::fs::write(&kept.path, damaged).unwrap();
+            assert_eq!(kept.load(&fleet), None);
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Requests that an update watches: answered as any other, counted for the version that answered, and asked again of the
+//! other version in the background, where nobody waits for it.
+//!
+//! What is asked again leaves no trace but in the update's own counts: it passes no quota and no limit, is not audited as a
+//! call, and neither reads nor fills a response cache. A request that a cache answered is mirrored like any other: what
+//! counts is what callers ask, and a model with a well-filled cache would otherwise be judged by its rarest requests.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::answer::{names, run, run_photograph};
+use super::call::Call;
+use super::request::{
+    CacheOutcome, FeatureRequest, InferRequest, InferResponse, Inputs, OutputRequest, PhotographRequest,
+};
+use super::{Classified, Serving, ServingError, finish, inputs};
+use crate::inference::terms::{Priority, Terms};
+use crate::principal::Principal;
+use crate::repository::LoadedModel;
+use crate::repository::agreement::{self, Output};
+use crate::repository::candidate::{Other, Watched};
+use crate::repository::observations::{Observations, Role};
+use crate::tensor::Tensor;
+
+/// For how long what is asked again may wait and run.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A request as it is asked again. Its bytes are those of the first one.
+#[derive(Debug)]
+enum Asked {
+    Tensors { inputs: Inputs, features: FeatureRequest, outputs: Option<Vec<OutputRequest>> },
+    Photograph(Bytes),
+}
+
+/// Named outputs.
+type Outputs = Vec<(String, Tensor)>;
+
+/// Whose fault a failure is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// The version's.
+    Version,
+    /// The version's, if the other one answers the same.
+    Unclear,
+    /// Neither version was asked.
+    Nobody,
+}
+
+impl Serving {
+    /// As [`Serving::infer`], for a call that is watched.
+    pub(super) async fn infer_watched(
+        &self,
+        call: Call<'_>,
+        watched: Watched,
+        request: InferRequest,
+    ) -> Result<InferResponse, ServingError> {
+        let again = watched.other.is_some().then(|| Asked::of(&request));
+        let mut outputs = Vec::new();
+        let answered = match self.admit(&call, gatekeeper(&call, &watched), request.priority) {
+            Ok(_permit) => self.infer_pinned(&call, request, Some(&mut outputs)).await,
+            Err(refused) => Err(refused.into()),
+        };
+        let seen = answered.as_ref().map(|(response, _)| (outputs, run_time(response)));
+        self.observe(&call.model, watched, again, seen);
+        finish(call, answered)
+    }
+
+    /// As [`Serving::classify`], for a call that is watched.
+    pub(super) async fn classify_watched(
+        &self,
+        call: Call<'_>,
+        watched: Watched,
+        request: PhotographRequest,
+    ) -> Result<Classified, ServingError> {
+        let again = watched.other.is_some().then(|| Asked::Photograph(request.photograph.clone()));
+        let answered = match self.admit(&call, gatekeeper(&call, &watched), request.priority) {
+            Ok(_permit) => self.classify_pinned(&call, request).await,
+            Err(refused) => Err(refused.into()),
+        };
+        let seen =
+            answered.as_ref().map(|(Classified { response, .. }, _)| (response.outputs.clone(), run_time(response)));
+        self.observe(&call.model, watched, again, seen);
+        finish(call, answered)
+    }
+
+    /// Counts what `model` made of a request, and asks the other version where that is called for.
+    fn observe(
+        &self,
+        model: &Arc<LoadedModel>,
+        watched: Watched,
+        again: Option<Asked>,
+        seen: Result<(Outputs, Option<Duration>), &ServingError>,
+    ) {
+        let Watched { observations, role, other } = watched;
+        let other = other.zip(again);
+        match (seen, other) {
+            (Ok((outputs, time)), other) => {
+                observations.answered(role, time);
+                match (role, other) {
+                    (Role::Candidate, _) => count_classes(&observations, model, &outputs),
+                    (Role::Incumbent, Some((other, again))) => {
+                        self.mirror(model.clone(), other, again, outputs, observations);
+                    }
+                    (Role::Incumbent, None) => {}
+                }
+            }
+            (Err(error), other) => match (fault(error), role, other) {
+                (Fault::Nobody, ..) => {}
+                (Fault::Version, ..) => observations.failed(role),
+                (Fault::Unclear, Role::Candidate, Some((other, again))) => self.blame(other, again, observations),
+                // There is nobody to ask. A model that fails on what it took is at fault, a caller who sends what it does
+                // not take is not.
+                (Fault::Unclear, ..) if matches!(error, ServingError::ModelFailed { .. }) => observations.failed(role),
+                (Fault::Unclear, ..) => {}
+            },
+        }
+    }
+
+    /// Asks the candidate what `live` has answered with `outputs`, and compares. What comes while all places are taken is
+    /// passed over: nobody waits for this, and it must not pile up.
+    fn mirror(
+        &self,
+        live: Arc<LoadedModel>,
+        other: Other,
+        asked: Asked,
+        outputs: Outputs,
+        observations: Arc<Observations>,
+    ) {
+        let Ok(place) = other.places.clone().try_acquire_owned() else {
+            observations.skipped();
+            return;
+        };
+        let candidate = other.model.clone();
+        let asked = asked.with_output(&candidate, observations.config().reference_output.as_deref());
+        let in_order = matches!(asked, Asked::Photograph(_));
+        self.ask_again(other, place, asked, Priority::Batch, move |answer| match answer {
+            Ok(response) => {
+                observations.answered(Role::Candidate, run_time(&response));
+                count_classes(&observations, &candidate, &response.outputs);
+                let config = observations.config();
+                let reference = config.reference_output.as_deref();
+                let one = |name: &String, tensor| output(&live, reference, name, tensor);
+                let pairs = outputs.iter().enumerate().map(|(place, (name, tensor))| {
+                    // The one output of a photograph may have another name in another version.
+                    let same = |(at, (other, _)): &(usize, &(String, Tensor))| {
+                        if in_order { *at == place } else { other == name }
+                    };
+                    let (_, (other, found)) = response.outputs.iter().enumerate().find(same)?;
+                    Some((one(name, tensor), output(&candidate, reference, other, found)))
+                });
+                let pairs: Option<Vec<_>> = pairs.collect();
+                observations.compared(pairs.is_some_and(|pairs| agreement::agree(&pairs, config.tolerance)));
+            }
+            // Background work comes after everybody else's: that it had no turn says nothing of the candidate.
+            Err(ServingError::Overloaded { .. } | ServingError::DeadlineExceeded { .. }) => observations.skipped(),
+            Err(error) => {
+                tracing::debug!(model = %candidate.name, version = %candidate.version, %error, "a candidate failed in shadow");
+                observations.failed(Role::Candidate);
+            }
+        });
+    }
+
+    /// Asks the incumbent what the candidate has failed: the failure counts when it has an answer, or no time for one.
+    fn blame(&self, other: Other, asked: Asked, observations: Arc<Observations>) {
+        let Ok(place) = other.places.clone().try_acquire_owned() else {
+            // A candidate that is at fault is so again when there is a place.
+            observations.skipped();
+            return;
+        };
+        // It takes the turn of a request that has got nothing for its own. As background work it could wait for long.
+        self.ask_again(other, place, asked, Priority::Interactive, move |answer| {
+            match answer.as_ref().map_err(fault) {
+                Ok(_) | Err(Fault::Version | Fault::Nobody) => observations.failed(Role::Candidate),
+                Err(Fault::Unclear) => {}
+            }
+        });
+    }
+
+    /// Asks `other` in the background and hands what comes to `then`, unless the candidate is taken away meanwhile.
+    fn ask_again(
+        &self,
+        other: Other,
+        place: OwnedSemaphorePermit,
+        asked: Asked,
+        priority: Priority,
+        then: impl FnOnce(Result<InferResponse, ServingError>) + Send + 'static,
+    ) {
+        let (serving, Other { model, stop, .. }) = (self.clone(), other);
+        self.mirrors.spawn(async move {
+            tokio::select! {
+                answer = serving.answer_again(&model, asked, priority) => then(answer),
+                () = stop.cancelled() => {}
+            }
+            drop(place);
+        });
+    }
+
+    /// Runs `model` for the box itself, whatever is kept.
+    async fn answer_again(
+        &self,
+        model: &LoadedModel,
+        asked: Asked,
+        priority: Priority,
+    ) -> Result<InferResponse, ServingError> {
+        let started = Instant::now();
+        let deadline = started + model.timeout.min(LIMIT);
+        let terms = Terms { deadline, priority, principal: Principal::Local };
+        let (answer, names) = match asked {
+            Asked::Tensors { inputs, features, outputs } => {
+                let (inputs, _) = self.filled(model, inputs, features, &terms, started).await?;
+                let fitted = inputs::fit(model, inputs, outputs.as_deref())?;
+                let names = names(model, &fitted.outputs);
+                (run(model, fitted, terms, started).await?, names)
+            }
+            Asked::Photograph(photograph) => {
+                let answer = run_photograph(model, photograph, self.limits, terms, started).await?;
+                let output = model.image_ports().ok().map(|(_, output)| output);
+                (answer, names(model, output.as_slice()))
+            }
+        };
+        Ok(answer.into_response(model, names).0)
+    }
+}
+
+impl Asked {
+    fn of(request: &InferRequest) -> Self {
+        let plain = |wanted: &OutputRequest| OutputRequest { name: wanted.name.clone(), classification: None };
+        Self::Tensors {
+            inputs: request.inputs.clone(),
+            features: request.features.clone(),
+            outputs: request.outputs.as_ref().map(|wanted| wanted.iter().map(plain).collect()),
+        }
+    }
+
+    /// Asks for this output too, if `model` has it.
+    fn with_output(mut self, model: &LoadedModel, output: Option<&str>) -> Self {
+        if let (Self::Tensors { outputs: Some(wanted), .. }, Some(output)) = (&mut self, output)
+            && model.signature.outputs.iter().any(|port| port.name == output)
+            && !wanted.iter().any(|wanted| wanted.name == output)
+        {
+            wanted.push(OutputRequest { name: output.to_owned(), classification: None });
+        }
+        self
+    }
+}
+
+/// Whose limits a call passes: with two versions at work those of the live one count for both, and are not doubled.
+fn gatekeeper<'a>(call: &'a Call<'_>, watched: &'a Watched) -> &'a LoadedModel {
+    match (&watched.other, watched.role) {
+        (Some(incumbent), Role::Candidate) => &incumbent.model,
+        _ => &call.model,
+    }
+}
+
+/// The time of the run; `None` for a kept answer.
+fn run_time(response: &InferResponse) -> Option<Duration> {
+    match response.cache {
+        Some(CacheOutcome::Hit | CacheOutcome::Joined) => None,
+        Some(CacheOutcome::Miss) | None => Some(response.timings.decode + response.timings.compute),
+    }
+}
+
+fn fault(error: &ServingError) -> Fault {
+    match error {
+        ServingError::Overloaded { .. } | ServingError::DeadlineExceeded { .. } | ServingError::Unavailable { .. } => {
+            Fault::Version
+        }
+        ServingError::Misfit(_)
+        | ServingError::Features(_)
+        | ServingError::BadInput { .. }
+        | ServingError::ModelFailed { .. } => Fault::Unclear,
+        ServingError::Pin(_) | ServingError::Refused(_) => Fault::Nobody,
+    }
+}
+
+/// An output as it is compared.
+fn output<'a>(model: &'a LoadedModel, reference: Option<&str>, name: &str, tensor: &'a Tensor) -> Output<'a> {
+    let rows = model.batch_limit.and_then(|_| tensor.shape().first().copied()).unwrap_or(1);
+    let labels = model.labels.get(name).map(Vec::as_slice);
+    let of_pipeline = || {
+        let port = model.image_ports().ok().and_then(|(_, output)| model.signature.outputs.get(output));
+        port.is_some_and(|port| port.name == name)
+    };
+    let is_scores = labels.is_some() || reference == Some(name) || of_pipeline();
+    Output { tensor, rows, is_scores, labels: labels.unwrap_or_default() }
+}
+
+/// Counts the classes that come first in the reference output, if it is among `outputs`.
+fn count_classes(observations: &Observations, model: &LoadedModel, outputs: &[(String, Tensor)]) {
+    let Some(reference) = observations.config().reference_output.as_deref() else { return };
+    if let Some((name, tensor)) = outputs.iter().find(|(name, _)| name == reference)
+        && let Some(best) = output(model, Some(reference), name, tensor).best()
+    {
+        observations.classes(best.into_iter().flatten());
+    }
+}

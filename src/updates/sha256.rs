@@ -1,0 +1,30 @@
+//! SHA-256, by which files and metadata are known.
+
+use std::fmt::Write as _;
+
+use aws_lc_rs::digest::{SHA256, digest};
+
+/// The digest of `bytes`.
+pub fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let mut sum = [0; 32];
+    sum.copy_from_slice(digest(&SHA256, bytes).as_ref());
+    sum
+}
+
+/// The digest of `bytes` in hexadecimal, as it is signed.
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    sha256(bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_the_one_of_fips_180() {
+        assert_eq!(sha256_hex(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+}

@@ -1,0 +1,89 @@
+//! Every point at which a program can be cut off, from one run of it.
+//!
+//! The run is recorded by the shim, call by call. What it leaves when it ends after any of them, by `kill -9` or by a power
+//! cut, is worked out from the record: the program is not run once for each point, and no point is missed because another
+//! thread was quicker. Injection by `strace` counts the calls of each thread for itself.
+
+use std::path::{Path, PathBuf};
+
+use super::disk::{Disk, Log};
+use super::seed::Random;
+use super::shim::Shim;
+
+/// A run that is to be recorded.
+pub struct Recording {
+    shim: Shim,
+    folder: PathBuf,
+    before: Disk,
+}
+
+/// The points of a run.
+pub struct Points {
+    before: Disk,
+    log: Log,
+}
+
+/// How a program is cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CutOff {
+    /// The system goes on, and has everything that was written.
+    Kill,
+    /// What was not fsynced may be there, or not, or zeros.
+    Power,
+}
+
+impl Recording {
+    /// Of what is done below `folder` from now on, by programs that are started with [`Self::variables`].
+    pub fn new(folder: &Path) -> Self {
+        let folder = folder.canonicalize().unwrap();
+        Self { shim: Shim::build(), before: Disk::of(&folder), folder }
+    }
+
+    /// For the environment of the program.
+    pub fn variables(&self) -> [(&'static str, PathBuf); 3] {
+        [
+            ("LD_PRELOAD", self.shim.library()),
+            ("FAULT_FOLDER", self.folder.clone()),
+            ("FAULT_LOG", self.shim.file("log")),
+        ]
+    }
+
+    /// The program has ended.
+    pub fn points(self) -> Points {
+        Points { log: Log::read(&self.shim.file("log")), before: self.before }
+    }
+}
+
+impl Points {
+    /// How many there are: after each call that changes a file or a name, and before the first.
+    pub fn count(&self) -> usize {
+        self.log.calls() + 1
+    }
+
+    /// `count` of them from the first to the last, or all.
+    pub fn spread(&self, count: usize) -> Vec<usize> {
+        let last = self.count() - 1;
+        let mut points: Vec<_> = (0..count).map(|n| n * last / (count - 1).max(1)).collect();
+        points.dedup();
+        if count > last { (0..=last).collect() } else { points }
+    }
+
+    /// The files, and their lengths, as the program saw them at `point`.
+    pub fn lengths(&self, point: usize) -> std::collections::BTreeMap<PathBuf, u64> {
+        self.at(point).lengths()
+    }
+
+    /// Puts what is left after `point` in the place of the folder.
+    pub fn leave(&self, point: usize, how: CutOff, random: &mut Random) {
+        match how {
+            CutOff::Kill => self.at(point).kill(),
+            CutOff::Power => _ = self.at(point).cut_power(random),
+        }
+    }
+
+    fn at(&self, point: usize) -> Disk {
+        let mut disk = self.before.clone();
+        disk.run(&self.log, point);
+        disk
+    }
+}

@@ -1,0 +1,212 @@
+//! `Platform`: a repository made and steered by `ledge-platform`, as a platform team does it; and a box that it looks after.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::certificates::Authority;
+use crate::client::Client;
+use crate::daemon::{TestDaemon, TestRoot, setup_root, write};
+use crate::nginx::Nginx;
+use crate::tools::run;
+
+/// Soaks of a test are short.
+pub const SHORT: [&str; 4] = ["--waves", "all", "--soak", "min_s=1,max_s=30"];
+
+/// A platform: its keys, and the folder that a web server gives out.
+pub struct Platform {
+    folder: TempDir,
+}
+
+impl Platform {
+    /// A new one, with nothing in it.
+    pub fn new() -> Self {
+        let platform = Self { folder: tempfile::tempdir().unwrap() };
+        platform.run(&["init"], &["--encrypt", "none"]);
+        platform
+    }
+
+    /// The folder of the repository.
+    pub fn repository(&self) -> PathBuf {
+        self.folder.path().join("repository")
+    }
+
+    /// The root metadata that boxes are given.
+    pub fn root_file(&self) -> PathBuf {
+        self.repository().join("metadata/1.root.json")
+    }
+
+    /// Runs a verb on the repository, with all keys.
+    #[track_caller]
+    pub fn run(&self, verb: &[&str], arguments: &[&str]) -> String {
+        run(self.command(verb).arg("--keys").arg(self.folder.path().join("keys")).args(arguments))
+    }
+
+    /// A verb on the repository.
+    pub fn command(&self, verb: &[&str]) -> Command {
+        let python = setup_root().join("platform/bin/python");
+        assert!(python.exists(), "{} is missing: `make setup-platform` makes it", python.display());
+        let mut command = Command::new(python);
+        command.args(["-m", "ledge_platform"]).args(verb).arg(self.repository());
+        let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/platform");
+        command.env("PYTHONPATH", package).env("PYTHONDONTWRITEBYTECODE", "1");
+        command
+    }
+
+    /// Signs a version of a model.
+    #[track_caller]
+    pub fn add_model(&self, name: &str, version: u64, source: &Path, more: &[&str]) {
+        let (version, source) = (version.to_string(), source.display().to_string());
+        // The positional arguments follow the repository.
+        let output = run(self
+            .command(&["model", "add"])
+            .args([name, &version, &source])
+            .arg("--keys")
+            .arg(self.folder.path().join("keys"))
+            .args(more));
+        assert!(output.contains(name), "{output}");
+    }
+
+    /// Starts a rollout to every box at once, with a short soak.
+    #[track_caller]
+    pub fn start(&self, id: &str, target: &str, more: &[&str]) {
+        let arguments: Vec<&str> = ["--id", id, "--target", target].into_iter().chain(SHORT).chain(more.iter().copied()).collect();
+        self.run(&["rollout", "start"], &arguments);
+    }
+}
+
+/// A box that a platform looks after, behind a web server that wants client certificates.
+pub struct Fleet {
+    pub platform: Platform,
+    pub nginx: Nginx,
+    pub authority: Authority,
+}
+
+impl Fleet {
+    /// A platform and its web server. `lines` go into the server's `location` block.
+    pub fn new(lines: &str) -> Self {
+        let (platform, authority) = (Platform::new(), Authority::new());
+        let nginx = Nginx::start(&platform.repository(), &authority, lines);
+        Self { platform, nginx, authority }
+    }
+
+    /// Makes a box one that this platform looks after.
+    pub fn enrol(&self, root: TestRoot) -> TestRoot {
+        let identity = self.authority.issue("box-1");
+        let folder = root.folder.path().join("tls");
+        write(&folder.join("ca.pem"), self.authority.pem().as_bytes());
+        write(&folder.join("box.pem"), identity.certificate.as_bytes());
+        write(&folder.join("box.key"), identity.key.as_bytes());
+        root.set(&format!("updates.repository={:?}", self.nginx.url()))
+            .set(&format!("updates.root_file={:?}", self.platform.root_file().display().to_string()))
+            .set("updates.tls.ca_file=\"tls/ca.pem\"")
+            .set("updates.tls.certificate_file=\"tls/box.pem\"")
+            .set("updates.tls.key_file=\"tls/box.key\"")
+            .set("updates.min_free_mb=0")
+            .set("updates.poll_interval_s=5")
+            // Under load the debug log is a line a request.
+            .set("log.level=\"ledge=debug,audit=info\"")
+            .set("device.id=\"box-1\"")
+    }
+}
+
+/// What a box says of its updates.
+pub fn status(daemon: &TestDaemon) -> Value {
+    daemon.client().get("/updates").json()
+}
+
+/// What it says of one subject.
+#[track_caller]
+pub fn subject(daemon: &TestDaemon, name: &str) -> Value {
+    let status = status(daemon);
+    let subjects = status["subjects"].as_array().unwrap_or_else(|| panic!("{status}"));
+    subjects.iter().find(|subject| subject["subject"] == name).cloned().unwrap_or_else(|| panic!("no {name} in {status}"))
+}
+
+/// Has it look at the repository now.
+#[track_caller]
+pub fn look(daemon: &TestDaemon) {
+    let answer = daemon.client().post_json("/updates/check", &json!({}));
+    assert_eq!(answer.status, 200, "{}", String::from_utf8_lossy(&answer.body));
+}
+
+/// Callers that ask a model again and again until they are told to stop.
+pub struct Callers {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Answers>>,
+}
+
+/// What callers were answered.
+#[derive(Debug, Default)]
+pub struct Answers {
+    /// The versions that answered, in their order, each run of one version once.
+    pub versions: Vec<String>,
+    /// How many were answered.
+    pub answered: u64,
+    /// What was no answer.
+    pub failures: Vec<String>,
+}
+
+impl Callers {
+    /// So many callers, each with a connection of its own, ask `model` with `request`.
+    pub fn start(daemon: &TestDaemon, count: usize, model: &str, request: &Value) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let threads = (0..count)
+            .map(|_| {
+                let (stop, client) = (stop.clone(), daemon.client());
+                let (path, request) = (format!("/v2/models/{model}/infer"), request.clone());
+                std::thread::spawn(move || ask(client, &path, &request, &stop))
+            })
+            .collect();
+        Self { stop, threads }
+    }
+
+    /// Stops them, and says what they were answered together.
+    pub fn stop(self) -> Vec<Answers> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    }
+
+    /// Stops them; none may have gone without an answer.
+    #[track_caller]
+    pub fn stop_unharmed(self) -> Vec<Answers> {
+        let all = self.stop();
+        for answers in &all {
+            assert!(answers.failures.is_empty() && answers.answered > 0, "{answers:?}");
+        }
+        all
+    }
+}
+
+fn ask(mut client: Client, path: &str, request: &Value, stop: &AtomicBool) -> Answers {
+    let mut answers = Answers::default();
+    while !stop.load(Ordering::Relaxed) {
+        match client.try_post_json(path, request) {
+            Ok(response) if response.status == 200 => {
+                answers.answered += 1;
+                let version = response.json()["model_version"].as_str().unwrap_or_default().to_owned();
+                if answers.versions.last() != Some(&version) {
+                    answers.versions.push(version);
+                }
+            }
+            Ok(response) => answers.failures.push(String::from_utf8_lossy(&response.body).into_owned()),
+            Err(error) => {
+                answers.failures.push(error.to_string());
+                break;
+            }
+        }
+    }
+    answers
+}
+
+/// A request to the model `wine_mlp`, of its golden rows.
+pub fn wine() -> Value {
+    let text = std::fs::read(crate::daemon::model_folder("wine_mlp").join("golden/rows.json")).unwrap();
+    let golden: Value = serde_json::from_slice(&text).unwrap();
+    json!({ "inputs": golden["inputs"] })
+}
