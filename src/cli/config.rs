@@ -53,7 +53,8 @@ fn check(globals: &Globals, json: bool, out: &mut Output) -> anyhow::Result<Exit
     let checked = globals.sources().load().and_then(|loaded| {
         // Where the views are is known only without a mistake before.
         let features = &loaded.config.features;
-        Registry::load(&features.views, &features.path)
+        Registry::load(&features.views, &features.path)?;
+        if loaded.left_out.is_empty() { Ok(()) } else { Err(loaded.left_out) }
     });
     let mistakes = checked.err().unwrap_or_default();
     if json {

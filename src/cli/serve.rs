@@ -3,6 +3,7 @@
 use clap::Args;
 
 use super::{Exit, Globals, Output, load_registry};
+use crate::config::Loaded;
 use crate::daemon::{self, Ended};
 use crate::telemetry::logging;
 
@@ -18,9 +19,12 @@ Examples:
 
 /// Runs the verb: the daemon, until it is told to stop.
 pub fn run(globals: &Globals, _: &ServeArgs, _: &mut Output) -> anyhow::Result<Exit> {
-    let config = globals.load_config()?;
+    let Loaded { config, left_out, .. } = globals.load()?;
     let registry = load_registry(&config)?;
     logging::init(&config.log)?;
+    for mistake in left_out {
+        tracing::error!(%mistake, "signed settings do not fit this box and are left out");
+    }
     match daemon::run(config, registry)? {
         Ended::Stopped => Ok(Exit::Success),
         Ended::ToRestart => Err(start_anew().into()),

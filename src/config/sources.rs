@@ -1,4 +1,5 @@
-//! Where the configuration comes from: defaults, then the file, then the environment, then the command line.
+//! Where the configuration comes from: defaults, then signed settings, then the file, then the environment, then the
+//! command line.
 //!
 //! Each source is checked by itself, so that its mistakes carry its name; then what is right is laid over what came
 //! before, key by key.
@@ -13,6 +14,7 @@ use toml::de::DeValue;
 
 use super::{Config, PACKAGED_FILE, PACKAGED_ROOT};
 use crate::toml_check::{self, Checked, Mistake};
+use crate::updates::configuration;
 
 /// The largest configuration file, in bytes. The one that names every key has under 10,000.
 const MAX_FILE: u64 = 1 << 20;
@@ -43,6 +45,8 @@ pub struct Loaded {
     pub config: Config,
     /// Where each key that was set was set.
     pub origins: BTreeMap<String, Origin>,
+    /// Why the signed settings of this box are left out; none when they are not.
+    pub left_out: Vec<Mistake>,
 }
 
 /// Where a value was set.
@@ -62,14 +66,39 @@ impl fmt::Display for Origin {
 }
 
 impl Sources {
-    /// Reads and merges every source, or reports every mistake in all of them.
+    /// Reads and merges every source, or reports every mistake in all of them. Signed settings that do not fit are left out
+    /// as a whole and told in [`Loaded::left_out`]: no release keeps a box from starting.
     pub fn load(&self) -> Result<Loaded, Vec<Mistake>> {
+        let own = self.merge(&[])?;
+        let signed = configuration::active(&own.config.updates.path);
+        if signed.is_empty() {
+            return Ok(own);
+        }
+        Ok(self.merge(&signed).unwrap_or_else(|left_out| Loaded { left_out, ..own }))
+    }
+
+    /// What is wrong with a release of signed settings on this box: with what else is live of them, under the sources of the
+    /// box itself.
+    pub fn try_signed(&self, release: &Path) -> Result<(), Vec<Mistake>> {
+        let own = self.merge(&[])?;
+        let mut signed = configuration::active(&own.config.updates.path);
+        // In the place of the version that is live: `.../NAME/VERSION/settings.toml`.
+        signed.retain(|file| file.parent().and_then(Path::parent) != release.parent());
+        signed.push(release.join(configuration::FILE));
+        self.merge(&signed).map(drop)
+    }
+
+    /// The defaults, these files of signed settings, and every source of the box, each over those before.
+    fn merge(&self, signed: &[PathBuf]) -> Result<Loaded, Vec<Mistake>> {
         let (root, defaults) = self.layout();
         let mut merged = Merged::new(&defaults);
         if let Some(root) = &self.root
             && !root.is_dir()
         {
             merged.mistakes.push(Mistake::new("--root", "", format!("the folder {} does not exist", root.display())));
+        }
+        for file in signed {
+            read_signed(file, &mut merged);
         }
         self.read_file(&root, &mut merged);
         self.read_environment(&mut merged);
@@ -114,6 +143,24 @@ impl Sources {
                 None => merged.mistakes.push(Mistake::new(name, "", "names no key: expected LEDGE_SECTION_KEY")),
             }
         }
+    }
+}
+
+fn read_signed(path: &Path, merged: &mut Merged) {
+    let source = path.display().to_string();
+    match read_text(path) {
+        Ok(text) => {
+            let mut checked = toml_check::check::<Config>(&source, &text);
+            let beyond = checked.lines.iter().filter(|(key, _)| !configuration::is_settable(key));
+            let mistake = |(key, line): (&String, &usize)| {
+                let problem = "is for the owner of the box alone: no release may set it";
+                Mistake { line: Some(*line), ..Mistake::new(&source, key, problem) }
+            };
+            let mistakes: Vec<Mistake> = beyond.map(mistake).collect();
+            checked.mistakes.extend(mistakes);
+            merged.add(checked, |line| Origin { source: source.clone(), line });
+        }
+        Err(error) => merged.mistakes.push(Mistake::new(source, "", format!("cannot be read: {error}"))),
     }
 }
 
@@ -234,7 +281,11 @@ impl Merged {
             };
             self.mistakes.push(Mistake { line, ..Mistake::new(source, key, problem) });
         }
-        if self.mistakes.is_empty() { Ok(Loaded { config, origins: self.origins }) } else { Err(self.mistakes) }
+        if self.mistakes.is_empty() {
+            Ok(Loaded { config, origins: self.origins, left_out: Vec::new() })
+        } else {
+            Err(self.mistakes)
+        }
     }
 }
 

@@ -16,6 +16,7 @@ pub mod terms;
 pub mod warm_up;
 mod worker;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -32,6 +33,8 @@ pub struct Runtimes {
 #[derive(Debug)]
 struct Shared {
     folder: PathBuf,
+    /// Of those whose library lies elsewhere.
+    own_folders: BTreeMap<&'static str, PathBuf>,
     onnxruntime: OnceLock<Result<onnxruntime::OnnxRuntime, String>>,
     openvino: OnceLock<Result<openvino::OpenVino, String>>,
 }
@@ -39,7 +42,14 @@ struct Shared {
 impl Runtimes {
     /// The runtimes whose shared libraries lie in `folder`.
     pub fn new(folder: PathBuf) -> Self {
-        let shared = Shared { folder, onnxruntime: OnceLock::new(), openvino: OnceLock::new() };
+        Self::with_own_folders(folder, &BTreeMap::new())
+    }
+
+    /// The runtimes whose shared libraries lie in `folder`, but for those, by their names, that have a folder of their own.
+    pub fn with_own_folders(folder: PathBuf, own: &BTreeMap<String, PathBuf>) -> Self {
+        let own_folder = |runtime: Runtime| Some((runtime.as_str(), own.get(runtime.as_str())?.clone()));
+        let own_folders = Runtime::ALL.into_iter().filter_map(own_folder).collect();
+        let shared = Shared { folder, own_folders, onnxruntime: OnceLock::new(), openvino: OnceLock::new() };
         Self { shared: Arc::new(shared) }
     }
 
@@ -49,7 +59,7 @@ impl Runtimes {
             Runtime::OnnxRuntime => "libonnxruntime.so",
             Runtime::OpenVino => "libopenvino_c.so",
         };
-        let folder = &self.shared.folder;
+        let folder = self.shared.own_folders.get(runtime.as_str()).unwrap_or(&self.shared.folder);
         newest_library(folder, stem).ok_or_else(|| format!("no {stem} in {} (runtimes.dir)", folder.display()))
     }
 

@@ -1,15 +1,49 @@
 //! Signed configuration: settings from a closed, safe set, released as `configurations/NAME/VERSION/settings.toml`.
+//!
+//! They are what a platform may tune on boxes that others own: how much is kept and how long, when and what is taken from
+//! the broker that the owner named. Never where anything connects or listens, whom it trusts, or where anything lies.
+//!
+//! They lie over the defaults and under the configuration file, the environment and the command line: the owner of the box
+//! has the last word, and what they set themselves no release changes. They take effect when the daemon starts.
 
 use std::path::{Path, PathBuf};
 
 use super::persisted::Persisted;
-use super::state::Installed;
+use super::state::SubjectState;
+use super::store::release_folder;
 use super::subject::{Kind, Subject};
 
 /// The one file of a configuration.
 pub const FILE: &str = "settings.toml";
 
-/// The settings that are live, by the update store in `folder`, in the order of their names.
+/// What may be set: keys, and sections of which every key may.
+pub const SETTABLE: [&str; 14] = [
+    "serving.max_queue_size",
+    "serving.default_timeout_ms",
+    "serving.batch_windows",
+    "response_cache.max_bytes",
+    "quota.max_rate_per_principal",
+    "quota.burst",
+    "quota.max_concurrent_per_principal",
+    "mqtt.bindings",
+    "mqtt.report_interval_s",
+    "features.cache_mb",
+    "features.snapshot_mb",
+    "features.keep_expired_h",
+    "updates.poll_interval_s",
+    "updates.max_bytes_per_s",
+];
+
+/// Whether a release may set this key, such as `mqtt.bindings[0].topic`.
+pub fn is_settable(key: &str) -> bool {
+    let is_or_is_in = |settable: &&str| {
+        key.strip_prefix(settable).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    SETTABLE.iter().any(|settable| is_or_is_in(&settable))
+}
+
+/// The settings that are live, by the state of the update store in `folder`, in the order of their names. None where there
+/// is no state that can be read: that is for the updater to tell.
 pub fn active(folder: &Path) -> Vec<PathBuf> {
     live(folder, Kind::Configuration).into_iter().map(|(_, release)| release.join(FILE)).collect()
 }
@@ -17,16 +51,62 @@ pub fn active(folder: &Path) -> Vec<PathBuf> {
 /// The folders of the releases of one kind that are live.
 pub(super) fn live(folder: &Path, kind: Kind) -> Vec<(Subject, PathBuf)> {
     let Ok(persisted) = Persisted::load(folder) else { return Vec::new() };
-    let of_kind = persisted.subjects.into_iter().filter(|(subject, _)| subject.kind == kind);
-    let release = |(subject, state): (Subject, super::state::SubjectState)| {
+    let release = |(subject, state): (Subject, SubjectState)| {
         let path = release_folder(folder, &subject, state.live()?);
         Some((subject, path))
     };
-    of_kind.filter_map(release).collect()
+    persisted.subjects.into_iter().filter(|(subject, _)| subject.kind == kind).filter_map(release).collect()
 }
 
-/// Where a release lies, as the update store puts it.
-fn release_folder(folder: &Path, subject: &Subject, release: &Installed) -> PathBuf {
-    let digest: String = release.digest.chars().take(16).collect();
-    folder.join("releases").join(subject.to_string()).join(format!("{}-{digest}", release.version))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::updates::state::Installed;
+
+    #[test]
+    fn only_what_is_in_the_closed_set_may_be_set() {
+        for key in ["serving.max_queue_size", "mqtt.bindings", "mqtt.bindings[0].topic", "mqtt.bindings[1].image.field"]
+        {
+            assert!(is_settable(key), "{key}");
+        }
+        for key in [
+            "http.listen[0]",
+            "mqtt.broker",
+            "mqtt.bindings_of_others",
+            "mqtt.tls.ca_file",
+            "egress.allow[0].host",
+            "device.id",
+            "updates.repository",
+            "updates.path",
+            "updates.tls.key_file",
+            "runtimes.dir",
+            "features.path",
+            "serving",
+            "",
+        ] {
+            assert!(!is_settable(key), "{key}");
+        }
+    }
+
+    #[test]
+    fn what_is_live_is_what_the_state_says() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(active(folder.path()), [""; 0].map(PathBuf::from));
+        let mut persisted = Persisted::none(folder.path());
+        for (subject, version) in [
+            ("configurations/night", "3"),
+            ("configurations/day", "1"),
+            ("models/wine", "7"),
+            ("configurations/none", ""),
+        ] {
+            let release = |version: &str| Installed { version: version.parse().unwrap(), digest: "ab".repeat(32) };
+            let committed = (!version.is_empty()).then(|| release(version));
+            persisted.subjects.insert(subject.parse().unwrap(), SubjectState { committed, ..SubjectState::default() });
+        }
+        persisted.write().unwrap();
+        let releases = folder.path().join("releases/configurations");
+        let expected =
+            ["day/1-abababababababab", "night/3-abababababababab"].map(|path| releases.join(path).join(FILE));
+        assert_eq!(active(folder.path()), expected);
+    }
 }

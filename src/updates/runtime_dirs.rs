@@ -1,4 +1,6 @@
-//! Runtime libraries that came as releases: which folder a runtime is loaded from.
+//! Runtime libraries that came as releases (`runtimes/onnxruntime/VERSION/...`): which folder a runtime is loaded from.
+//!
+//! A library that is loaded cannot be taken out of a process, so a release of one takes effect when the daemon starts.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,8 +8,8 @@ use std::path::{Path, PathBuf};
 use super::configuration::live;
 use super::subject::Kind;
 
-/// The folders of the live runtime releases of the update store in `folder`, by the name of the runtime (`onnxruntime`,
-/// `openvino`).
+/// The folders of the runtimes that are live as releases, by the state of the update store in `folder`: for
+/// [`crate::inference::Runtimes::with_own_folders`].
 pub fn active(folder: &Path) -> BTreeMap<String, PathBuf> {
-    live(folder, Kind::Runtime).into_iter().map(|(subject, path)| (subject.name.to_string(), path)).collect()
+    live(folder, Kind::Runtime).into_iter().map(|(subject, release)| (subject.name.to_string(), release)).collect()
 }

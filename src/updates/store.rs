@@ -17,6 +17,16 @@
 mod garbage;
 pub(super) mod part;
 mod release;
+/// Where a release lies, or would, in the store at `folder`, for whoever only reads it.
+pub(super) fn release_folder(folder: &Path, subject: &Subject, release: &Installed) -> PathBuf {
+    let digits: String = release.digest.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    releases(folder, subject).join(format!("{}-{digits}", release.version))
+}
+
+fn releases(folder: &Path, subject: &Subject) -> PathBuf {
+    folder.join("releases").join(subject.kind.folder()).join(subject.name.as_str())
+}
+
 #[cfg(test)]
 mod tests;
 
@@ -131,8 +141,7 @@ impl BlobStore {
 
     /// Where a release lies, or would.
     pub fn release_folder(&self, subject: &Subject, release: &Installed) -> PathBuf {
-        let digits: String = release.digest.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-        self.releases(subject).join(format!("{}-{digits}", release.version))
+        release_folder(&self.folder, subject, release)
     }
 
     /// The bytes that are free for whoever this process runs as.
@@ -140,10 +149,6 @@ impl BlobStore {
         let found = rustix::fs::statvfs(&*self.folder).map_err(io::Error::from);
         let found = found.map_err(StoreError::at("ask for the room at", &self.folder))?;
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
-    }
-
-    fn releases(&self, subject: &Subject) -> PathBuf {
-        self.folder.join("releases").join(subject.kind.folder()).join(subject.name.as_str())
     }
 
     fn blobs(&self) -> PathBuf {

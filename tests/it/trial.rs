@@ -8,9 +8,9 @@ use std::process::{Command, Stdio};
 use ledge::updates::package::{DeclaredPort, Limits, Package, Requirements};
 use ledge::updates::plan::Gate;
 use ledge::updates::state::{Cause, Reason};
-use ledge::updates::trial::{self, ModelTrial, Order, TrialReport, TrialSettings, What};
+use ledge::updates::trial::{self, ConfigurationTrial, ModelTrial, Order, TrialReport, TrialSettings, What};
 
-use crate::daemon::{TestRoot, model_folder, setup_root};
+use crate::daemon::{TestRoot, model_folder, setup_root, write};
 
 fn settings() -> TrialSettings {
     let program = env!("CARGO_BIN_EXE_ledge").into();
@@ -164,4 +164,53 @@ fn nobody_starts_a_trial_by_hand() {
     assert!(output.status.code() == Some(1) && words.contains("started by the daemon"), "{words}");
     let help = TestRoot::new().command(&["update", "--help"]).output().unwrap();
     assert!(!String::from_utf8(help.stdout).unwrap().contains("trial"));
+}
+
+/// What comes of a release with these settings, on a box that is started with `--root` and these arguments.
+fn settings_tried(settings_toml: &str, file: &str, arguments: &[&str]) -> Result<(), Reason> {
+    let root = tempfile::tempdir().unwrap();
+    write(&root.path().join("ledge.toml"), file.as_bytes());
+    let release = root.path().join("updates/releases/configurations/night/2-0123456789abcdef");
+    write(&release.join("settings.toml"), settings_toml.as_bytes());
+    let words = ["serve", "--root", root.path().to_str().unwrap()];
+    let arguments = words.iter().chain(arguments).map(|&word| word.to_owned()).collect();
+    let how = ConfigurationTrial { arguments, environment: Vec::new() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(trial::run_configuration(&settings(), &release, &Package::default(), how))
+}
+
+#[test]
+fn settings_are_tried_as_the_daemon_would_read_them() {
+    let good = "[serving]\nmax_queue_size = 10\n[updates]\npoll_interval_s = 60\n";
+    assert_eq!(settings_tried(good, "", &["--set", "serving.max_queue_size=20"]), Ok(()));
+    for (settings_toml, words) in [
+        ("[http]\nlisten = [\"0.0.0.0:80\"]\n", "settings.toml:2: http.listen"),
+        ("[egress]\nallow = []\n", "no release may set it"),
+        ("[serving]\nmax_queue_size = 0\n", "expected a whole number from 1 to 1000000"),
+        ("[serving]\nmax_queue_sise = 1\n", "max_queue_sise"),
+        ("not toml", "settings.toml:1"),
+    ] {
+        let reason = settings_tried(settings_toml, "", &[]).unwrap_err();
+        assert!(reason.cause == Cause::Load && reason.detail.contains(words), "{reason}");
+    }
+}
+
+#[test]
+fn a_runtime_is_tried_with_what_it_would_run() {
+    let run = |name: &str, folder: &Path, models: &[&str]| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let models = models.iter().map(|name| release(name)).collect();
+        let name = name.parse().unwrap();
+        runtime.block_on(trial::run_runtime(&settings(), &name, folder, &Package::default(), models))
+    };
+    let libraries = setup_root().join("runtimes");
+    assert_eq!(run("onnxruntime", &libraries, &["good", "better"]), Ok(()));
+    assert_eq!(run("openvino", &libraries, &["good"]), Ok(()));
+    let cause = |outcome: Result<(), Reason>| outcome.unwrap_err().cause;
+    assert_eq!(cause(run("onnxruntime", &libraries, &["good", "other_answers"])), Cause::Golden);
+    assert_eq!(cause(run("tensorrt", &libraries, &[])), Cause::Load);
+    let broken = tempfile::tempdir().unwrap();
+    assert_eq!(cause(run("onnxruntime", broken.path(), &[])), Cause::Load);
+    write(&broken.path().join("libonnxruntime.so"), b"no library");
+    assert_eq!(cause(run("onnxruntime", broken.path(), &[])), Cause::Load);
 }

@@ -315,3 +315,95 @@ fn the_shipped_file_states_the_range_of_every_key_of_the_feature_store() {
     }
     assert_eq!(ranges, 5);
 }
+
+impl Root {
+    /// Makes these the live signed settings.
+    fn signed(self, text: &str) -> Self {
+        use crate::updates::persisted::Persisted;
+        use crate::updates::state::{Installed, SubjectState};
+
+        let updates = self.0.path().join("updates");
+        let release = updates.join("releases/configurations/night/3-abababababababab");
+        std::fs::create_dir_all(&release).unwrap();
+        crate::durable::replace(&release.join("settings.toml"), text.as_bytes()).unwrap();
+        let mut persisted = Persisted::none(&updates);
+        let committed = Installed { version: "3".parse().unwrap(), digest: "ab".repeat(32) };
+        let state = SubjectState { committed: Some(committed), ..SubjectState::default() };
+        persisted.subjects.insert("configurations/night".parse().unwrap(), state);
+        persisted.write().unwrap();
+        self
+    }
+}
+
+#[test]
+fn signed_settings_lie_over_the_defaults_and_under_everything_of_the_box() {
+    let settings =
+        "[serving]\nmax_queue_size = 5\ndefault_timeout_ms = 5\n[quota]\nburst = 5\n[updates]\npoll_interval_s = 5\n";
+    let root = Root::new("[serving]\ndefault_timeout_ms = 6\n").signed(settings);
+    let loaded = root.load(&[("LEDGE_QUOTA_BURST", "7")], &["updates.poll_interval_s=8"]);
+    let config = &loaded.config;
+    assert_eq!((config.serving.max_queue_size, config.serving.default_timeout_ms), (5, 6));
+    assert_eq!((config.quota.burst, config.updates.poll_interval_s), (7, 8));
+    let origin = loaded.origins["serving.max_queue_size"].to_string();
+    assert!(origin.ends_with("updates/releases/configurations/night/3-abababababababab/settings.toml:2"), "{origin}");
+    assert_eq!(loaded.left_out, []);
+}
+
+#[test]
+fn signed_settings_are_found_where_the_box_keeps_its_updates() {
+    let root = Root::new("[updates]\npath = \"elsewhere\"\n").signed("[serving]\nmax_queue_size = 5\n");
+    assert_eq!(root.load(&[], &[]).config.serving.max_queue_size, 1024);
+    assert_eq!(root.load(&[("LEDGE_UPDATES_PATH", "updates")], &[]).config.serving.max_queue_size, 5);
+}
+
+#[test]
+fn signed_settings_that_do_not_fit_are_left_out_as_a_whole_and_the_box_starts() {
+    for (settings, words) in [
+        ("[serving]\nmax_queue_size = 5\n[http]\nlisten = []\n", "settings.toml:4: http.listen: is for the owner"),
+        ("[serving]\nmax_queue_size = 5\ndefault_timeout_ms = 0\n", "serving.default_timeout_ms"),
+        ("[serving]\nmax_queue_size = 5\n[mqtt]\nbroker = \"mqtt://else.where\"\n", "mqtt.broker: is for the owner"),
+        // Right by itself, and wrong on a box that is in no group.
+        (
+            "[serving]\nmax_queue_size = 5\n[[mqtt.bindings]]\ntopic = \"a\"\nmodel = \"m\"\nshared = true\n",
+            "mqtt.bindings[0]",
+        ),
+        ("[serving]\nmax_queue_size = 5\n[", "settings.toml:3"),
+    ] {
+        let loaded = Root::new("").signed(settings).load(&[], &[]);
+        assert_eq!(loaded.config.serving.max_queue_size, 1024, "{settings}");
+        let told: Vec<String> = loaded.left_out.iter().map(ToString::to_string).collect();
+        assert!(told.iter().any(|mistake| mistake.contains(words)), "{settings}: {told:?}");
+    }
+}
+
+#[test]
+fn mistakes_of_the_box_itself_are_not_blamed_on_signed_settings() {
+    let root = Root::new("[serving]\nmax_queue_size = 0\n").signed("[serving]\nmax_queue_size = 5\n");
+    let expected =
+        "ledge.toml:2: serving.max_queue_size: invalid value: integer `0`, expected a whole number from 1 to 1000000";
+    root.mistakes(&[], &[], &[expected]);
+}
+
+#[test]
+fn no_key_outside_the_closed_set_gets_in() {
+    fn leaves(table: &toml::Table, above: &str, found: &mut Vec<(String, toml::Value)>) {
+        for (key, value) in table {
+            let key = if above.is_empty() { key.clone() } else { format!("{above}.{key}") };
+            match value {
+                toml::Value::Table(table) => leaves(table, &key, found),
+                value => found.push((key, value.clone())),
+            }
+        }
+    }
+    let mut found = Vec::new();
+    leaves(&toml::Table::try_from(Config::default()).unwrap(), "", &mut found);
+    let mut settable = 0;
+    for (key, value) in &found {
+        // With its default: nothing but the key is wrong with it.
+        let loaded = Root::new("").signed(&format!("{key} = {value}\n")).load(&[], &[]);
+        assert_eq!(loaded.left_out.is_empty(), configuration::is_settable(key), "{key}: {:?}", loaded.left_out);
+        settable += usize::from(loaded.left_out.is_empty());
+    }
+    // Each of them is a key that there is.
+    assert_eq!(settable, configuration::SETTABLE.len());
+}

@@ -19,8 +19,10 @@ use super::package::{DeclaredPort, Package};
 use super::plan::Gate;
 use super::state::{Cause, Reason};
 use crate::inference::Runtimes;
+use crate::inference::backend::Runtime;
+use crate::names::ModelName;
 
-pub use model::ModelTrial;
+pub use model::{ModelTrial, RuntimeTrial};
 pub use requirements::Facts;
 
 /// The time of a trial whose package says nothing, in seconds.
@@ -94,6 +96,31 @@ pub struct Order {
 pub enum What {
     /// The model in the folder.
     Model(ModelTrial),
+    /// The settings in the folder.
+    Configuration(ConfigurationTrial),
+    /// The libraries of a runtime in the folder.
+    Runtime(RuntimeTrial),
+}
+
+/// How settings are tried: as this daemon would read its configuration with them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigurationTrial {
+    /// The daemon's command line, without the program.
+    pub arguments: Vec<String>,
+    /// Its variables that start with `LEDGE_`.
+    pub environment: Vec<(String, String)>,
+}
+
+impl ConfigurationTrial {
+    /// As this process was started.
+    pub fn of_this_process() -> Self {
+        let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+        let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
+        Self {
+            arguments: std::env::args_os().skip(1).map(text).collect(),
+            environment: variables.filter(|(name, _)| name.starts_with("LEDGE_")).collect(),
+        }
+    }
 }
 
 /// A line of what the process says.
@@ -128,6 +155,37 @@ pub async fn run(
 /// Whether this box is what a release asks for.
 pub fn check_requirements(package: &Package, runtimes: &Path) -> Result<(), Reason> {
     requirements::check(&package.requires, &Facts::gather(&Runtimes::new(runtimes.to_owned())))
+}
+
+/// Tries the libraries of the release in `folder`: they are loaded, and then `models`, the flat folders of what they would
+/// run, on their golden inputs. `Err` says why they must not be used here.
+pub async fn run_runtime(
+    settings: &TrialSettings,
+    name: &ModelName,
+    folder: &Path,
+    package: &Package,
+    models: Vec<PathBuf>,
+) -> Result<(), Reason> {
+    let facts = Facts::gather(&Runtimes::new(settings.runtimes.clone()));
+    requirements::check(&package.requires, &facts)?;
+    let runtime = Runtime::ALL.into_iter().find(|runtime| runtime.as_str() == name.as_str());
+    let runtime = runtime.ok_or_else(|| Reason::new(Cause::Load, format!("{name} is no runtime that Ledge knows")))?;
+    let how = RuntimeTrial { runtime, threads: settings.threads, models };
+    let order = order(folder, What::Runtime(how), package, &facts);
+    watch::run(&settings.program, &order).await.map(drop)
+}
+
+/// Tries the settings of the release in `folder`. `Err` says why they do not fit this box.
+pub async fn run_configuration(
+    settings: &TrialSettings,
+    folder: &Path,
+    package: &Package,
+    how: ConfigurationTrial,
+) -> Result<(), Reason> {
+    let facts = Facts::gather(&Runtimes::new(settings.runtimes.clone()));
+    requirements::check(&package.requires, &facts)?;
+    let order = order(folder, What::Configuration(how), package, &facts);
+    watch::run(&settings.program, &order).await.map(drop)
 }
 
 fn order(folder: &Path, what: What, package: &Package, facts: &Facts) -> Order {

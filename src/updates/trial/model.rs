@@ -10,7 +10,7 @@ use super::child::{ChildError, step};
 use super::{Order, TrialReport};
 use crate::audit_event::AuditSink;
 use crate::inference::Runtimes;
-use crate::inference::backend::Port;
+use crate::inference::backend::{Port, Runtime};
 use crate::inference::cores::Topology;
 use crate::inference::engine::Engine;
 use crate::names::{ModelName, ModelVersion};
@@ -40,10 +40,44 @@ pub struct ModelTrial {
     pub golden_min: Option<f64>,
 }
 
+/// How the libraries of a runtime are tried.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuntimeTrial {
+    /// Which they are of.
+    pub runtime: Runtime,
+    /// How many cores it may use.
+    pub threads: usize,
+    /// The flat folders of the models that it runs.
+    pub models: Vec<PathBuf>,
+}
+
+/// Tries the libraries of the order: with the models that they would run, each of which must answer all its golden inputs
+/// right. `Ok(Err(_))` when they are at fault.
+pub async fn run_runtime(order: &Order, how: &RuntimeTrial) -> Result<Result<TrialReport, Reason>, ChildError> {
+    step("its library was loaded")?;
+    // The other runtime is not there, so no model falls back to it.
+    let runtimes = Runtimes::new(order.release.clone());
+    if let Err(error) = runtimes.version(how.runtime) {
+        return Ok(Err(Reason::new(Cause::Load, error)));
+    }
+    let repository = repository(runtimes, how.threads, false);
+    for folder in &how.models {
+        step(&format!("{} was loaded", folder.display()))?;
+        match load(&repository, folder, None).await {
+            Ok(loaded) => repository.end(loaded).await,
+            Err(Reason { cause, detail }) => {
+                return Ok(Err(Reason::new(cause, format!("{}: {detail}", folder.display()))));
+            }
+        }
+    }
+    let runtime = how.runtime.to_string();
+    Ok(Ok(TrialReport { runtime, peak_bytes: process::peak_resident_bytes(), ..TrialReport::default() }))
+}
+
 /// Tries the model of the order. `Ok(Err(_))` when the model is at fault.
 pub async fn run(order: &Order, how: &ModelTrial) -> Result<Result<TrialReport, Reason>, ChildError> {
     step("it was loaded")?;
-    let repository = repository(how);
+    let repository = repository(Runtimes::new(how.runtimes.clone()), how.threads, how.measure);
     let started = Instant::now();
     let loaded = match load(&repository, &order.release, how.golden_min).await {
         Ok(loaded) => loaded,
@@ -112,8 +146,7 @@ fn declared(ports: &[Port]) -> Vec<DeclaredPort> {
 }
 
 /// A repository with the runtimes of this box, no models of its own, and nothing that was measured.
-fn repository(how: &ModelTrial) -> Repository {
-    let runtimes = Runtimes::new(how.runtimes.clone());
+fn repository(runtimes: Runtimes, threads: usize, measure: bool) -> Repository {
     let defaults = ModelDefaults {
         max_queue_size: 16,
         timeout: Duration::from_hours(1),
@@ -121,9 +154,9 @@ fn repository(how: &ModelTrial) -> Repository {
         // What is compiled here is not for keeping: it may be why the trial fails.
         cache_dir: None,
         profiles: Profiles::none(runtimes.clone()),
-        measure: how.measure,
+        measure,
     };
-    let engine = Engine::new(runtimes, Topology::read().budget(how.threads), None);
+    let engine = Engine::new(runtimes, Topology::read().budget(threads), None);
     // Nobody reads the events of a trial.
     let (audit, _) = AuditSink::channel();
     Repository::new(PathBuf::new(), engine, defaults, 1, audit)

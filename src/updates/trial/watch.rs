@@ -53,7 +53,7 @@ pub(super) async fn run(program: &Path, order: &Order) -> Result<TrialReport, Re
 
 fn spawn(program: &Path) -> std::io::Result<Child> {
     let mut command = Command::new(program);
-    command.args(VERB).env_clear().env(NO_TELEMETRY, "1").current_dir("/");
+    command.args(VERB).env_clear().env(NO_TELEMETRY, "1");
     command.envs(KEPT.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn()
 }
