@@ -194,13 +194,13 @@ fn an_update_without_power_leaves_what_ran_and_goes_on() {
 #[test]
 #[ignore = "every point: make soak"]
 fn an_update_that_is_killed_anywhere_goes_on() {
-    cut_off_at(|points| points.spread(usize::MAX), CutOff::Kill);
+    cut_off_at(Points::all, CutOff::Kill);
 }
 
 #[test]
 #[ignore = "every point, three times: make soak"]
 fn an_update_whose_power_is_cut_anywhere_goes_on() {
-    let thrice = |points: &Points| (0..3).flat_map(|_| points.spread(usize::MAX)).collect();
+    let thrice = |points: &Points| (0..3).flat_map(|_| points.all()).collect();
     cut_off_at(thrice, CutOff::Power);
 }
 

@@ -60,12 +60,16 @@ impl Points {
         self.log.calls() + 1
     }
 
-    /// `count` of them from the first to the last, or all.
+    /// All of them.
+    pub fn all(&self) -> Vec<usize> {
+        (0..self.count()).collect()
+    }
+
+    /// `count` of them from the first to the last, at least two.
     pub fn spread(&self, count: usize) -> Vec<usize> {
-        let last = self.count() - 1;
-        let mut points: Vec<_> = (0..count).map(|n| n * last / (count - 1).max(1)).collect();
+        let mut points: Vec<_> = (0..count).map(|n| n * (self.count() - 1) / (count - 1)).collect();
         points.dedup();
-        if count > last { (0..=last).collect() } else { points }
+        points
     }
 
     /// The files, and their lengths, as the program saw them at `point`.
