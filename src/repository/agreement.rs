@@ -88,8 +88,10 @@ fn close(a: f64, b: f64, tolerance: f64) -> bool {
     if a.is_nan() || b.is_nan() {
         return a.is_nan() && b.is_nan();
     }
-    // Equal infinities have no difference that is a number.
-    a == b || (a - b).abs() <= tolerance * a.abs().max(1.0)
+    if a.is_infinite() || b.is_infinite() {
+        return a.total_cmp(&b).is_eq();
+    }
+    (a - b).abs() <= tolerance * a.abs().max(1.0)
 }
 
 #[cfg(test)]

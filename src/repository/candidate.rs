@@ -160,6 +160,12 @@ impl Repository {
         if tokio::time::timeout(RELEASE_LIMIT, ended).await.is_err() {
             tracing::warn!(model = %model.name, %version, "a candidate is gone, but something still holds its memory");
         }
+        // A model of which nothing is left but the trial that has ended.
+        let is_managed = self.managed_version(&model.name).is_some();
+        let has_folder = self.path().join(model.name.as_str()).is_dir();
+        if model.slot.live().is_empty() && !is_managed && !has_folder {
+            self.forget(&model.name);
+        }
     }
 }
 

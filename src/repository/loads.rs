@@ -36,7 +36,10 @@ impl Repository {
             if !names.contains(&model.name) {
                 let _alone = model.busy.lock().await;
                 self.unload_versions(&model, principal).await;
-                self.forget(&model.name);
+                // A candidate is tried on; updates say what becomes of it.
+                if model.slot.candidate().is_none() {
+                    self.forget(&model.name);
+                }
             }
         }
         // Known before any is loaded, so that a request meanwhile hears "loading", not "unknown".
@@ -225,7 +228,13 @@ impl Repository {
 
     async fn unload_model(&self, model: &Model, principal: &Principal) {
         let _alone = model.busy.lock().await;
+        let candidate = model.slot.take_candidate();
         self.unload_versions(model, principal).await;
+        if let Some(candidate) = candidate {
+            let ended = candidate.ended();
+            drop(candidate);
+            ended.await;
+        }
     }
 
     /// With the model's lock held.
@@ -236,10 +245,9 @@ impl Repository {
             self.audit_unload(old, principal);
         }
         model.slot.swap([]);
-        let candidate = model.slot.take_candidate();
-        let ended: Vec<_> = before.iter().chain(&candidate).map(|old| old.ended()).collect();
+        let ended: Vec<_> = before.iter().map(|old| old.ended()).collect();
         let versions: Vec<_> = before.iter().map(|old| old.version).collect();
-        drop((before, candidate));
+        drop(before);
         join_all(ended).await;
         for version in versions {
             model.set(version, State::Unavailable(UNLOADED.to_owned()));

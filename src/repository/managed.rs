@@ -82,7 +82,7 @@ impl Repository {
         // From here on no refresh forgets the model for want of an owner's folder.
         self.managed_versions().insert(name.clone(), release);
         let (model, _alone) = self.alone(name).await;
-        self.go_live(&model, loaded, observations)
+        self.go_live(&model, &loaded, observations)
     }
 
     /// Goes back to a release, or with `None` to the owner's folder; a model that the owner does not have ends. If `kept` is
@@ -112,7 +112,7 @@ impl Repository {
             None => Arc::new(self.load_release(&model.name, &release, model.statistics(release.version)).await?),
         };
         self.managed_versions().insert(model.name.clone(), release);
-        drop(self.go_live(model, loaded, None));
+        drop(self.go_live(model, &loaded, None));
         Ok(())
     }
 
@@ -120,10 +120,12 @@ impl Repository {
         let path = self.shared.path.join(model.name.as_str());
         let is_owners = |loaded: &Arc<LoadedModel>| loaded.folder.starts_with(&path);
         if let Some(kept) = kept.filter(is_owners) {
-            drop(self.go_live(model, kept, None));
+            drop(self.go_live(model, &kept, None));
         } else if !path.is_dir() {
             self.managed_versions().remove(&model.name);
-            self.unload_versions(model, &Principal::Local).await;
+            drop(model.slot.take_candidate());
+            // Nobody waits for its memory: whoever asked may hold it still.
+            self.serve(model, Vec::new());
             self.forget(&model.name);
             return Ok(());
         } else {
@@ -158,7 +160,7 @@ impl Repository {
                     tracing::warn!(model = %model.name, version = %release.version, folder = %owners.display(),
                         "updates manage this model: the owner's folder of that name is passed over");
                 }
-                drop(self.go_live(model, Arc::new(loaded), None));
+                drop(self.go_live(model, &Arc::new(loaded), None));
                 Ok(())
             }
             Err(reason) => {
@@ -201,7 +203,7 @@ impl Repository {
     fn go_live(
         &self,
         model: &Model,
-        loaded: Arc<LoadedModel>,
+        loaded: &Arc<LoadedModel>,
         observations: Option<Arc<Observations>>,
     ) -> Option<Arc<LoadedModel>> {
         let before = model.slot.live();
@@ -213,11 +215,11 @@ impl Repository {
             states.statistics.insert(version, loaded.statistics.clone());
         }
         model.slot.promote(loaded.clone(), observations);
-        self.audit_load(&loaded, &Principal::Local);
-        for old in before.iter().filter(|old| !Arc::ptr_eq(old, &loaded)) {
+        self.audit_load(loaded, &Principal::Local);
+        for old in before.iter().filter(|old| !Arc::ptr_eq(old, loaded)) {
             self.audit_unload(old, &Principal::Local);
         }
-        before.into_iter().next_back().filter(|old| !Arc::ptr_eq(old, &loaded))
+        before.into_iter().next_back().filter(|old| !Arc::ptr_eq(old, loaded))
     }
 
     /// With the model's lock held: serves these of the live versions alone.

@@ -102,19 +102,18 @@ impl Serving {
                 match (role, other) {
                     (Role::Candidate, _) => count_classes(&observations, model, &outputs),
                     (Role::Incumbent, Some((other, again))) => {
-                        self.mirror(model.clone(), other, again, outputs, observations);
+                        self.mirror(model, other, again, outputs, observations);
                     }
                     (Role::Incumbent, None) => {}
                 }
             }
             (Err(error), other) => match (fault(error), role, other) {
-                (Fault::Nobody, ..) => {}
                 (Fault::Version, ..) => observations.failed(role),
                 (Fault::Unclear, Role::Candidate, Some((other, again))) => self.blame(other, again, observations),
                 // There is nobody to ask. A model that fails on what it took is at fault, a caller who sends what it does
                 // not take is not.
                 (Fault::Unclear, ..) if matches!(error, ServingError::ModelFailed { .. }) => observations.failed(role),
-                (Fault::Unclear, ..) => {}
+                (Fault::Nobody | Fault::Unclear, ..) => {}
             },
         }
     }
@@ -123,7 +122,7 @@ impl Serving {
     /// passed over: nobody waits for this, and it must not pile up.
     fn mirror(
         &self,
-        live: Arc<LoadedModel>,
+        live: &Arc<LoadedModel>,
         other: Other,
         asked: Asked,
         outputs: Outputs,
@@ -136,10 +135,13 @@ impl Serving {
         let candidate = other.model.clone();
         let asked = asked.with_output(&candidate, observations.config().reference_output.as_deref());
         let in_order = matches!(asked, Asked::Photograph(_));
+        // Whoever unloads it must not wait for this.
+        let live = Arc::downgrade(live);
         self.ask_again(other, place, asked, Priority::Batch, move |answer| match answer {
             Ok(response) => {
                 observations.answered(Role::Candidate, run_time(&response));
                 count_classes(&observations, &candidate, &response.outputs);
+                let Some(live) = live.upgrade() else { return };
                 let config = observations.config();
                 let reference = config.reference_output.as_deref();
                 let one = |name: &String, tensor| output(&live, reference, name, tensor);

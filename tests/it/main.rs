@@ -1,8 +1,10 @@
 //! Whole-daemon tests: the real binary, real runtimes, real models, a real socket.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics says where")]
 
+mod appliance;
 mod bench;
 mod cache;
+mod candidates;
 mod cli;
 mod client;
 mod clients;
