@@ -1,41 +1,35 @@
 //! The composition root: builds every part, spawns it, waits for a signal, drains. The only file that sees everything.
 
+mod messaging;
 mod updates;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use bytes::Bytes;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
 
 use crate::audit_event::{self, AuditEvent, AuditSink};
-use crate::clock;
 use crate::config::Config;
 use crate::egress::Egress;
 use crate::features::FeatureStore;
 use crate::features::config::FeaturesConfig;
 use crate::features::registry::Registry;
-use crate::fleet::reported;
 use crate::http::{self, Listeners};
 use crate::identity::device::{self, DeviceIdentity};
 use crate::inference::Runtimes;
 use crate::inference::backend::Runtime;
 use crate::inference::cores::Topology;
 use crate::inference::engine::Engine;
-use crate::mqtt::gateway::Gateway;
-use crate::mqtt::topics::DeviceTopics;
 use crate::principal::Principal;
 use crate::readiness::{Latch, Readiness};
 use crate::repository::profile::Profiles;
 use crate::repository::{ModelDefaults, Repository};
 use crate::serving::{Serving, ServingLimits};
 use crate::shutdown::Shutdown;
-use crate::telemetry::machine::MachineMonitor;
 use crate::telemetry::messages::MessageStatistics;
 use crate::telemetry::process;
-use crate::updates::Updates;
+use messaging::Messaging;
 
 /// Runs the daemon with the feature views of `registry` until it is told to stop. An error is the reason why it could not
 /// start or had to stop.
@@ -145,7 +139,7 @@ impl App {
             tracing::info!(%address, "listening");
         }
         let latch = readiness.latch();
-        let updates: Option<Updates> = None;
+        let updates = found.updates();
         let messages = config.mqtt.broker.is_some().then(MessageStatistics::default);
         let app = http::App::new(http::Parts {
             serving: serving.clone(),
@@ -167,7 +161,15 @@ impl App {
             shutdown,
         });
         if let Some(statistics) = messages {
-            spawn_mqtt(&config, device, egress, &serving, statistics, &readiness, updates, shutdown);
+            let messaging = Messaging {
+                config: config.mqtt.clone(),
+                device,
+                egress,
+                serving: serving.clone(),
+                statistics,
+                updates,
+            };
+            messaging.spawn(&readiness, shutdown);
         }
         let (opening, features) = (readiness.latch(), serving.features().clone());
         let stop = shutdown.clone();
@@ -195,75 +197,6 @@ impl App {
         });
         drop(audit);
         Ok(())
-    }
-}
-
-/// Answers over MQTT once the models are there: the broker keeps what is asked meanwhile.
-fn spawn_mqtt(
-    config: &Config,
-    device: DeviceIdentity,
-    egress: Egress,
-    serving: &Serving,
-    statistics: MessageStatistics,
-    readiness: &Arc<Readiness>,
-    updates: Option<Updates>,
-    shutdown: &Shutdown,
-) {
-    let (report, reported) = watch::channel(Bytes::new());
-    let looked_after = updates.is_some();
-    let topics = DeviceTopics { device: device.id.clone(), group: device.group.clone(), looked_after };
-    let interval = config.mqtt.report_interval();
-    let gateway = Gateway {
-        config: config.mqtt.clone(),
-        topics,
-        egress,
-        serving: serving.clone(),
-        statistics,
-        reported,
-        updates: updates.clone(),
-    };
-    let (ready, stop) = (readiness.clone(), shutdown.clone());
-    shutdown.spawn_essential("mqtt", async move {
-        tokio::select! {
-            () = ready.wait() => gateway.run(stop).await,
-            () = stop.requested() => Ok(()),
-        }
-    });
-    let (ready, stop, serving) = (readiness.clone(), shutdown.clone(), serving.clone());
-    shutdown.spawn(async move {
-        tokio::select! {
-            () = async {
-                ready.wait().await;
-                keep_reporting(device, &serving, updates, interval, &report).await;
-            } => {}
-            () = stop.requested() => {}
-        }
-    });
-}
-
-/// Writes down again and again what this box runs and how it is.
-async fn keep_reporting(
-    device: DeviceIdentity,
-    serving: &Serving,
-    updates: Option<Updates>,
-    interval: Duration,
-    report: &watch::Sender<Bytes>,
-) {
-    let machine = Arc::new(MachineMonitor::default());
-    let started_ms = clock::unix_millis();
-    let mut ticks = tokio::time::interval(interval);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let status = updates.as_ref().map(Updates::status);
-        let (device, repository, machine) = (device.clone(), serving.repository().clone(), machine.clone());
-        // Reading the sensors of the machine may take its time.
-        let document = tokio::task::spawn_blocking(move || {
-            reported::document(&reported::Facts::gather(&device, started_ms, &repository, &machine, status))
-        });
-        if let Ok(document) = document.await {
-            report.send_replace(document.into());
-        }
     }
 }
 

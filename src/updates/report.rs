@@ -177,7 +177,7 @@ pub(crate) mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::updates::plan::{Gate, Plan, Step};
+    use crate::updates::plan::{Allow, Gate, Plan, Step};
     use crate::updates::state::{Cause, Installed, Reason, Stage};
     use crate::updates::status::{LookStatus, RoleStatus};
 
@@ -199,11 +199,13 @@ pub(crate) mod tests {
         let trial = Trial {
             plan,
             release: installed(3, "cd"),
+            package: None,
             stage: Stage::Staged,
             in_stage_s: 7,
             starts_left: 3,
             failures: 1,
             fetched_bytes: 9,
+            allow: Allow::Prepare,
             held: true,
         };
         let reason = Reason::new(Cause::Golden, "7 of 10");

@@ -1,0 +1,122 @@
+//! MQTT as a part of the daemon: the gateway, and the report that it hands on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use crate::clock;
+use crate::egress::Egress;
+use crate::fleet::reported::{self, Facts};
+use crate::identity::device::DeviceIdentity;
+use crate::mqtt::config::MqttConfig;
+use crate::mqtt::gateway::Gateway;
+use crate::mqtt::topics::DeviceTopics;
+use crate::readiness::Readiness;
+use crate::serving::Serving;
+use crate::shutdown::Shutdown;
+use crate::telemetry::machine::MachineMonitor;
+use crate::telemetry::messages::MessageStatistics;
+use crate::updates::Updates;
+
+/// What happens to updates is reported at once, and what happens within this time of it together.
+const TOGETHER: Duration = Duration::from_secs(2);
+
+/// What MQTT works with.
+pub struct Messaging {
+    /// The section `[mqtt]`.
+    pub config: MqttConfig,
+    /// Who this box is.
+    pub device: DeviceIdentity,
+    /// The way out.
+    pub egress: Egress,
+    /// What answers calls.
+    pub serving: Serving,
+    /// What is counted.
+    pub statistics: MessageStatistics,
+    /// Signed updates, where a platform looks after this box.
+    pub updates: Option<Updates>,
+}
+
+impl Messaging {
+    /// Answers over MQTT once the models are there: the broker keeps what is asked meanwhile.
+    pub fn spawn(self, readiness: &Arc<Readiness>, shutdown: &Shutdown) {
+        let Self { config, device, egress, serving, statistics, updates } = self;
+        let (report, reported) = watch::channel(Bytes::new());
+        let (id, group) = (device.id.clone(), device.group.clone());
+        let topics = DeviceTopics { device: id, group, looked_after: updates.is_some() };
+        let reporter = Reporter {
+            device,
+            serving: serving.clone(),
+            updates: updates.clone(),
+            interval: config.report_interval(),
+            report,
+        };
+        let gateway = Gateway { config, topics, egress, serving, statistics, reported, updates };
+        let (ready, stop) = (readiness.clone(), shutdown.clone());
+        shutdown.spawn_essential("mqtt", async move {
+            tokio::select! {
+                () = ready.wait() => gateway.run(stop).await,
+                () = stop.requested() => Ok(()),
+            }
+        });
+        let (ready, stop) = (readiness.clone(), shutdown.clone());
+        shutdown.spawn(async move {
+            tokio::select! {
+                () = async {
+                    ready.wait().await;
+                    reporter.run().await;
+                } => {}
+                () = stop.requested() => {}
+            }
+        });
+    }
+}
+
+/// Writes down again and again what this box runs and how it is.
+struct Reporter {
+    device: DeviceIdentity,
+    serving: Serving,
+    updates: Option<Updates>,
+    interval: Duration,
+    report: watch::Sender<Bytes>,
+}
+
+impl Reporter {
+    async fn run(self) {
+        let machine = Arc::new(MachineMonitor::default());
+        let started_ms = clock::unix_millis();
+        let mut ticks = tokio::time::interval(self.interval);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut changes = self.updates.as_ref().map(Updates::watch);
+        loop {
+            let changed = async {
+                let more = match &mut changes {
+                    Some(changes) => changes.changed().await.is_ok(),
+                    None => false,
+                };
+                if !more {
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = changed => tokio::time::sleep(TOGETHER).await,
+            }
+            if let Some(changes) = &mut changes {
+                changes.mark_unchanged();
+            }
+            let status = self.updates.as_ref().map(Updates::status);
+            let (device, repository, machine) =
+                (self.device.clone(), self.serving.repository().clone(), machine.clone());
+            // Reading the sensors of the machine may take its time.
+            let document = tokio::task::spawn_blocking(move || {
+                reported::document(&Facts::gather(&device, started_ms, &repository, &machine, status))
+            });
+            if let Ok(document) = document.await {
+                self.report.send_replace(document.into());
+            }
+        }
+    }
+}
