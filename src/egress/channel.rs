@@ -61,12 +61,14 @@ impl Egress {
     }
 
     fn granted(&self, hop: &HostPort, way: &Way) -> Result<Grant, EgressError> {
-        let granted = self.0.config.grant(hop).and_then(|grant| match grant.permits(way.content) {
-            true => Ok(grant),
-            false => Err(format!(
-                "{content} may not be sent to {hop}: to allow it, add \"{content}\" to `send` in its [[egress.allow]]",
-                content = way.content
-            )),
+        let granted = self.0.config.grant(hop).and_then(|grant| {
+            let content = way.content;
+            if grant.permits(content) {
+                return Ok(grant);
+            }
+            Err(format!(
+                "{content} may not be sent to {hop}: to allow it, add \"{content}\" to `send` in its [[egress.allow]]"
+            ))
         });
         granted.map_err(|reason| self.denied(hop.to_string(), way.purpose, reason))
     }

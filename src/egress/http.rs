@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const KEPT: Duration = Duration::from_secs(15);
 
 /// The longest `Retry-After` that is believed.
-const LONGEST_PAUSE: Duration = Duration::from_secs(86_400);
+const LONGEST_PAUSE: Duration = Duration::from_hours(24);
 
 /// Whom an [`HttpClient`] asks, and how it gets there.
 #[derive(Debug, Clone, PartialEq, Eq)]

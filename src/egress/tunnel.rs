@@ -76,8 +76,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_way_through_is_asked_for_and_a_refusal_is_told() {
-        assert_eq!(asked(b"HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n").await, Ok(66));
-        assert_eq!(asked(b"HTTP/1.0 200\r\n\r\n").await, Ok(66));
+        assert_eq!(asked(b"HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n").await, Ok(63));
+        assert_eq!(asked(b"HTTP/1.0 200\r\n\r\n").await, Ok(63));
         for (answer, told) in [
             (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n".as_slice(), "a user name and a password"),
             (b"HTTP/1.1 403 Forbidden\r\n\r\n", "its rules forbid it (403)"),

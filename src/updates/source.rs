@@ -2,6 +2,7 @@
 
 mod folder;
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,8 +121,8 @@ impl SourceError {
 impl Source {
     /// The repository at `address`, asked through `http` where it is on the network.
     pub fn new(address: &RepositoryAddress, http: Option<HttpClient>) -> Self {
-        let place = |below: &str| Place::new(address, http.as_ref(), below);
-        Self { metadata: place("metadata/"), targets: place("targets/") }
+        let metadata = Place::new(address, http.clone(), "metadata/");
+        Self { metadata, targets: Place::new(address, http, "targets/") }
     }
 
     /// A repository whose two halves are at addresses of their own.
@@ -129,10 +130,7 @@ impl Source {
         (metadata, metadata_http): (&RepositoryAddress, Option<HttpClient>),
         (targets, targets_http): (&RepositoryAddress, Option<HttpClient>),
     ) -> Self {
-        Self {
-            metadata: Place::new(metadata, metadata_http.as_ref(), ""),
-            targets: Place::new(targets, targets_http.as_ref(), ""),
-        }
+        Self { metadata: Place::new(metadata, metadata_http, ""), targets: Place::new(targets, targets_http, "") }
     }
 
     /// The repository that a configuration names; `None` where it names none.
@@ -182,11 +180,11 @@ pub fn client(
 }
 
 impl Place {
-    fn new(address: &RepositoryAddress, http: Option<&HttpClient>, below: &str) -> Self {
+    fn new(address: &RepositoryAddress, http: Option<HttpClient>, below: &str) -> Self {
         match (address, http) {
             (RepositoryAddress::Folder(folder), _) => Self::Folder(Arc::new(folder.join(below))),
             (RepositoryAddress::Http { base, .. }, Some(client)) => {
-                Self::Http { client: client.clone(), base: format!("{base}{below}").into() }
+                Self::Http { client, base: format!("{base}{below}").into() }
             }
             (address, None) => Self::Unreachable(address.to_string().into()),
         }
@@ -269,16 +267,23 @@ fn is_inside(name: &str) -> bool {
     name.len() <= 1024 && name.split('/').all(part)
 }
 
-/// A path as it is in a URL: every byte outside the unreserved set (RFC 3986, section 2.3) and `/` is escaped.
+/// A path as it is in a URL.
 fn encoded(path: &str) -> String {
-    let mut encoded = String::with_capacity(path.len());
-    for byte in path.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => encoded.push(byte.into()),
-            _ => encoded.push_str(&format!("%{byte:02X}")),
+    path.split('/').map(escaped).collect::<Vec<_>>().join("/")
+}
+
+/// One part of a path as it is in a URL: every byte outside the unreserved set (RFC 3986, section 2.3) is escaped.
+pub(super) fn escaped(part: &str) -> String {
+    let mut escaped = String::with_capacity(part.len());
+    for byte in part.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            escaped.push(byte.into());
+        } else {
+            // Writing to a string does not fail.
+            let _ = write!(escaped, "%{byte:02X}");
         }
     }
-    encoded
+    escaped
 }
 
 #[cfg(test)]

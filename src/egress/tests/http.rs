@@ -257,7 +257,7 @@ async fn through_a_proxy_the_handshake_is_with_the_server_behind_it() {
         assert_eq!(events.recv().await, Some(opened));
     }
     let sent: Vec<_> = egress.statistics().iter().map(|it| it.sent[Content::Request as usize].1).collect();
-    assert_eq!(sent, [connect.len() as u64, seen.requests()[0].len() as u64]);
+    assert_eq!(sent, [seen.requests()[0].len() as u64, connect.len() as u64]);
 }
 
 #[tokio::test]

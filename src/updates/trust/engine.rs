@@ -9,7 +9,7 @@ use sigstore_tuf::{Error, MetadataStore, Repository, TargetFile, TrustedMetadata
 use tokio_util::sync::CancellationToken;
 
 use super::{Refusal, TrustError};
-use crate::updates::source::Source;
+use crate::updates::source::{Source, SourceError, escaped};
 
 /// The longest metadata of each role, in bytes.
 const ROOT_MAX: u64 = 512 << 10;
@@ -76,7 +76,7 @@ impl Repository for Fetched {
     }
 }
 
-fn failed(name: &str, error: crate::updates::source::SourceError) -> Error {
+fn failed(name: &str, error: SourceError) -> Error {
     Error::transport_with_source(format!("{name} cannot be fetched"), error)
 }
 
@@ -185,7 +185,8 @@ impl<S: MetadataStore> Walk<S> {
         let key = format!("{role}.json");
         let pinned = self.set.snapshot().and_then(|snapshot| snapshot.meta.get(&key)).map(|pin| pin.version);
         let Some(version) = pinned else { return Ok(false) };
-        let name = format!("{}.json", encoded(role));
+        // Names of roles are escaped in names of files.
+        let name = format!("{}.json", escaped(role));
         if let Some(kept) = self.store.load(&name)?
             && self.set.update_delegated_targets(&kept, role, delegator, self.now).is_ok()
         {
@@ -233,16 +234,4 @@ impl<S: MetadataStore> Walk<S> {
 /// A delegated role of such a name would take the place of that one in the store.
 fn is_top_level(role: &str) -> bool {
     matches!(role, "root" | "timestamp" | "snapshot" | TARGETS)
-}
-
-/// A role's name as it is in names of files: every byte outside the unreserved set (RFC 3986, section 2.3) is escaped.
-pub(super) fn encoded(role: &str) -> String {
-    let mut encoded = String::with_capacity(role.len());
-    for byte in role.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte.into()),
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
 }

@@ -29,7 +29,7 @@ pub use error::{Refusal, TrustError};
 
 /// How long a refresh, or finding a target, may take as a whole: who sends slowly enough to never stall holds nobody up
 /// for ever.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// The role that signs who runs what and when.
 const FLEET: &str = "fleet";

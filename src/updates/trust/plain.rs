@@ -12,10 +12,10 @@ use sigstore_tuf::{Error, MetadataStore, TargetFile, TrustedMetadataSet};
 use super::engine::{self, Walk};
 use super::{TrustError, time};
 use crate::durable;
-use crate::updates::source::Source;
+use crate::updates::source::{Source, escaped};
 
 /// How long one step may take.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// A client whose trusted metadata is in a folder.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl PlainClient {
         self.set = Some((set, delegated));
         let listed = found.map_err(|error| TrustError::of(error, self.now))?;
         let target = listed.ok_or_else(|| TrustError::NotListed { path: path.to_owned(), role: "targets" })?;
-        let file = folder.join(engine::encoded(path));
+        let file = folder.join(escaped(path));
         if std::fs::read(&file).is_ok_and(|kept| is_target(&kept, &target)) {
             return Ok(file);
         }
@@ -105,13 +105,17 @@ fn is_target(bytes: &[u8], target: &TargetFile) -> bool {
             "sha512" => &digest::SHA512,
             _ => continue,
         };
-        let hex: String = digest::digest(algorithm, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        if !hex.eq_ignore_ascii_case(expected) {
+        if !is_hex_of(expected, digest::digest(algorithm, bytes).as_ref()) {
             return false;
         }
         checked = true;
     }
     checked && bytes.len() as u64 == target.length
+}
+
+fn is_hex_of(text: &str, bytes: &[u8]) -> bool {
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(u32::from);
+    text.chars().map(|digit| digit.to_digit(16)).eq(digits.map(Some))
 }
 
 impl MetadataStore for FolderStore {

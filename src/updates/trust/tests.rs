@@ -97,7 +97,7 @@ async fn a_model_that_the_fleet_key_names_does_not_count() {
     {
         match device.trust.resolve(&platform.source(), path).await {
             Err(TrustError::Unauthorised { role, must: expected, .. }) => {
-                assert_eq!((role.as_str(), expected), (by, must))
+                assert_eq!((role.as_str(), expected), (by, must));
             }
             other => panic!("{path}: {other:?}"),
         }
