@@ -34,6 +34,7 @@ use crate::telemetry::machine::MachineMonitor;
 use crate::telemetry::messages::MessageStatistics;
 use crate::telemetry::process;
 use crate::updates::Updates;
+use crate::updates::status::{Milestone, UpdatesStatus};
 
 /// Runs the daemon with the feature views of `registry` until it is told to stop. An error is the reason why it could not
 /// start or had to stop.
@@ -230,9 +231,14 @@ async fn keep_reporting(
     let started_ms = clock::unix_millis();
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut told = Vec::new();
     loop {
-        ticks.tick().await;
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = moved(updates.as_ref(), &told) => {}
+        }
         let status = updates.as_ref().map(Updates::status);
+        told = status.as_ref().map(UpdatesStatus::milestones).unwrap_or_default();
         let (device, repository, machine) = (device.clone(), serving.repository().clone(), machine.clone());
         // Reading the sensors of the machine may take its time.
         let document = tokio::task::spawn_blocking(move || {
@@ -240,6 +246,17 @@ async fn keep_reporting(
         });
         if let Ok(document) = document.await {
             report.send_replace(document.into());
+        }
+    }
+}
+
+/// Waits until updates are elsewhere than what was told of them: the platform should not learn that a report late.
+async fn moved(updates: Option<&Updates>, told: &[Milestone]) {
+    let Some(updates) = updates else { return std::future::pending().await };
+    let mut changes = updates.watch();
+    while updates.status().milestones() == told {
+        if changes.changed().await.is_err() {
+            return std::future::pending().await;
         }
     }
 }
