@@ -19,9 +19,7 @@ use crate::shutdown::Shutdown;
 use crate::telemetry::machine::MachineMonitor;
 use crate::telemetry::messages::MessageStatistics;
 use crate::updates::Updates;
-
-/// What happens to updates is reported at once, and what happens within this time of it together.
-const TOGETHER: Duration = Duration::from_secs(2);
+use crate::updates::status::{Milestone, UpdatesStatus};
 
 /// What MQTT works with.
 pub struct Messaging {
@@ -89,25 +87,14 @@ impl Reporter {
         let started_ms = clock::unix_millis();
         let mut ticks = tokio::time::interval(self.interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut changes = self.updates.as_ref().map(Updates::watch);
+        let mut told = Vec::new();
         loop {
-            let changed = async {
-                let more = match &mut changes {
-                    Some(changes) => changes.changed().await.is_ok(),
-                    None => false,
-                };
-                if !more {
-                    std::future::pending::<()>().await;
-                }
-            };
             tokio::select! {
                 _ = ticks.tick() => {}
-                () = changed => tokio::time::sleep(TOGETHER).await,
-            }
-            if let Some(changes) = &mut changes {
-                changes.mark_unchanged();
+                () = self.moved(&told) => {}
             }
             let status = self.updates.as_ref().map(Updates::status);
+            told = status.as_ref().map(UpdatesStatus::milestones).unwrap_or_default();
             let (device, repository, machine) =
                 (self.device.clone(), self.serving.repository().clone(), machine.clone());
             // Reading the sensors of the machine may take its time.
@@ -116,6 +103,17 @@ impl Reporter {
             });
             if let Ok(document) = document.await {
                 self.report.send_replace(document.into());
+            }
+        }
+    }
+
+    /// Waits until updates are elsewhere than what was told of them: the platform should not learn that a report late.
+    async fn moved(&self, told: &[Milestone]) {
+        let Some(updates) = &self.updates else { return std::future::pending().await };
+        let mut changes = updates.watch();
+        while updates.status().milestones() == told {
+            if changes.changed().await.is_err() {
+                return std::future::pending().await;
             }
         }
     }

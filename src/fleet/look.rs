@@ -134,37 +134,4 @@ async fn fetch(source: &Source, target: &Target) -> Result<Vec<u8>, LookError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TEXT: &str = r#"{"schema": 1, "fleet": "default", "published": "2026-11-20T00:00:00Z", "rollouts": []}"#;
-
-    fn target(length: u64) -> Target {
-        let sha256 = sha256_hex(TEXT.as_bytes());
-        Target { path: "x".into(), length, sha256, custom: None, location: "rollout.json".into() }
-    }
-
-    #[tokio::test]
-    #[expect(clippy::disallowed_methods, reason = "the test makes the repository")]
-    async fn a_manifest_is_fetched_up_to_its_signed_length_and_not_beyond() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("targets")).unwrap();
-        std::fs::write(folder.path().join("targets/rollout.json"), TEXT).unwrap();
-        let source = Source::new(&format!("file://{}", folder.path().display()).parse().unwrap(), None);
-        let length = TEXT.len() as u64;
-        assert_eq!(fetch(&source, &target(length)).await.unwrap(), TEXT.as_bytes());
-        assert!(matches!(fetch(&source, &target(length - 1)).await, Err(LookError::Mismatch)));
-        assert!(matches!(fetch(&source, &target(2 << 20)).await, Err(LookError::TooLarge { .. })));
-    }
-
-    #[test]
-    fn only_the_signed_manifest_of_this_fleet_is_read() {
-        let (sha256, fleet) = (sha256_hex(TEXT.as_bytes()), "default".parse().unwrap());
-        let accepted = read(TEXT.into(), &sha256, &fleet, 7).unwrap();
-        assert_eq!((accepted.expires_ms, accepted.text.as_str()), (7, TEXT));
-        let changed = TEXT.replace("default", "DEFAULT");
-        assert!(matches!(read(changed.into(), &sha256, &fleet, 7), Err(LookError::Mismatch)));
-        let other = read(TEXT.into(), &sha256, &"kitchens".parse().unwrap(), 7).unwrap_err();
-        assert!(other.to_string().contains("of fleet default, and this box is in kitchens"), "{other}");
-    }
-}
+mod tests;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::state::SubjectState;
+use super::state::{Installed, Outcome, Stage, SubjectState};
 use super::subject::Subject;
 use crate::names::{DeviceName, ModelVersion};
 
@@ -56,6 +56,16 @@ pub struct Waiting {
     pub reason: String,
 }
 
+/// How far a subject is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Milestone {
+    subject: Subject,
+    live: Option<Installed>,
+    stage: Option<Stage>,
+    outcome: Option<Outcome>,
+    pinned: bool,
+}
+
 impl LookStatus {
     /// When the first role expires.
     pub fn earliest_expiry_ms(&self) -> Option<u64> {
@@ -64,6 +74,19 @@ impl LookStatus {
 }
 
 impl UpdatesStatus {
+    /// What the platform should learn at once when it changes: what runs, how far trials are, and how they ended. The rest
+    /// of a status changes all the time.
+    pub fn milestones(&self) -> Vec<Milestone> {
+        let of = |(subject, state): (&Subject, &SubjectState)| Milestone {
+            subject: subject.clone(),
+            live: state.live().cloned(),
+            stage: state.trial.as_ref().map(|trial| trial.stage),
+            outcome: state.outcome.clone(),
+            pinned: state.pinned,
+        };
+        self.subjects.iter().map(of).collect()
+    }
+
     /// Every subject that is known, by its state or because something is wanted of it.
     pub fn known(&self) -> impl Iterator<Item = &Subject> {
         let waiting = self.look.waiting.keys().filter(|subject| !self.subjects.contains_key(subject));

@@ -250,4 +250,4 @@ impl Current {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,6 +1,6 @@
 //! Against repositories that are signed here and lie in a folder.
 
-mod platform;
+pub(crate) mod platform;
 
 use super::*;
 use crate::audit_event::AuditSink;
