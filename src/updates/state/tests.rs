@@ -364,6 +364,17 @@ fn a_revoked_version_runs_no_more() {
 }
 
 #[test]
+fn what_is_below_the_minimum_runs_no_more() {
+    let two = commit(commit(SubjectState::default(), "r1", 1), "r2", 2);
+    let below = |version: u64| Wish { minimum: Some(version.to_string().parse().unwrap()), ..Wish::default() };
+    let state = after(two.clone(), [Event::Wanted(below(2))]);
+    assert_eq!((live(&state), &state.previous), (Some(2), &None), "and it is no way back either");
+    assert_eq!(live(&after(two, [Event::Wanted(below(3))])), None);
+    let state = after(at(Stage::Canary), [Event::Wanted(below(3))]);
+    assert_eq!((live(&state), rolled_back(&state)), (None, Some((Stage::Canary, Cause::Revoked))));
+}
+
+#[test]
 fn a_trial_goes_on_when_the_version_before_it_is_revoked() {
     let wish = Wish {
         desired: Some((plan("r2", 2), Allow::Everything)),
@@ -508,7 +519,9 @@ proptest! {
                 }
                 (_, Some(new)) => prop_assert_eq!(new.stage, Stage::Downloading),
                 (Some(_), None) if state.committed == before.committed => {
-                    let told = state.outcome != before.outcome || state.refused != before.refused;
+                    let rollout = &old.plan.rollout;
+                    let told = state.outcome.as_ref().is_some_and(|it| it.rolled_back.is_some() && it.rollout == *rollout)
+                        || state.refused.iter().any(|refused| refused.rollout == *rollout);
                     prop_assert!(told, "{event:?} ended a trial silently");
                 }
                 _ => {}

@@ -174,7 +174,7 @@ fn garbage_goes_and_what_is_kept_or_wanted_stays() {
     old.append(b"giv").unwrap();
     old.settle().unwrap();
     drop((part, old));
-    let stale = store.release_folder(&subject(), &release(3)).with_file_name(".3-0123.new");
+    let stale = releases(&store.folder, &subject()).join(".3-0123.new");
     durable::create_folder(&stale).unwrap();
     fs::hard_link(store.blob(&other).unwrap(), stale.join("a")).unwrap();
 
