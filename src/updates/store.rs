@@ -164,7 +164,8 @@ impl BlobStore {
 
 /// A digest as blobs are named.
 fn hex(digest: &Digest) -> String {
-    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    let digits: Vec<_> = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    digits.concat()
 }
 
 /// Reads the next `length` bytes, or all, into a hash; how many there were.

@@ -31,11 +31,12 @@ const RELEASES: [&[(&str, u8, usize)]; 3] = [
 ];
 
 fn content(of: u8, length: usize) -> Vec<u8> {
-    (0..length).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8 ^ of).collect()
+    (0..length).map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()[2] ^ of).collect()
 }
 
 fn sha256(content: &[u8]) -> String {
-    digest(&SHA256, content).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    let digits: Vec<_> = digest(&SHA256, content).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    digits.concat()
 }
 
 fn subject() -> Subject {
@@ -43,7 +44,7 @@ fn subject() -> Subject {
 }
 
 fn release(number: usize) -> Installed {
-    Installed { version: (number + 1).to_string().parse().unwrap(), digest: sha256(&[number as u8]) }
+    Installed { version: (number + 1).to_string().parse().unwrap(), digest: sha256(&number.to_le_bytes()) }
 }
 
 fn targets(number: usize) -> Vec<(FileName, Target)> {
@@ -70,7 +71,7 @@ async fn update(folder: &Path, number: usize, cancelled_once: bool) -> Result<u6
     let store = BlobStore::open(&folder.join("updates"))?;
     let source = Source::new(&RepositoryAddress::Folder(folder.join("repository")), None);
     let limits =
-        DownloadLimits { max_bytes_per_s: 0, min_free_bytes: 0, stall: Duration::from_secs(60), min_bytes_per_s: 0 };
+        DownloadLimits { max_bytes_per_s: 0, min_free_bytes: 0, stall: Duration::from_mins(1), min_bytes_per_s: 0 };
     let (mut came, mut cancelled) = (0, !cancelled_once);
     let targets = targets(number);
     for (_, target) in &targets {

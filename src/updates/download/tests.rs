@@ -155,14 +155,15 @@ fn serve(stream: TcpStream, log: &Mutex<Vec<u64>>, script: &Script) {
 }
 
 fn target(content: &[u8]) -> Target {
-    let sha256 = digest(&SHA256, content).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits: Vec<_> = digest(&SHA256, content).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let sha256 = digits.concat();
     let path = "models/minilm/2/model.onnx".to_owned();
     let location = format!("models/minilm/2/{sha256}.model.onnx");
     Target { path, length: content.len() as u64, sha256, custom: None, location }
 }
 
 fn content(length: usize) -> Vec<u8> {
-    (0..length).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+    (0..length).map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()[2]).collect()
 }
 
 #[tokio::test]

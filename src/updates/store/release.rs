@@ -26,7 +26,8 @@ impl BlobStore {
     ) -> Result<PathBuf, StoreError> {
         let folder = self.release_folder(subject, release);
         let files: BTreeMap<&str, &str> = files.iter().map(|(name, sha256)| (name.as_str(), sha256.as_str())).collect();
-        let list: String = files.iter().map(|(name, sha256)| format!("{sha256}  {name}\n")).collect();
+        let lines: Vec<_> = files.iter().map(|(name, sha256)| format!("{sha256}  {name}\n")).collect();
+        let list = lines.concat();
         if fs::read(folder.join(LIST)).is_ok_and(|found| found == list.as_bytes()) {
             return Ok(folder);
         }
