@@ -35,6 +35,10 @@ impl Repository {
         for model in self.models() {
             if !names.contains(&model.name) {
                 let _alone = model.busy.lock().await;
+                // Unless an update has brought it since the names were read.
+                if self.managed_version(&model.name).is_some() {
+                    continue;
+                }
                 self.unload_versions(&model, principal).await;
                 // A candidate is tried on; updates say what becomes of it.
                 if model.slot.candidate().is_none() {

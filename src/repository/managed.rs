@@ -139,7 +139,10 @@ impl Repository {
         }
         self.managed_versions().remove(&model.name);
         self.serve(model, owners);
-        result
+        if let Err(reason) = result {
+            tracing::warn!(model = %model.name, reason, "back at the owner's folder, of which not all loads");
+        }
+        Ok(())
     }
 
     /// The live version of a managed model at the start. What is live stays.
@@ -165,8 +168,12 @@ impl Repository {
             }
             Err(reason) => {
                 let reason = format!("version {}, which updates manage: {reason}", release.version);
-                let stands_in = owners.is_dir() && self.load_owners(model, principal, Effort::Changed).await.is_ok();
-                tracing::error!(model = %model.name, reason, stands_in,
+                if owners.is_dir() {
+                    // What is wrong with it is among the states.
+                    let _ = self.load_owners(model, principal, Effort::Changed).await;
+                }
+                let stand_in = model.slot.live().last().map(|live| live.version.get());
+                tracing::error!(model = %model.name, reason, stand_in,
                     "a managed model does not load; the owner's version stands in, if there is one");
                 let mut states = model.states();
                 let version = states.versions.entry(release.version).or_insert(State::Loading);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ledge::principal::Principal;
 use ledge::repository::{CandidateShare, LoadModelError, State, UnloadModelError, golden_score};
+use tokio::task::JoinSet;
 
 use crate::appliance::{Appliance, ONES, name, numbers, until, version};
 use crate::daemon::write;
@@ -181,18 +182,20 @@ async fn back_at_the_owners_folder_its_policy_counts_again() {
 async fn a_swap_under_load_loses_no_request() {
     let own = Arc::new(Appliance::with_owners("identity_fp32", "").await);
     let stop = Arc::new(AtomicBool::new(false));
-    let callers = tokio::task::JoinSet::from_iter((0..3_u8).map(|caller| {
-        let (own, stop) = (own.clone(), stop.clone());
-        async move {
-            let mut versions = BTreeSet::new();
-            while !stop.load(Ordering::Relaxed) {
-                let answer = own.infer(&[f32::from(caller); 4]).await.unwrap();
-                assert_eq!(numbers(&answer), [f64::from(caller); 4]);
-                versions.insert(answer.version.get());
+    let callers: JoinSet<_> = (0..3_u8)
+        .map(|caller| {
+            let (own, stop) = (own.clone(), stop.clone());
+            async move {
+                let mut versions = BTreeSet::new();
+                while !stop.load(Ordering::Relaxed) {
+                    let answer = own.infer(&[f32::from(caller); 4]).await.unwrap();
+                    assert_eq!(numbers(&answer), [f64::from(caller); 4]);
+                    versions.insert(answer.version.get());
+                }
+                versions
             }
-            versions
-        }
-    }));
+        })
+        .collect();
     let repository = own.repository();
     for number in 2..8 {
         let release = own.release(number, "identity_fp32", "");
@@ -220,10 +223,7 @@ async fn a_swap_under_load_loses_no_request() {
 #[tokio::test]
 async fn a_release_may_miss_as_many_golden_inputs_as_it_was_allowed() {
     let own = Appliance::new();
-    let mut toml = String::new();
-    for number in 0..4 {
-        toml += &format!("[[golden]]\nfile = \"{number}.json\"\n");
-    }
+    let toml = [0, 1, 2, 3].map(|number| format!("[[golden]]\nfile = \"{number}.json\"\n")).concat();
     let mut release = own.release(2, "identity_fp32", &toml);
     for number in 0..4 {
         // The last one is wrong.
