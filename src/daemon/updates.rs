@@ -124,7 +124,9 @@ impl Found {
         with.shutdown.spawn(async move {
             // Not essential: models go on being served without updates.
             if end.await.is_err() && !stop.is_requested() {
-                tracing::error!("updates have stopped by a fault of ours; what runs goes on, and so do they at the next start");
+                tracing::error!(
+                    "updates have stopped by a fault of ours; what runs goes on, and so do they at the next start"
+                );
             }
         });
     }

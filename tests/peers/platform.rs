@@ -75,7 +75,8 @@ impl Platform {
     /// Starts a rollout to every box at once, with a short soak.
     #[track_caller]
     pub fn start(&self, id: &str, target: &str, more: &[&str]) {
-        let arguments: Vec<&str> = ["--id", id, "--target", target].into_iter().chain(SHORT).chain(more.iter().copied()).collect();
+        let arguments: Vec<&str> =
+            ["--id", id, "--target", target].into_iter().chain(SHORT).chain(more.iter().copied()).collect();
         self.run(&["rollout", "start"], &arguments);
     }
 }
@@ -123,7 +124,11 @@ pub fn status(daemon: &TestDaemon) -> Value {
 pub fn subject(daemon: &TestDaemon, name: &str) -> Value {
     let status = status(daemon);
     let subjects = status["subjects"].as_array().unwrap_or_else(|| panic!("{status}"));
-    subjects.iter().find(|subject| subject["subject"] == name).cloned().unwrap_or_else(|| panic!("no {name} in {status}"))
+    subjects
+        .iter()
+        .find(|subject| subject["subject"] == name)
+        .cloned()
+        .unwrap_or_else(|| panic!("no {name} in {status}"))
 }
 
 /// Has it look at the repository now.
