@@ -1,0 +1,221 @@
+//! One box: the daemon's own state, and how long its duties take.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use ledge::fleet::decide;
+use ledge::fleet::manifest::Manifest;
+use ledge::identity::device::DeviceIdentity;
+use ledge::updates::package::Package;
+use ledge::updates::plan::Step;
+use ledge::updates::state::{Cause, Duty, Event, Installed, Reason, SubjectState};
+use ledge::updates::subject::{Kind, Subject};
+use serde_json::{Value, json};
+
+use crate::Fleet;
+
+/// The bytes of a release.
+const RELEASE_BYTES: u64 = 20_000_000;
+
+/// What the platform published last.
+pub struct Published {
+    /// Counted up.
+    pub number: u64,
+    manifest: Manifest,
+    /// When somebody's wave comes: between two of these moments one manifest means one thing to a box.
+    moments: Vec<u64>,
+}
+
+impl Published {
+    pub fn new(number: u64, manifest: Manifest) -> Self {
+        let waves = manifest.rollouts.iter().flat_map(|rollout| {
+            rollout.waves.iter().map(|wave| rollout.start_ms.saturating_add(wave.after_s.saturating_mul(1000)))
+        });
+        let mut moments: Vec<u64> = waves.collect();
+        moments.sort_unstable();
+        Self { number, manifest, moments }
+    }
+
+    /// How many waves have come.
+    fn waves(&self, now_ms: u64) -> usize {
+        self.moments.partition_point(|moment| *moment <= now_ms)
+    }
+}
+
+/// One box.
+pub struct Device {
+    identity: DeviceIdentity,
+    subject: Subject,
+    state: SubjectState,
+    luck: u64,
+    poll_ms: u64,
+    next_poll_ms: u64,
+    /// What it does, since when and until when.
+    work: Option<(Duty, u64, u64)>,
+    /// The manifest and the number of waves that it decided by.
+    seen: (u64, usize),
+    /// What ends the trial here: in which stage and why; `None` for the box's own death.
+    fault: Option<(String, Option<Reason>)>,
+    online: bool,
+}
+
+impl Device {
+    pub fn new(number: u64, fleet: &Fleet) -> Self {
+        let id = format!("box-{number}").parse().unwrap();
+        let mut hasher = DefaultHasher::new();
+        (number, fleet.luck).hash(&mut hasher);
+        let mut device = Self {
+            identity: DeviceIdentity { id, group: None, fleet: None },
+            subject: "models/m".parse().unwrap(),
+            state: SubjectState::default(),
+            luck: hasher.finish(),
+            poll_ms: fleet.poll_s * 1000,
+            next_poll_ms: fleet.now_ms,
+            work: None,
+            seen: (0, 0),
+            fault: None,
+            online: true,
+        };
+        device.state.committed = Some(Installed { version: 1.try_into().unwrap(), digest: "1".repeat(64) });
+        device.next_poll_ms += device.between(0, device.poll_ms);
+        if device.share() < fleet.broken {
+            device.fault = Some(("downloading".to_owned(), Some(Reason::new(Cause::Disk, "0 bytes free"))));
+        } else if device.share() < fleet.failing {
+            let cause = serde_json::from_value::<Cause>(fleet.cause.as_str().into()).ok();
+            device.fault = Some((fleet.fails_in.clone(), cause.map(|cause| Reason::new(cause, "simulated"))));
+        }
+        device
+    }
+
+    /// A number of this box's own, the next at each call (splitmix64).
+    fn draw(&mut self) -> u64 {
+        self.luck = self.luck.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.luck;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn between(&mut self, least: u64, most: u64) -> u64 {
+        least + self.draw() % (most - least).max(1)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "53 bits are enough for a share")]
+    fn share(&mut self) -> f64 {
+        (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// When something happens to it next.
+    pub fn next_ms(&self) -> u64 {
+        if !self.online {
+            return u64::MAX;
+        }
+        self.work.map_or(self.next_poll_ms, |(_, _, end)| end.min(self.next_poll_ms))
+    }
+
+    /// What happens to it at a moment; whether that changes what it reports.
+    pub fn happen(&mut self, now_ms: u64, published: Option<&Published>) -> bool {
+        if !self.online {
+            return false;
+        }
+        let (before, was_online) = (self.state.clone(), self.online);
+        if let Some((duty, since, _)) = self.work.filter(|(_, _, end)| *end <= now_ms) {
+            self.apply(Event::Waited { seconds: (now_ms - since) / 1000 });
+            self.finish(duty);
+        }
+        if self.next_poll_ms <= now_ms {
+            self.next_poll_ms = now_ms + self.between(self.poll_ms * 3 / 4, self.poll_ms * 5 / 4);
+            if let Some(published) = published {
+                self.poll(published, now_ms);
+            }
+        }
+        let duty = self.state.duty();
+        if self.work.is_none_or(|(doing, _, end)| doing != duty || end <= now_ms) {
+            self.work = (duty != Duty::Rest).then(|| (duty, now_ms, now_ms + self.takes_ms(duty)));
+        }
+        self.state != before || self.online != was_online
+    }
+
+    /// Asks the daemon's own code what the manifest means here. It is asked again only when that may be another answer.
+    fn poll(&mut self, published: &Published, now_ms: u64) {
+        let seen = (published.number, published.waves(now_ms));
+        if seen == self.seen {
+            return;
+        }
+        self.seen = seen;
+        let wishes = decide::wishes(&published.manifest, &self.identity, now_ms);
+        self.apply(Event::Wanted(wishes.get(&self.subject).cloned().unwrap_or_default()));
+    }
+
+    fn apply(&mut self, event: Event) {
+        self.state = std::mem::take(&mut self.state).after(event, Kind::Model);
+    }
+
+    /// Its work is done, and was good or not.
+    fn finish(&mut self, duty: Duty) {
+        if self.state.duty() != duty {
+            return;
+        }
+        if duty == Duty::Download {
+            self.apply(Event::Described { digest: "2".repeat(64), package: Arc::new(Package::default()) });
+            self.apply(Event::Fetched { bytes: RELEASE_BYTES });
+        }
+        let stage = self.state.trial.as_ref().map(|trial| trial.stage.name());
+        match self.fault.as_ref().filter(|(fails_in, _)| Some(fails_in.as_str()) == stage) {
+            Some((_, Some(reason))) => self.apply(Event::Failed(reason.clone())),
+            Some((_, None)) => self.online = false,
+            None => self.apply(Event::Passed),
+        }
+    }
+
+    fn takes_ms(&mut self, duty: Duty) -> u64 {
+        let step = self.state.trial.as_ref().map(|trial| match duty {
+            Duty::Mirror => trial.plan.shadow,
+            Duty::Share => trial.plan.canary,
+            _ => trial.plan.soak,
+        });
+        let seconds = match duty {
+            Duty::Rest => 0,
+            Duty::Download => self.between(30, 900),
+            Duty::Try => self.between(10, 60),
+            Duty::LoadBeside => self.between(5, 30),
+            Duty::Mirror | Duty::Share | Duty::Soak => {
+                let Step { share, min_s, min_requests, max_s, .. } = step.unwrap_or_default();
+                let share = if duty == Duty::Soak { 1.0 } else { share };
+                // From a request in two minutes to ten a second.
+                let (low, part) = (1.0_f64 / 120.0, self.share());
+                let rate = low * (10.0 / low).powf(part) * share;
+                #[expect(
+                    clippy::cast_precision_loss,
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "seconds"
+                )]
+                let needed = (min_requests as f64 / rate).ceil() as u64;
+                needed.clamp(min_s, max_s.max(min_s))
+            }
+        };
+        seconds.max(1) * 1000
+    }
+
+    /// As the daemon reports it, as far as a platform decides by it.
+    pub fn report(&self) -> Value {
+        let trial = self.state.trial.as_ref().map(|trial| {
+            json!({"rollout": trial.plan.rollout, "version": trial.release.version, "since_s": trial.in_stage_s,
+                   "held": trial.held})
+        });
+        let last = self.state.outcome.as_ref().map(|outcome| {
+            let (stage, reason) = outcome.rolled_back.clone().unzip();
+            json!({"rollout": outcome.rollout, "version": outcome.version,
+                   "result": if reason.is_some() { "rolled_back" } else { "committed" }, "stage": stage.map(|stage| stage.name()),
+                   "cause": reason.as_ref().map(|reason| reason.cause.name()), "detail": reason.map(|reason| reason.detail)})
+        });
+        let committed = self.state.committed.as_ref();
+        let subject = json!({
+            "subject": self.subject, "version": committed.map(|release| release.version),
+            "digest": committed.map(|release| &release.digest), "pinned": self.state.pinned,
+            "stage": self.state.trial.as_ref().map_or("idle", |trial| trial.stage.name()), "trial": trial, "last": last});
+        json!({"schema": 1, "device": self.identity.id, "online": self.online,
+               "updates": {"checked": null, "error": null, "metadata": {}, "subjects": [subject]}})
+    }
+}

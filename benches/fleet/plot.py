@@ -1,0 +1,50 @@
+"""A drawing of shares of a fleet over time: self-contained SVG."""
+from html import escape
+
+# Told apart by people who do not see all colours (Okabe and Ito).
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#999999")
+WIDTH, PANEL, TITLE = 820, 260, 40
+LEFT, RIGHT, TOP, BOTTOM = 64, 210, 26, 48
+
+
+def plot(title, panels):
+    """PANELS: [(name, hours, percent, [(name, color, dashed, [(hour, percent)])])], below each other."""
+    height = TITLE + PANEL * len(panels)
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+             'font-family="sans-serif" font-size="12">', '<rect width="100%" height="100%" fill="white"/>',
+             text(14, 25, title, size=14)]
+    for number, panel in enumerate(panels):
+        parts += draw(TITLE + PANEL * number, *panel)
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def draw(top, name, hours, percent, lines):
+    width, height = WIDTH - LEFT - RIGHT, PANEL - TOP - BOTTOM
+
+    def x(hour):
+        return LEFT + width * hour / hours
+
+    def y(share):
+        return top + TOP + height * (1 - share / percent)
+
+    yield text(LEFT, top + 14, name, size=13)
+    for step in range(6):
+        share, hour = percent * step / 5, hours * step / 6
+        yield f'<path d="M{LEFT} {y(share):.1f}h{width}" stroke="#ddd"/>'
+        yield text(LEFT - 6, y(share) + 4, f"{share:g} %", "end")
+        yield text(x(hour), top + TOP + height + 18, f"{hour:g}", "middle")
+    yield text(x(hours), top + TOP + height + 18, f"{hours:g}", "middle")
+    yield text(LEFT + width / 2, top + TOP + height + 38, "hours after the start", "middle")
+    yield f'<path d="M{LEFT} {top + TOP}v{height}h{width}" fill="none" stroke="#333"/>'
+    for number, (label, color, dashed, points) in enumerate(lines):
+        dash = ' stroke-dasharray="5 4"' if dashed else ""
+        stroke = f'fill="none" stroke="{COLORS[color % len(COLORS)]}" stroke-width="1.8"{dash}'
+        path = "".join(f"{'L' if index else 'M'}{x(hour):.1f} {y(min(share, percent)):.1f}" for index, (hour, share) in enumerate(points))
+        yield f'<path d="{path}" {stroke}/>'
+        row = top + TOP + 12 + 20 * number
+        yield f'<path d="M{WIDTH - RIGHT + 14} {row}h26" {stroke}/>'
+        yield text(WIDTH - RIGHT + 46, row + 4, label)
+
+
+def text(x, y, words, anchor="start", size=12):
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="#333">{escape(words)}</text>'
