@@ -215,3 +215,11 @@ pub fn wine() -> Value {
     let golden: Value = serde_json::from_slice(&text).unwrap();
     json!({ "inputs": golden["inputs"] })
 }
+
+/// The small classifier of `tests/models/releases.py`.
+pub const SHAPES: &str = "shapes";
+
+/// A request to it.
+pub fn shapes() -> Value {
+    json!({ "inputs": [{ "name": "IN", "datatype": "FP32", "shape": [1, 4], "data": [2.0, 1.0, 0.0, 1.0] }] })
+}

@@ -1,7 +1,13 @@
 //! The whole way of an update: `ledge-platform`, nginx with client certificates, a daemon under load.
 
-use crate::daemon::{TestRoot, model_folder};
-use crate::platform::{Callers, Fleet, wine};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::broker::Broker;
+use crate::daemon::{TestDaemon, TestRoot, model_folder};
+use crate::platform::{Callers, Fleet, SHAPES, look, shapes, status, subject, wine};
+use crate::tools::{mosquitto, run};
 
 #[test]
 fn a_new_version_goes_live_under_load_and_no_request_is_lost() {
@@ -14,13 +20,201 @@ fn a_new_version_goes_live_under_load_and_no_request_is_lost() {
         "models/wine_mlp/2",
         &["--shadow", "share=0.5,min_requests=50,max_s=30", "--canary", "share=0.2,min_requests=50,max_s=30"],
     );
+    look(&daemon);
     daemon.wait_for_log("update committed");
-    let answers = callers.stop_unharmed();
-    for answers in &answers {
-        assert_eq!(answers.versions.last().map(String::as_str), Some("2"), "{answers:?}");
+    for answers in callers.stop_unharmed() {
         assert_eq!(answers.versions.first().map(String::as_str), Some("1"), "{answers:?}");
+        assert_eq!(answers.versions.last().map(String::as_str), Some("2"), "{answers:?}");
     }
+    let told = subject(&daemon, "models/wine_mlp");
+    assert_eq!((told["version"].as_u64(), told["stage"].as_str()), (Some(2), Some("idle")), "{told}");
+    assert_eq!(told["last"]["result"], "committed", "{told}");
     // It is what runs after a power cut too, whatever the owner's folder has.
     let daemon = daemon.kill().start();
-    assert_eq!(daemon.client().get("/v2/models/wine_mlp").json()["versions"], serde_json::json!(["2"]));
+    assert_eq!(versions(&daemon, "wine_mlp"), json!(["2"]));
+}
+
+/// A release that must not get through: its model, what the rollout asks of it, what its package says, what stops it, and
+/// where.
+const BAD: [(&str, &[&str], &[&str], &str, &str); 5] = [
+    ("release_bad_accuracy", &["--gate", "golden_min=0.9"], &[], "golden", "verified"),
+    ("release_slow", &["--gate", "p95_ratio_max=3"], &[], "latency", "staged"),
+    ("release_crash", &[], &[], "crash", "verified"),
+    ("release_memory", &[], &["--limit-memory-mb", "512"], "memory", "verified"),
+    ("release_other_answers", &[], &[], "golden", "verified"),
+];
+
+#[test]
+fn bad_versions_are_stopped_at_their_gates_while_the_old_one_answers_and_not_tried_again() {
+    let fleet = Fleet::new("");
+    fleet.platform.add_model(SHAPES, 1, &model_folder("release_good"), &[]);
+    fleet.platform.start("r-1", "models/shapes/1", &[]);
+    let daemon = fleet.enrol(TestRoot::new()).start();
+    // A box that had no such model has it now.
+    daemon.wait_for_log("update committed");
+    let callers = Callers::start(&daemon, 2, SHAPES, &shapes());
+    for (number, (model, gate, package, cause, stage)) in (2..).zip(BAD) {
+        let (rollout, target) = (format!("r-{number}"), format!("models/shapes/{number}"));
+        fleet.platform.add_model(SHAPES, number, &model_folder(model), package);
+        fleet.platform.start(&rollout, &target, gate);
+        look(&daemon);
+        let line = daemon.wait_for_log("update rolled back");
+        assert_eq!((&line["cause"], &line["stage"], &line["rollout"]), (&json!(cause), &json!(stage), &json!(rollout)));
+        let told = subject(&daemon, "models/shapes");
+        assert_eq!((&told["version"], &told["stage"], &told["trial"]), (&json!(1), &json!("idle"), &Value::Null));
+        let last = &told["last"];
+        assert_eq!(
+            (&last["result"], &last["cause"], &last["rollout"]),
+            (&json!("rolled_back"), &json!(cause), &json!(rollout))
+        );
+        look(&daemon);
+        look(&daemon);
+        fleet.platform.run(&["rollout", "stop"], &["--id", &rollout]);
+    }
+    for answers in callers.stop_unharmed() {
+        assert_eq!(answers.versions, ["1"]);
+    }
+    let log = daemon.log();
+    let count = |text: &str| log.lines().filter(|line| line.contains(text)).count();
+    // Each began once, and each end is in the audit log.
+    assert_eq!(count("\"stage\":\"downloading\""), 1 + BAD.len(), "{log}");
+    assert_eq!(count("stage: \\\"rolled_back\\\""), BAD.len(), "{log}");
+    assert_eq!(versions(&daemon, SHAPES), json!(["1"]));
+}
+
+#[test]
+fn a_version_that_fails_requests_or_answers_otherwise_is_stopped_by_what_it_answers() {
+    // No golden input shows it: the classes are in another order, and nobody signed what they should be.
+    let fleet = Fleet::new("");
+    fleet.platform.add_model(SHAPES, 1, &model_folder("release_good"), &[]);
+    let unproven = tempfile::tempdir().unwrap();
+    std::fs::copy(model_folder("release_other_answers").join("model.onnx"), unproven.path().join("model.onnx"))
+        .unwrap();
+    fleet.platform.add_model(SHAPES, 2, unproven.path(), &["--no-golden"]);
+    fleet.platform.start("r-1", "models/shapes/1", &[]);
+    let daemon = fleet.enrol(TestRoot::new()).start();
+    daemon.wait_for_log("update committed");
+    let callers = Callers::start(&daemon, 2, SHAPES, &shapes());
+    let shadow = ["--shadow", "share=1,min_requests=1000,max_s=60", "--gate", "agreement_min=0.95"];
+    fleet.platform.start("r-2", "models/shapes/2", &shadow);
+    look(&daemon);
+    let line = daemon.wait_for_log("update rolled back");
+    assert_eq!((&line["cause"], &line["stage"]), (&json!("agreement"), &json!("shadow")), "{line}");
+    for answers in callers.stop_unharmed() {
+        assert_eq!(answers.versions, ["1"], "nobody was answered by a shadow");
+    }
+}
+
+#[test]
+fn the_operator_goes_back_without_a_network() {
+    let mut fleet = Fleet::new("");
+    for version in [1, 2] {
+        let model = if version == 1 { "release_good" } else { "release_better" };
+        fleet.platform.add_model(SHAPES, version, &model_folder(model), &[]);
+    }
+    fleet.platform.start("r-1", "models/shapes/1", &[]);
+    let daemon = fleet.enrol(TestRoot::new()).start();
+    daemon.wait_for_log("update committed");
+    fleet.platform.start("r-2", "models/shapes/2", &[]);
+    look(&daemon);
+    daemon.wait_for_log("update committed");
+    assert_eq!(versions(&daemon, SHAPES), json!(["2"]));
+    fleet.nginx.stop();
+    let said = cli(&daemon, &["update", "rollback", "shapes"]);
+    assert!(said.contains("goes back"), "{said}");
+    assert_eq!(versions(&daemon, SHAPES), json!(["1"]));
+    // It is not tried again when the network is back, and the reason is known.
+    fleet.nginx.start_again(None);
+    look(&daemon);
+    let told = subject(&daemon, "models/shapes");
+    assert_eq!((&told["version"], &told["trial"]), (&json!(1), &Value::Null), "{told}");
+    assert_eq!(told["last"]["cause"], "operator", "{told}");
+    let said = cli(&daemon, &["update", "status"]);
+    assert!(said.contains("models/shapes") && said.contains("operator"), "{said}");
+}
+
+#[test]
+fn a_stick_brings_what_the_network_does_not() {
+    let mut fleet = Fleet::new("");
+    fleet.platform.add_model(SHAPES, 1, &model_folder("release_good"), &[]);
+    fleet.platform.start("r-1", "models/shapes/1", &[]);
+    fleet.nginx.stop();
+    let daemon = fleet.enrol(TestRoot::new()).start();
+    let answer = daemon.client().post_json("/updates/check", &json!({}));
+    assert!(answer.status >= 400 && answer.error().contains("refuses the connection"), "{answer:?}");
+    let stick = format!("file://{}", fleet.platform.repository().display());
+    cli(&daemon, &["update", "check", "--from", &stick]);
+    daemon.wait_for_log("update committed");
+    assert_eq!(versions(&daemon, SHAPES), json!(["1"]));
+}
+
+#[test]
+fn a_hint_is_followed_at_once_and_what_came_of_it_is_reported() {
+    let (fleet, broker) = (Fleet::new(""), Broker::new());
+    fleet.platform.add_model(SHAPES, 1, &model_folder("release_good"), &[]);
+    let root = fleet.enrol(TestRoot::new()).set("updates.poll_interval_s=86400");
+    let daemon = root.set(&format!("mqtt.broker={:?}", broker.url())).start();
+    daemon.wait_for_log("rollout manifest accepted");
+    fleet.platform.start("r-1", "models/shapes/1", &[]);
+    let hint = ["-V", "5", "-q", "1", "-r", "-t", "ledge/v1/box-1/desired", "-m", "{}"];
+    run(mosquitto("mosquitto_pub", &broker).args(hint));
+    daemon.wait_for_log("update committed");
+    // Retained, so whoever comes later learns it too; and within moments, not at the next interval.
+    let reported = reported(&broker, |report| report["updates"]["subjects"][0]["last"]["result"] == "committed");
+    let told = &reported["updates"]["subjects"][0];
+    assert_eq!(
+        (&told["subject"], &told["version"], &told["stage"]),
+        (&json!("models/shapes"), &json!(1), &json!("idle"))
+    );
+}
+
+#[test]
+fn a_revoked_version_and_a_paused_rollout_are_obeyed() {
+    let fleet = Fleet::new("");
+    for (version, model) in [(1, "release_good"), (2, "release_better")] {
+        fleet.platform.add_model(SHAPES, version, &model_folder(model), &[]);
+    }
+    fleet.platform.start("r-1", "models/shapes/1", &[]);
+    let daemon = fleet.enrol(TestRoot::new()).start();
+    daemon.wait_for_log("update committed");
+    // Without requests its canary lasts until it is paused.
+    fleet.platform.start("r-2", "models/shapes/2", &["--canary", "share=0.5,min_requests=10,max_s=3000"]);
+    look(&daemon);
+    while daemon.wait_for_log("update moved")["stage"] != "canary" {}
+    fleet.platform.run(&["rollout", "pause"], &["--id", "r-2"]);
+    look(&daemon);
+    let told = subject(&daemon, "models/shapes");
+    assert!(told["trial"]["held"].is_string() && told["stage"] == "canary", "{told}");
+    let callers = Callers::start(&daemon, 1, SHAPES, &shapes());
+    fleet.platform.run(&["rollout", "resume"], &["--id", "r-2"]);
+    look(&daemon);
+    daemon.wait_for_log("update committed");
+    fleet.platform.run(&["rollout", "revoke"], &["models/shapes/2"]);
+    look(&daemon);
+    daemon.wait_for_log("the version before is live");
+    assert_eq!(callers.stop_unharmed()[0].versions.last().map(String::as_str), Some("1"));
+    assert_eq!(subject(&daemon, "models/shapes")["last"]["cause"], "revoked", "{}", status(&daemon));
+}
+
+fn versions(daemon: &TestDaemon, model: &str) -> Value {
+    daemon.client().get(&format!("/v2/models/{model}")).json()["versions"].clone()
+}
+
+fn cli(daemon: &TestDaemon, verb: &[&str]) -> String {
+    let mut command: Command = daemon.root.command(verb);
+    run(command.arg("--url").arg(format!("http://{}", daemon.address)))
+}
+
+/// The first retained report of which `is` holds.
+fn reported(broker: &Broker, is: impl Fn(&Value) -> bool) -> Value {
+    let mut last = Value::Null;
+    for _ in 0..60 {
+        let arguments = ["-V", "5", "-C", "1", "-W", "10", "-t", "ledge/v1/box-1/reported"];
+        last = serde_json::from_str(&run(mosquitto("mosquitto_sub", broker).args(arguments))).unwrap();
+        if is(&last) {
+            return last;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    panic!("{last}");
 }

@@ -518,7 +518,7 @@ proptest! {
                     prop_assert!(new.fetched_bytes >= old.fetched_bytes);
                 }
                 (_, Some(new)) => prop_assert_eq!(new.stage, Stage::Downloading),
-                (Some(_), None) if state.committed == before.committed => {
+                (Some(old), None) if state.committed == before.committed => {
                     let rollout = &old.plan.rollout;
                     let told = state.outcome.as_ref().is_some_and(|it| it.rolled_back.is_some() && it.rollout == *rollout)
                         || state.refused.iter().any(|refused| refused.rollout == *rollout);

@@ -78,6 +78,11 @@ impl Hand {
         Self { serving: live, ..Self::default() }
     }
 
+    /// The models that are held.
+    pub fn into_models(self) -> Vec<Arc<LoadedModel>> {
+        self.beside.into_iter().chain(self.kept).collect()
+    }
+
     /// Bytes that came off the network since it was last asked.
     pub fn take_fetched(&self) -> u64 {
         self.fetched.swap(0, Ordering::Relaxed)

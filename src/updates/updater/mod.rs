@@ -13,6 +13,7 @@ mod trying;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -121,6 +122,23 @@ impl Updater {
         }
         // A job that is dropped here is taken up again by the next start.
         self.write_counts();
+        self.jobs.clear();
+        self.let_models_go().await;
+    }
+
+    /// Waits until the models that are not live have given their memory back: a process that ends while a runtime still
+    /// tears one down crashes.
+    async fn let_models_go(&mut self) {
+        for (subject, hand) in std::mem::take(&mut self.hands) {
+            let models = hand.into_models();
+            self.parts.repository.release_candidate(&subject.name).await;
+            for model in models {
+                // What is live by now is another's to end.
+                if Arc::strong_count(&model) == 1 {
+                    self.parts.repository.end(model).await;
+                }
+            }
+        }
     }
 
     fn known(&self) -> Vec<Subject> {
