@@ -183,8 +183,7 @@ fn a_revoked_version_and_a_paused_rollout_are_obeyed() {
     while daemon.wait_for_log("update moved")["stage"] != "canary" {}
     fleet.platform.run(&["rollout", "pause"], &["--id", "r-2"]);
     look(&daemon);
-    let told = subject(&daemon, "models/shapes");
-    assert!(told["trial"]["held"].is_string() && told["stage"] == "canary", "{told}");
+    until(&daemon, |told| told["trial"]["held"].is_string() && told["stage"] == "canary");
     let callers = Callers::start(&daemon, 1, SHAPES, &shapes());
     fleet.platform.run(&["rollout", "resume"], &["--id", "r-2"]);
     look(&daemon);
@@ -203,6 +202,18 @@ fn versions(daemon: &TestDaemon, model: &str) -> Value {
 fn cli(daemon: &TestDaemon, verb: &[&str]) -> String {
     let mut command: Command = daemon.root.command(verb);
     run(command.arg("--url").arg(format!("http://{}", daemon.address)))
+}
+
+/// Waits until the box says of the model what `is` wants.
+#[track_caller]
+fn until(daemon: &TestDaemon, is: impl Fn(&Value) -> bool) {
+    for _ in 0..300 {
+        if is(&subject(daemon, "models/shapes")) {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    panic!("{}", status(daemon));
 }
 
 /// The first retained report of which `is` holds.

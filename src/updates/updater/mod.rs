@@ -298,8 +298,9 @@ impl Updater {
             self.written = Instant::now();
             self.unwritten = false;
         }
-        self.told(subject, &before, &after);
+        // First done, then said: who reads it finds it so.
         self.reconcile(subject).await;
+        self.told(subject, &before, &after);
         if after.trial.is_none() && before.trial.is_some() {
             self.collect();
         }
