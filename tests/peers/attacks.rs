@@ -311,7 +311,8 @@ fn endless_data_attack_on_a_target() {
     });
     let here = attacked.folder.path();
     let (metadata, targets) = (here.join("plain"), here.join("fetched"));
-    [&metadata, &targets].map(|folder| std::fs::create_dir(folder).unwrap());
+    std::fs::create_dir(&metadata).unwrap();
+    std::fs::create_dir(&targets).unwrap();
     assert!(plain(&metadata, &["init", here.join("root.json").to_str().unwrap()]));
     let (metadata_url, targets_url) = (format!("http://{address}/metadata"), format!("http://{address}/targets"));
     let mut arguments = vec!["--metadata-url", &metadata_url, "--target-base-url", &targets_url];

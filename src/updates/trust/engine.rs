@@ -8,6 +8,7 @@ use sigstore_tuf::transport::FetchFuture;
 use sigstore_tuf::{Error, MetadataStore, Repository, TargetFile, TrustedMetadataSet, Updater, UpdaterConfig};
 use tokio_util::sync::CancellationToken;
 
+use super::floor::Floor;
 use super::{Refusal, TrustError};
 use crate::updates::source::{Source, SourceError, escaped};
 
@@ -58,8 +59,13 @@ pub(super) async fn refresh(
     limits.timestamp_max_length = TIMESTAMP_MAX;
     limits.snapshot_max_length = SNAPSHOT_MAX;
     limits.targets_max_length = TARGETS_MAX;
+    let (store, refused) = Floor::new(store);
     let mut updater = Updater::new(Fetched(source), &root)?.with_config(limits).with_store(store);
-    updater.refresh(now).await?;
+    let refreshed = updater.refresh(now).await;
+    if let Some(error) = refused.take() {
+        return Err(error);
+    }
+    refreshed?;
     Ok(updater.trusted().clone())
 }
 

@@ -5,6 +5,7 @@
 
 mod engine;
 mod error;
+mod floor;
 pub mod fuzz;
 pub mod plain;
 mod roles;

@@ -297,3 +297,24 @@ async fn no_changed_byte_gets_by_the_signatures() {
     }
     assert!(Device::new(&platform).refresh(&platform).await.is_ok());
 }
+
+#[tokio::test]
+async fn what_a_newer_snapshot_takes_back_is_refused_however_often_it_is_tried() {
+    let mut platform = Platform::new();
+    platform.publish();
+    platform.bump();
+    platform.publish();
+    let mut device = Device::new(&platform);
+    device.refresh(&platform).await.unwrap();
+    platform.bump();
+    platform.models_pin = Some(1);
+    platform.publish();
+    for _ in 0..3 {
+        assert_eq!(refused(device.refresh(&platform).await), Refusal::Rollback);
+        device = device.again();
+    }
+    platform.bump();
+    platform.models_pin = None;
+    platform.publish();
+    device.refresh(&platform).await.unwrap();
+}

@@ -23,6 +23,8 @@ pub struct Platform {
     listed: BTreeMap<&'static str, Map<String, Value>>,
     /// The paths of the role `models`.
     pub paths: Vec<String>,
+    /// The version of `models` that the snapshot names, where it is not that of everything.
+    pub models_pin: Option<u64>,
     /// What it says when it signed.
     pub signed_at: Option<u64>,
 }
@@ -59,6 +61,7 @@ impl Platform {
             expires: ROLES.map(|role| (role, at("2099-01-01T00:00:00Z"))).into(),
             listed: BTreeMap::new(),
             paths: vec!["models/*/*/*".to_owned()],
+            models_pin: None,
             signed_at: None,
         };
         let roles: Map<String, Value> =
@@ -122,7 +125,7 @@ impl Platform {
             write(&self.metadata(&format!("{version}.{role}.json")), &self.signed(role, body));
         }
         let pin = json!({"version": version});
-        let meta = json!({"targets.json": pin, "models.json": pin, "fleet.json": pin});
+        let meta = json!({"targets.json": pin, "models.json": {"version": self.models_pin.unwrap_or(version)}, "fleet.json": pin});
         let snapshot = self.signed("snapshot", json!({"meta": meta}));
         write(&self.metadata(&format!("{version}.snapshot.json")), &snapshot);
         let mut timestamp = json!({"meta": {"snapshot.json": pin}});
