@@ -145,7 +145,8 @@ impl App {
         });
         listeners.serve(&http::router(app), &config.http, shutdown);
         if let Some(statistics) = messages {
-            spawn_mqtt(&config, device, egress, &serving, statistics, &readiness, updates, shutdown);
+            let parts = MqttParts { device, egress, serving: serving.clone(), statistics, updates };
+            spawn_mqtt(&config, parts, &readiness, shutdown);
         }
         let (opening, features) = (readiness.latch(), serving.features().clone());
         let stop = shutdown.clone();
@@ -176,17 +177,18 @@ impl App {
     }
 }
 
-/// Answers over MQTT once the models are there: the broker keeps what is asked meanwhile.
-fn spawn_mqtt(
-    config: &Config,
+/// What MQTT brings together.
+struct MqttParts {
     device: DeviceIdentity,
     egress: Egress,
-    serving: &Serving,
+    serving: Serving,
     statistics: MessageStatistics,
-    readiness: &Arc<Readiness>,
     updates: Option<Updates>,
-    shutdown: &Shutdown,
-) {
+}
+
+/// Answers over MQTT once the models are there: the broker keeps what is asked meanwhile.
+fn spawn_mqtt(config: &Config, parts: MqttParts, readiness: &Arc<Readiness>, shutdown: &Shutdown) {
+    let MqttParts { device, egress, serving, statistics, updates } = parts;
     let (report, reported) = watch::channel(Bytes::new());
     let looked_after = updates.is_some();
     let topics = DeviceTopics { device: device.id.clone(), group: device.group.clone(), looked_after };
@@ -207,7 +209,7 @@ fn spawn_mqtt(
             () = stop.requested() => Ok(()),
         }
     });
-    let (ready, stop, serving) = (readiness.clone(), shutdown.clone(), serving.clone());
+    let (ready, stop) = (readiness.clone(), shutdown.clone());
     shutdown.spawn(async move {
         tokio::select! {
             () = async {
