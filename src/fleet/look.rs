@@ -13,7 +13,7 @@ use crate::updates::trust::{Target, TrustError};
 const FLEET: &str = "fleet";
 
 /// How long the manifest may take: a server that sends slowly for ever holds nobody up.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// A manifest that the platform vouches for.
 #[derive(Debug, Clone, PartialEq)]
@@ -92,12 +92,11 @@ pub async fn look(
         let expires_ms = trust.roles().get(FLEET).and_then(|role| role.expires_ms).unwrap_or(0);
         (target, expires_ms)
     };
-    let accepted = match known.filter(|known| known.sha256 == target.sha256) {
-        Some(known) => Accepted { expires_ms, ..known.clone() },
-        None => {
-            let text = tokio::time::timeout(LIMIT, fetch(source, &target)).await.map_err(|_| LookError::Slow)??;
-            read(text, &target.sha256, fleet, expires_ms)?
-        }
+    let accepted = if let Some(known) = known.filter(|known| known.sha256 == target.sha256) {
+        Accepted { expires_ms, ..known.clone() }
+    } else {
+        let text = tokio::time::timeout(LIMIT, fetch(source, &target)).await.map_err(|_| LookError::Slow)??;
+        read(text, &target.sha256, fleet, expires_ms)?
     };
     platform.trust().await?.prove(accepted.manifest.published_ms)?;
     Ok(accepted)

@@ -225,11 +225,14 @@ impl RolloutForm {
         let start_ms = moment("start", &self.start, mistakes);
         let waves = match self.waves {
             None => Preset::Default.waves(),
-            Some(WavesForm::Named(name)) => Preset::named(&name).map(Preset::waves).unwrap_or_else(|| {
-                let known = Preset::ALL.map(Preset::name).join(", ");
-                mistakes.push(format!("waves {:?} are not known: there are {known}, or a list", excerpt(&name)));
-                Vec::new()
-            }),
+            Some(WavesForm::Named(name)) => {
+                let preset = Preset::named(&name);
+                if preset.is_none() {
+                    let known = Preset::ALL.map(Preset::name).join(", ");
+                    mistakes.push(format!("waves {:?} are not known: there are {known}, or a list", excerpt(&name)));
+                }
+                preset.map(Preset::waves).unwrap_or_default()
+            }
             Some(WavesForm::Listed(waves)) => waves,
         };
         check::waves(&waves, mistakes);

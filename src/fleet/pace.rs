@@ -64,7 +64,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    const INTERVAL: Duration = Duration::from_secs(300);
+    const INTERVAL: Duration = Duration::from_mins(5);
 
     #[test]
     fn looks_are_a_quarter_of_the_interval_early_or_late() {
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(pace.next() - now, HINTS);
         pace.begin(now + HINTS);
         pace.succeeded(now + HINTS, 0.5);
-        let late = now + Duration::from_secs(60);
+        let late = now + Duration::from_mins(1);
         pace.hint(late);
         assert_eq!(pace.next(), late);
         pace.hint(late + Duration::from_secs(1));

@@ -89,7 +89,7 @@ impl Window {
         match &form.days {
             None => days = 0x7f,
             Some(names) if names.is_empty() => {
-                mistakes.push("days names none: leave it out for all of them".to_owned())
+                mistakes.push("days names none: leave it out for all of them".to_owned());
             }
             Some(names) => {
                 for name in names.iter().take(DAYS.len() + 1) {

@@ -139,10 +139,10 @@ struct Status {
 impl Updates {
     /// A handle, and what the updater takes.
     pub fn channel() -> (Self, UpdaterInbox) {
-        let (wishes, wished) = watch::channel(None);
+        let (wishes, wanted) = watch::channel(None);
         let (orders, ordered) = mpsc::channel(ORDERS);
         let (looks, asked) = mpsc::channel(LOOKS);
-        let inbox = UpdaterInbox { wishes: wished, orders: ordered, looks: asked };
+        let inbox = UpdaterInbox { wishes: wanted, orders: ordered, looks: asked };
         (Self { wishes, orders, looks, status: Arc::default() }, inbox)
     }
 

@@ -357,6 +357,10 @@ impl SubjectState {
         let version = plan.target.version;
         let running = self.committed.as_ref().map(|committed| committed.version);
         if running == Some(version) {
+            if self.committed_by.as_ref() == Some(&plan.rollout) {
+                // What is known of a later rollout stays known.
+                return;
+            }
             // Whoever asks for what runs has been served.
             self.committed_by = Some(plan.rollout.clone());
             self.outcome = Some(Outcome { rollout: plan.rollout, version, rolled_back: None });

@@ -75,7 +75,7 @@ pub enum UpdateCommand {
     ///
     /// It neither reads the configuration nor touches what this box trusts, takes the clock of the system as it is, and
     /// connects to servers on this machine only.
-    Tuf(tuf::TufArgs),
+    Tuf(Box<tuf::TufArgs>),
     /// Try a release in this process. The daemon starts it, and sends it an order.
     #[command(hide = true)]
     Trial,

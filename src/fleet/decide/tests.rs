@@ -10,7 +10,8 @@ fn manifest(rollouts: Value, rest: Value) -> Manifest {
     let mut manifest = json!({"schema": 1, "fleet": "default", "published": "2026-11-20T00:00:00Z"});
     let object = manifest.as_object_mut().unwrap();
     object.insert("rollouts".into(), rollouts);
-    object.extend(rest.as_object().unwrap().clone());
+    let Value::Object(rest) = rest else { panic!("{rest}") };
+    object.extend(rest);
     Manifest::parse(&serde_json::to_vec(&manifest).unwrap()).unwrap()
 }
 
@@ -18,7 +19,8 @@ fn rollout(id: &str, version: u64, rest: Value) -> Value {
     let mut rollout = json!({
         "id": id, "target": format!("models/m/{version}/model.onnx"), "start": "2026-11-20T00:00:00Z", "waves": "all",
     });
-    rollout.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+    let Value::Object(rest) = rest else { panic!("{rest}") };
+    rollout.as_object_mut().unwrap().extend(rest);
     rollout
 }
 
@@ -94,9 +96,9 @@ fn what_is_revoked_or_below_the_minimum_is_not_wanted() {
     let minimum = manifest(rollouts, json!({"minimum": {"models/m": 20_261_120, "models/other": 3}}));
     assert_eq!(for_box(&minimum, &device("box-1", None), START), (None, None));
     let wishes = wishes(&minimum, &device("box-1", None), START);
-    let revokes = |subject: &str, version: u64| wishes[&subject.parse().unwrap()].revokes(version.try_into().unwrap());
-    assert!(revokes("models/m", 20_261_119) && !revokes("models/m", 20_261_120));
-    assert!(revokes("models/other", 2) && !revokes("models/other", 3));
+    let forbids = |subject: &str, version: u64| wishes[&subject.parse().unwrap()].revokes(version.try_into().unwrap());
+    assert!(forbids("models/m", 20_261_119) && !forbids("models/m", 20_261_120));
+    assert!(forbids("models/other", 2) && !forbids("models/other", 3));
 }
 
 #[test]

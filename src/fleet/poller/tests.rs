@@ -185,7 +185,7 @@ async fn an_order_is_a_look_at_once_and_what_failed_is_tried_again() {
     fake.says(Some(accepted()));
     running.status_when(|status| status.error.is_none() && status.checked_ms.is_some()).await;
 
-    let day = Duration::from_secs(86_400);
+    let day = Duration::from_hours(24);
     let mut running = start_with(&fake, day, day);
     let first = *running.looks.borrow_and_update();
     running.status_when(|status| status.checked_ms.is_some()).await;
@@ -197,21 +197,21 @@ async fn an_order_is_a_look_at_once_and_what_failed_is_tried_again() {
 async fn a_hint_is_a_look_although_the_next_one_is_a_day_away() {
     let fake = Fake::default();
     fake.says(Some(accepted()));
-    let day = Duration::from_secs(86_400);
+    let day = Duration::from_hours(24);
     let mut running = start_with(&fake, day, day);
     running.looks.wait_for(|looks| *looks == 1).await.unwrap();
     for _ in 0..10 {
         running.updates.look_now();
     }
     let hinted = running.looks.wait_for(|looks| *looks == 2);
-    assert!(tokio::time::timeout(Duration::from_secs(60), hinted).await.is_ok());
+    assert!(tokio::time::timeout(Duration::from_mins(1), hinted).await.is_ok());
 }
 
 #[tokio::test]
 async fn another_repository_is_looked_at_once_and_its_failure_is_not_the_platforms() {
     let fake = Fake::default();
     fake.says(Some(accepted()));
-    let day = Duration::from_secs(86_400);
+    let day = Duration::from_hours(24);
     let running = start_with(&fake, day, day);
     running.status_when(|status| status.checked_ms.is_some()).await;
     let usb = || "file:///media/usb".parse().ok();
