@@ -194,6 +194,7 @@ pub struct SubjectState {
 }
 
 /// What happened to a subject.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The platform was heard: this is what it wants now.
@@ -291,13 +292,13 @@ impl SubjectState {
     #[must_use]
     pub fn after(mut self, event: Event, kind: Kind) -> Self {
         match event {
-            Event::Wanted(wish) => self.wanted(wish),
+            Event::Wanted(wish) => self.wanted(&wish),
             Event::Described { digest, package } => self.described(digest, package),
             Event::Lost(release) => self.lost(&release),
             Event::Fetched { bytes } => self.fetched(bytes),
             Event::Passed => self.passed(kind),
             Event::Failed(reason) => self.roll_back(reason),
-            Event::Interrupted(reason) => self.interrupted(reason),
+            Event::Interrupted(reason) => self.interrupted(&reason),
             Event::Waited { seconds } => self.waited(seconds),
             Event::Started => self.started(),
             Event::Pin => self.pinned = true,
@@ -319,8 +320,8 @@ impl SubjectState {
         self
     }
 
-    fn wanted(&mut self, wish: Wish) {
-        self.revoke(&wish);
+    fn wanted(&mut self, wish: &Wish) {
+        self.revoke(wish);
         let desired = wish.desired.clone().filter(|(plan, _)| !wish.revokes(plan.target.version));
         match (&mut self.trial, desired) {
             (Some(trial), Some((plan, allow))) if trial.is_of(&plan) => {
@@ -455,7 +456,7 @@ impl SubjectState {
         self.refused.drain(..surplus);
     }
 
-    fn interrupted(&mut self, reason: Reason) {
+    fn interrupted(&mut self, reason: &Reason) {
         let Some(trial) = &mut self.trial else { return };
         trial.failures += 1;
         if trial.failures >= trial.plan.max_attempts.max(1) {
