@@ -39,7 +39,7 @@ pub fn is_settable(key: &str) -> bool {
     let is_or_is_in = |settable: &&str| {
         key.strip_prefix(settable).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     };
-    SETTABLE.iter().any(|settable| is_or_is_in(&settable))
+    SETTABLE.iter().any(is_or_is_in)
 }
 
 /// The settings that are live, by the state of the update store in `folder`, in the order of their names. None where there

@@ -10,6 +10,7 @@
 //! so a box that was cut off anywhere reads its state and goes on. The engine writes the state to disk before it acts on it.
 
 mod reason;
+mod trial;
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use super::subject::Kind;
 use crate::names::{DeviceName, ModelVersion};
 
 pub use reason::{Cause, Reason};
+pub use trial::Trial;
 
 /// How often the daemon may start during a trial before the trial counts as the reason.
 const STARTS: u32 = 3;
@@ -86,69 +88,6 @@ impl fmt::Display for Stage {
     }
 }
 
-/// A release on trial.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Trial {
-    /// The rollout that led to it.
-    pub plan: Plan,
-    /// The release; the digest is empty until its description was read.
-    pub release: Installed,
-    /// Its signed description, once it was read. It is kept here because it is needed without a network.
-    pub package: Option<Arc<Package>>,
-    /// How far it has come.
-    pub stage: Stage,
-    /// Seconds in this stage during which it could move.
-    pub in_stage_s: u64,
-    /// Starts of the daemon before it falls back.
-    pub starts_left: u32,
-    /// Passing failures so far.
-    pub failures: u32,
-    /// Bytes fetched so far.
-    pub fetched_bytes: u64,
-    /// How far it may go now.
-    pub allow: Allow,
-    /// Whether it stands still for now: a consequence of stage and `allow`.
-    pub held: bool,
-}
-
-impl Trial {
-    fn new(plan: Plan, allow: Allow) -> Self {
-        let release = Installed { version: plan.target.version, digest: String::new() };
-        Self {
-            plan,
-            release,
-            package: None,
-            stage: Stage::Downloading,
-            in_stage_s: 0,
-            starts_left: STARTS,
-            failures: 0,
-            fetched_bytes: 0,
-            allow,
-            held: false,
-        }
-    }
-
-    fn is_of(&self, plan: &Plan) -> bool {
-        self.plan.rollout == plan.rollout && self.plan.target == plan.target
-    }
-
-    /// To be called after each change of the stage or of `allow`. A soak goes on: half of a switch is worse than one.
-    fn hold(&mut self) {
-        self.held = match self.allow {
-            _ if self.stage == Stage::Active => false,
-            Allow::Everything => false,
-            Allow::Prepare => self.stage >= Stage::Staged,
-            Allow::Nothing => true,
-        };
-    }
-
-    fn enter(&mut self, stage: Stage) {
-        self.stage = stage;
-        self.in_stage_s = 0;
-        self.hold();
-    }
-}
-
 /// How the last rollout ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
@@ -194,6 +133,7 @@ pub struct SubjectState {
 }
 
 /// What happened to a subject.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The platform was heard: this is what it wants now.
@@ -291,13 +231,13 @@ impl SubjectState {
     #[must_use]
     pub fn after(mut self, event: Event, kind: Kind) -> Self {
         match event {
-            Event::Wanted(wish) => self.wanted(wish),
+            Event::Wanted(wish) => self.wanted(&wish),
             Event::Described { digest, package } => self.described(digest, package),
             Event::Lost(release) => self.lost(&release),
             Event::Fetched { bytes } => self.fetched(bytes),
             Event::Passed => self.passed(kind),
             Event::Failed(reason) => self.roll_back(reason),
-            Event::Interrupted(reason) => self.interrupted(reason),
+            Event::Interrupted(reason) => self.interrupted(&reason),
             Event::Waited { seconds } => self.waited(seconds),
             Event::Started => self.started(),
             Event::Pin => self.pinned = true,
@@ -319,8 +259,8 @@ impl SubjectState {
         self
     }
 
-    fn wanted(&mut self, wish: Wish) {
-        self.revoke(&wish);
+    fn wanted(&mut self, wish: &Wish) {
+        self.revoke(wish);
         let desired = wish.desired.clone().filter(|(plan, _)| !wish.revokes(plan.target.version));
         match (&mut self.trial, desired) {
             (Some(trial), Some((plan, allow))) if trial.is_of(&plan) => {
@@ -459,7 +399,7 @@ impl SubjectState {
         self.refused.drain(..surplus);
     }
 
-    fn interrupted(&mut self, reason: Reason) {
+    fn interrupted(&mut self, reason: &Reason) {
         let Some(trial) = &mut self.trial else { return };
         trial.failures += 1;
         if trial.failures >= trial.plan.max_attempts.max(1) {

@@ -48,7 +48,7 @@ pub(super) async fn run(program: &Path, order: &Order) -> Result<TrialReport, Re
     let (end, said, complaints) =
         tokio::join!(watch(&mut child, stdin, order), read(stdout, MAX_SAID), read(stderr, MAX_COMPLAINTS),);
     let end = end.map_err(|error| broken("cannot be watched", error))?;
-    meaning(end, &lines(&said), &last_words(&complaints), order)
+    meaning(&end, &lines(&said), &last_words(&complaints), order)
 }
 
 fn spawn(program: &Path) -> std::io::Result<Child> {
@@ -106,7 +106,7 @@ fn last_words(complaints: &[u8]) -> String {
 }
 
 /// What its end, and what it said before, come to.
-fn meaning(end: End, said: &[Said], complaint: &str, order: &Order) -> Result<TrialReport, Reason> {
+fn meaning(end: &End, said: &[Said], complaint: &str, order: &Order) -> Result<TrialReport, Reason> {
     let step = said.iter().rev().find_map(|said| match said {
         Said::Step(step) => Some(step.as_str()),
         _ => None,

@@ -1,0 +1,93 @@
+//! Whatever happens, in whatever order.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let allow = prop_oneof![1 => Just(Allow::Nothing), 1 => Just(Allow::Prepare), 3 => Just(Allow::Everything)];
+    let desired =
+        (0_u64..4, 1_u64..5, allow, any::<bool>(), any::<bool>()).prop_map(|(rollout, version, allow, down, quick)| {
+            let mut plan = Plan { allow_downgrade: down, ..plan(&format!("r{rollout}"), version) };
+            if quick {
+                (plan.shadow.share, plan.canary.share) = (0.0, 0.0);
+            }
+            (plan, allow)
+        });
+    let revoked = proptest::collection::btree_set(1_u64..5, 0..3)
+        .prop_map(|versions| versions.iter().map(|version| version.to_string().parse().unwrap()).collect());
+    let none = Just(std::collections::BTreeSet::new());
+    let wanted = (proptest::option::weighted(0.8, desired), prop_oneof![6 => none, 1 => revoked])
+        .prop_map(|(desired, revoked)| Event::Wanted(Wish { desired, revoked, minimum: None }));
+    prop_oneof![
+        6 => wanted,
+        4 => (1_u64..5).prop_map(described),
+        12 => Just(Event::Passed),
+        1 => (0_u64..700).prop_map(|bytes| Event::Fetched { bytes }),
+        1 => Just(failed(Cause::Errors)),
+        1 => Just(interrupted()),
+        1 => (0_u64..8_000).prop_map(|seconds| Event::Waited { seconds }),
+        2 => Just(Event::Started),
+        1 => Just(Event::Pin),
+        1 => Just(Event::Unpin),
+        1 => Just(Event::RollBack),
+        1 => Just(Event::Cancel),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_something_runs_nothing_refused_begins_and_no_trial_jumps(
+        events in proptest::collection::vec(any_event(), 1..80),
+    ) {
+        let mut state = SubjectState::default();
+        for event in events {
+            let before = state.clone();
+            state = state.after(event.clone(), Kind::Model);
+
+            let revokes = matches!(&event, Event::Wanted(wish) if !wish.revoked.is_empty());
+            // A trial on top of nothing falls back to nothing: what was committed may be gone by revocation only.
+            if before.committed.is_some() && !revokes {
+                prop_assert!(state.committed.is_some(), "{event:?}");
+            }
+            if state.committed.is_some() {
+                prop_assert!(state.live().is_some());
+            }
+            if let Event::Wanted(wish) = &event {
+                prop_assert!(state.kept().all(|release| !wish.revoked.contains(&release.version)));
+            }
+
+            if let Some(trial) = &state.trial {
+                let refused = |refused: &Refused| {
+                    refused.rollout == trial.plan.rollout
+                        && (refused.version == trial.release.version
+                            || (!trial.release.digest.is_empty() && refused.digest == trial.release.digest))
+                };
+                prop_assert!(!state.refused.iter().any(refused), "{event:?}");
+                prop_assert!(trial.failures < trial.plan.max_attempts);
+                let mut again = trial.clone();
+                again.hold();
+                prop_assert_eq!(&again, trial, "held follows from the rest");
+            }
+            match (&before.trial, &state.trial) {
+                (Some(old), Some(new)) if old.is_of(&new.plan) => {
+                    let back = event == Event::Started && new.stage == Stage::Staged;
+                    prop_assert!(new.stage >= old.stage || back, "{event:?}: {} -> {}", old.stage, new.stage);
+                    prop_assert!(!old.held || new.stage <= old.stage, "{event:?} moved what is held");
+                    prop_assert!(new.fetched_bytes >= old.fetched_bytes);
+                }
+                (_, Some(new)) => prop_assert_eq!(new.stage, Stage::Downloading),
+                (Some(old), None) if state.committed == before.committed => {
+                    let rollout = &old.plan.rollout;
+                    let told = state.outcome.as_ref().is_some_and(|it| it.rolled_back.is_some() && it.rollout == *rollout)
+                        || state.refused.iter().any(|refused| refused.rollout == *rollout);
+                    prop_assert!(told, "{event:?} ended a trial silently");
+                }
+                _ => {}
+            }
+
+            let text = serde_json::to_string(&state).unwrap();
+            prop_assert_eq!(serde_json::from_str::<SubjectState>(&text).unwrap(), state.clone());
+        }
+    }
+}

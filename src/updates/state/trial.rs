@@ -1,0 +1,72 @@
+//! A release on its way, and what follows from how far it has come.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Installed, STARTS, Stage};
+use crate::updates::package::Package;
+use crate::updates::plan::{Allow, Plan};
+
+/// A release on trial.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    /// The rollout that led to it.
+    pub plan: Plan,
+    /// The release; the digest is empty until its description was read.
+    pub release: Installed,
+    /// Its signed description, once it was read. It is kept here because it is needed without a network.
+    pub package: Option<Arc<Package>>,
+    /// How far it has come.
+    pub stage: Stage,
+    /// Seconds in this stage during which it could move.
+    pub in_stage_s: u64,
+    /// Starts of the daemon before it falls back.
+    pub starts_left: u32,
+    /// Passing failures so far.
+    pub failures: u32,
+    /// Bytes fetched so far.
+    pub fetched_bytes: u64,
+    /// How far it may go now.
+    pub allow: Allow,
+    /// Whether it stands still for now: a consequence of stage and `allow`.
+    pub held: bool,
+}
+
+impl Trial {
+    pub(super) fn new(plan: Plan, allow: Allow) -> Self {
+        let release = Installed { version: plan.target.version, digest: String::new() };
+        Self {
+            plan,
+            release,
+            package: None,
+            stage: Stage::Downloading,
+            in_stage_s: 0,
+            starts_left: STARTS,
+            failures: 0,
+            fetched_bytes: 0,
+            allow,
+            held: false,
+        }
+    }
+
+    pub(super) fn is_of(&self, plan: &Plan) -> bool {
+        self.plan.rollout == plan.rollout && self.plan.target == plan.target
+    }
+
+    /// To be called after each change of the stage or of `allow`. A soak goes on: half of a switch is worse than one.
+    pub(super) fn hold(&mut self) {
+        self.held = match self.allow {
+            _ if self.stage == Stage::Active => false,
+            Allow::Everything => false,
+            Allow::Prepare => self.stage >= Stage::Staged,
+            Allow::Nothing => true,
+        };
+    }
+
+    pub(super) fn enter(&mut self, stage: Stage) {
+        self.stage = stage;
+        self.in_stage_s = 0;
+        self.hold();
+    }
+}
