@@ -17,6 +17,9 @@ def run(given, repository, ring, broker):
     while True:
         state = rollout_of(repository, fleet, given.rollout)
         if state is None or state.get("paused"):
+            if given.publish:  # whoever paused it may have been cut off before the world heard of it
+                with repository.locked():
+                    publish.publish(repository, given.publish, given.endpoint)
             say(f"rollout {given.rollout} is {'paused' if state else 'gone'}: nothing to watch")
             return DONE
         decision = watch.decide([device for device in broker.snapshot() if device.fleet == fleet], policy, broker.clock())
