@@ -11,7 +11,8 @@ def run(given, repository, ring, broker):
     """Until the rollout is paused or gone; with --once, one look."""
     repository.need(["fleet", "snapshot", "timestamp"], ring)  # better now than in an hour, when it matters
     fleet = fleets.holding(repository, given.rollout, given.fleet)
-    policy = watch.Policy(given.rollout, given.max_failures, given.max_silent, given.min_failures, given.min_reports, given.silent_after)
+    policy = watch.Policy(
+        given.rollout, given.max_failures, given.max_silent, given.min_failures, given.min_reports, given.silent_after)
     broker.gather()
     before = None
     while True:
