@@ -10,7 +10,7 @@ in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
 nextest := $(shell command -v cargo-nextest)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-platform build run test test-peers test-quantize test-platform soak bench bench-peers clean
+.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-platform build run test test-peers test-quantize test-platform soak bench bench-fleet bench-peers clean
 .NOTPARALLEL:
 
 help: ## say what each target does
@@ -66,6 +66,11 @@ test-platform: setup-peers ## test ledge-platform with python-tuf's client, ngin
 bench: setup-test build ## print the budget table: Ledge beside the runtime in-process (seven minutes; BENCH=--quick, BENCH=--long)
 	$(PYTHON) benches/peers/fetch.py inprocess
 	$(PYTHON) benches/budget $(BENCH)
+
+bench-fleet: ## simulate 10,000 boxes through rollouts of days, in minutes; figures, and a plot in target/fleet.svg
+	@$(need_python)
+	$(PYTHON) packaging/platform/setup
+	.ledge/platform/bin/python3 benches/fleet/simulate.py --plot target/fleet.svg --json target/fleet.json
 
 bench-peers: setup-test build ## fetch Triton, MLServer, mosec and Feast, and run them interleaved with Ledge (BENCH as above)
 	$(PYTHON) benches/peers/fetch.py

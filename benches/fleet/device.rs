@@ -8,7 +8,7 @@ use ledge::fleet::manifest::Manifest;
 use ledge::identity::device::DeviceIdentity;
 use ledge::updates::package::Package;
 use ledge::updates::plan::Step;
-use ledge::updates::state::{Cause, Duty, Event, Installed, Reason, SubjectState};
+use ledge::updates::state::{Cause, Duty, Event, Installed, Reason, Stage, SubjectState};
 use ledge::updates::subject::{Kind, Subject};
 use serde_json::{Value, json};
 
@@ -207,7 +207,7 @@ impl Device {
         let last = self.state.outcome.as_ref().map(|outcome| {
             let (stage, reason) = outcome.rolled_back.clone().unzip();
             json!({"rollout": outcome.rollout, "version": outcome.version,
-                   "result": if reason.is_some() { "rolled_back" } else { "committed" }, "stage": stage.map(|stage| stage.name()),
+                   "result": if reason.is_some() { "rolled_back" } else { "committed" }, "stage": stage.map(Stage::name),
                    "cause": reason.as_ref().map(|reason| reason.cause.name()), "detail": reason.map(|reason| reason.detail)})
         });
         let committed = self.state.committed.as_ref();

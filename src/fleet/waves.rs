@@ -107,6 +107,25 @@ mod tests {
     }
 
     #[test]
+    fn the_platform_has_the_same_seeds_and_presets() {
+        let shared: serde_json::Value =
+            serde_json::from_str(include_str!("../../packaging/platform/tests/seeds.json")).unwrap();
+        for vector in shared["seeds"].as_array().unwrap() {
+            let text = |key: &str| name(vector[key].as_str().unwrap());
+            assert_eq!(
+                u64::from(seed(&text("device"), &text("rollout"))),
+                vector["seed"].as_u64().unwrap(),
+                "{vector}"
+            );
+        }
+        let presets = shared["presets"].as_object().unwrap();
+        assert_eq!(presets.len(), Preset::ALL.len());
+        for (name, waves) in presets {
+            assert_eq!(serde_json::to_value(Preset::named(name).unwrap().waves()).unwrap(), *waves, "{name}");
+        }
+    }
+
+    #[test]
     fn each_wave_of_each_preset_reaches_its_share_of_ten_thousand_boxes() {
         const ROLLOUTS: usize = 16;
         let rollouts: Vec<Vec<u16>> = (0..ROLLOUTS)

@@ -61,14 +61,15 @@ def key_list(given):
             where = str(keys.private_of(path)) if ring.has(keyid) else "not in --keys"
             if ring.has(keyid) and not is_private(keys.private_of(path)):
                 where += " (readable by others: chmod 600)"
-            lines.append((role, "offline" if role in OFFLINE else "online", f"{accepted.threshold} of {len(accepted.keyids)}", keyid[:16],
-                          moments.text(signed.expires), where))
+            kept, needed = "offline" if role in OFFLINE else "online", f"{accepted.threshold} of {len(accepted.keyids)}"
+            lines.append((role, kept, needed, keyid[:16], moments.text(signed.expires), where))
     tell(reports.table(("ROLE", "KEPT", "NEEDED", "KEY", "SIGNED UNTIL", "WHERE"), lines))
 
 
 def key_generate(given):
     key = keys.generate(given.keys, given.name, not given.plain)
-    tell(f"{key.keyid[:16]}: {given.keys / given.name}.pem stays with its holder, {given.keys / given.name}.pub.pem goes to the ceremony")
+    path = given.keys / given.name
+    tell(f"{key.keyid[:16]}: {path}.pem stays with its holder, {path}.pub.pem goes to the ceremony")
 
 
 def key_rotate(given):
@@ -96,7 +97,8 @@ def renew(given):
     repository, ring = opened(given)
     with repository.locked():
         lines, complete = ceremony.renew(repository, given.role, ring)
-    tell(*(lines or [f"{given.role} {repository.newest(given.role)} is good until {moments.text(repository.load(given.role).signed.expires)}"]))
+    signed = repository.load(given.role).signed
+    tell(*(lines or [f"{given.role} {signed.version} is good until {moments.text(signed.expires)}"]))
     return DONE if complete else REFUSED
 
 
@@ -109,12 +111,13 @@ def refresh(given):
             repository.save("fleet", fleet, ring)
         repository.publish(ring, fresh_snapshot=left(snapshot.signed) < lifetime(snapshot.signed) / 2)
         timestamp = repository.load("timestamp").signed
-    tell(f"timestamp {timestamp.version}, signed {timestamp.unrecognized_fields[SIGNED_AT]}, good until {moments.text(timestamp.expires)}")
+    signed_at = timestamp.unrecognized_fields[SIGNED_AT]
+    tell(f"timestamp {timestamp.version}, signed {signed_at}, good until {moments.text(timestamp.expires)}")
     for role in OFFLINE:
         rest = left(repository.load(role).signed)
         if rest < given.warn:
-            print(f"ledge-platform: {role} expires in {max(0, int(rest // 86_400))} days: `ledge-platform renew {role}` where its keys are",
-                  file=sys.stderr)
+            days = max(0, int(rest // 86_400))
+            print(f"ledge-platform: {role} expires in {days} days: `ledge-platform renew {role}` where its keys are", file=sys.stderr)
 
 
 # --- releases ---
@@ -179,8 +182,9 @@ def add_release(given, repository, ring, main_file, contents, description):
 
 def release_list(given):
     repository = Repository.open(given.repository)
+    folder = names.FOLDERS[given.verb] + "/"
     lines = [(str(version), description.get("semantic_version", "-"), f"{size:,}", len(description["files"]) + 1)
-             for version, description, size in release.listing(repository) if str(version).startswith(names.FOLDERS[given.verb] + "/")]
+             for version, description, size in release.listing(repository) if str(version).startswith(folder)]
     tell(reports.table(("RELEASE", "VERSION", "BYTES", "FILES"), lines))
 
 
@@ -212,14 +216,15 @@ def rollout_start(given):
     rollout = {"id": given.id, "target": release.main_file(repository, given.target),
                "start": moments.text(given.start or moments.now()), "waves": given.waves, "paused": False}
     rollout.update(filled({
-        "groups": given.groups and given.groups.split(","), "devices": given.devices and given.devices.split(","), "window": given.window,
+        "groups": given.groups and given.groups.split(","), "devices": given.devices and given.devices.split(","),
+        "window": given.window,
         "gate": given.gate, "shadow": given.shadow, "canary": given.canary, "soak": given.soak, "max_attempts": given.max_attempts,
         "byte_budget": given.byte_budget, "allow_downgrade": given.allow_downgrade or None, "requires_ledge": given.requires_ledge}))
     with repository.locked():
         public = fleets.edit(repository, fleet, ring, lambda manifest, notes: rollouts.start(manifest, notes, rollout), create=True)
     first = waves.schedule(given.waves)[0]
-    told(public, f"fleet {fleet}: rollout {given.id} of {rollout['target']} starts {rollout['start']}, {moments.spoken(first[0])} later for "
-                 f"{100 * first[1] / waves.SEEDS:.3g} % of the boxes")
+    told(public, f"fleet {fleet}: rollout {given.id} of {rollout['target']} starts {rollout['start']}, "
+                 f"{moments.spoken(first[0])} later for {100 * first[1] / waves.SEEDS:.3g} % of the boxes")
 
 
 def widen(given, manifest, notes):
@@ -327,8 +332,8 @@ def watch_verb(given):
 
 
 VERBS = {
-    "init": init, "key list": key_list, "key generate": key_generate, "key rotate": key_rotate, "root sign": root_sign, "renew": renew,
-    "refresh": refresh, "rollout start": rollout_start, "rollout widen": steering(widen), "rollout pause": steering(pause),
+    "init": init, "key list": key_list, "key generate": key_generate, "key rotate": key_rotate, "root sign": root_sign,
+    "renew": renew, "refresh": refresh, "rollout start": rollout_start, "rollout widen": steering(widen), "rollout pause": steering(pause),
     "rollout resume": steering(resume), "rollout stop": steering(stop), "rollout revoke": steering(revoke),
     "rollout minimum": steering(minimum), "rollout pin": steering(pin), "rollout show": rollout_show, "verify": verify_verb,
     "publish": publish_verb, "fleet status": fleet_status, "hint": hint, "watch": watch_verb, "model add": model_add,

@@ -78,8 +78,10 @@ def rotate(repository, what, ring, new_folder, public_file, encrypted):
     delegator = delegator_of(role)
     if delegator == "targets":
         repository.need(["targets"], ring)  # a new root can be signed by its holders one after another, this cannot
-    new = keys.read_public(public_file) if public_file else keys.generate(new_folder, free_name(ring.name_of(old) or role, ring, new_folder), encrypted)
-    if not public_file:
+    if public_file:
+        new = keys.read_public(public_file)
+    else:
+        new = keys.generate(new_folder, free_name(ring.name_of(old) or role, ring, new_folder), encrypted)
         ring = keys.KeyRing([*ring.folders, new_folder])
     if delegator == "targets":
         metadata = repository.load("targets")
@@ -176,13 +178,13 @@ def finish(repository, ring, complete):
     """What follows a change of keys: roles that are signed by a replaced key are signed again."""
     if not complete:
         version = repository.newest("root") + 1
-        return [f"root {version} needs more signatures and waits in {repository.staged / f'{version}.root.json'}: each holder signs it "
-                "with `ledge-platform root sign`"]
+        path = repository.staged / f"{version}.root.json"
+        return [f"root {version} needs more signatures and waits in {path}: each holder signs it with `ledge-platform root sign`"]
     lines = []
     for role in TARGETS_ROLES:
         if not is_valid(repository, role):
             if not repository.can_sign(role, ring):
-                lines.append(f"{role} must be signed by its new key: `ledge-platform renew {role}` where that key is, BEFORE you publish")
+                lines.append(f"{role} must be signed by its new key BEFORE you publish: `ledge-platform renew {role}` where it is")
                 continue
             repository.save(role, repository.load(role), ring)
     if not repository.publish(ring, fresh_snapshot=not is_valid(repository, "snapshot")):

@@ -17,8 +17,8 @@ POSITIVE, COUNT, SHARE = "a number above 0", "a whole number", "a number from 0 
 GATE = {"golden_min": SHARE, "agreement_min": SHARE, "p95_ratio_max": POSITIVE, "error_rate_max": SHARE, "memory_ratio_max": POSITIVE,
         "psi_max": POSITIVE}
 STEP = {"share": SHARE, "min_s": COUNT, "min_requests": COUNT, "max_s": COUNT, "quiet": ("pass", "roll_back")}
-ROLLOUT = {"id", "target", "start", "waves", "paused", "groups", "devices", "window", "gate", "shadow", "canary", "soak", "max_attempts",
-           "byte_budget", "allow_downgrade", "requires_ledge"}
+ROLLOUT = {"id", "target", "start", "waves", "paused", "groups", "devices", "window", "gate", "shadow", "canary", "soak",
+           "max_attempts", "byte_budget", "allow_downgrade", "requires_ledge"}
 MANIFEST = {"schema", "fleet", "published", "rollouts", "pins", "revoked", "minimum"}
 # What a box takes at most.
 MOST_BYTES, MOST_ROLLOUTS, MOST_ATTEMPTS, LONGEST_S = 1 << 20, 256, 1_000, 90 * 86_400

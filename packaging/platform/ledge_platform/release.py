@@ -111,7 +111,8 @@ class ModelFolder:
         if not (exact or numbered):
             raise Failure(f"{self.folder} holds no model: neither {', '.join(MODEL_FILES)} nor a folder of a version")
         if not exact and len(numbered) > 1:
-            raise Failure(f"{self.folder} has the versions {', '.join(entry.name for entry in numbered)} and no {version}: which is meant?")
+            there = ", ".join(entry.name for entry in numbered)
+            raise Failure(f"{self.folder} has the versions {there} and no {version}: which is meant?")
         return (exact or numbered)[0]
 
     def read_toml(self):
@@ -172,13 +173,13 @@ class ModelFolder:
     def left_out(self):
         """Files that are there and do not come along."""
         taken = {path for path in self.contents.values() if isinstance(path, Path)} | {self.folder / "model.toml"}
-        inner = self.contents[self.main].parent
-        return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*")
-                      if path.is_file() and path not in taken and not path.name.startswith(".")
-                      and (inner == self.folder or path.parent == inner or path.relative_to(self.folder).parts[0] not in self.versions()))
+        main = self.contents[self.main].parent
+        left = [path for path in self.folder.rglob("*") if path.is_file() and path not in taken and not path.name.startswith(".")]
+        return sorted(str(path.relative_to(self.folder)) for path in left if main in path.parents or not self.is_version(path))
 
-    def versions(self):
-        return {entry.name for entry in self.folder.iterdir() if names.VERSION.fullmatch(entry.name)}
+    def is_version(self, path):
+        """Whether it belongs to a version of its own."""
+        return names.VERSION.fullmatch(path.relative_to(self.folder).parts[0]) is not None
 
     def ports(self):
         return ports.of_onnx(self.contents[self.main]) if self.main == "model.onnx" else None

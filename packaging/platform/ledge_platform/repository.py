@@ -86,8 +86,9 @@ class Repository:
             here = sum(ring.has(keyid) for keyid in accepted.keyids)
             if here < accepted.threshold:
                 missing = ", ".join(keyid[:8] for keyid in accepted.keyids if not ring.has(keyid))
-                raise Failure(f"the role {role} needs {accepted.threshold} of its {len(accepted.keyids)} keys, and {here} "
-                              f"{'is' if here == 1 else 'are'} in {ring} (missing: {missing}): name the folder that has them with --keys")
+                raise Failure(
+                    f"the role {role} needs {accepted.threshold} of its {len(accepted.keyids)} keys, and {here} {'is' if here == 1 else 'are'} "
+                    f"in {ring} (missing: {missing}): name the folder that has them with --keys")
 
     def save(self, role, metadata, ring):
         """Signs a new version of what was loaded, and writes it."""

@@ -3,7 +3,7 @@
 A share alone decides badly: one broken box of five is 20 %, and a release that fails everywhere is at 0 % until the first
 box has tried it. So the failures are counted among the boxes that have TRIED the release, and the question is whether so
 many could be chance if no more than the limit failed in truth: the tail of a binomial distribution, below ALPHA, and at
-least MIN_FAILURES boxes. With the limit at 2 % that is 3 failures among up to 37 boxes, 5 among 100, 29 among 1,000.
+least MIN_FAILURES boxes. With the limit at 2 % that is 3 failures among up to 41 boxes, 6 among 100, 29 among 1,000.
 Boxes that fall silent during a trial are judged in the same way, with a limit of their own.
 """
 import math
@@ -104,7 +104,8 @@ def tail(tries, hits, rate):
     logs = math.log(rate), math.log1p(-rate)
     total = 0.0
     for k in range(hits, tries + 1):
-        term = math.exp(math.lgamma(tries + 1) - math.lgamma(k + 1) - math.lgamma(tries - k + 1) + k * logs[0] + (tries - k) * logs[1])
+        ways = math.lgamma(tries + 1) - math.lgamma(k + 1) - math.lgamma(tries - k + 1)
+        term = math.exp(ways + k * logs[0] + (tries - k) * logs[1])
         total += term
         if term < total * 1e-12:
             break

@@ -11,12 +11,16 @@ def run(given, repository, ring, broker):
     """Until the rollout is paused or gone; with --once, one look."""
     repository.need(["fleet", "snapshot", "timestamp"], ring)  # better now than in an hour, when it matters
     fleet = fleets.holding(repository, given.rollout, given.fleet)
-    policy = watch.Policy(given.rollout, given.max_failures, given.max_silent, given.min_failures, given.min_reports, given.silent_after)
+    policy = watch.Policy(
+        given.rollout, given.max_failures, given.max_silent, given.min_failures, given.min_reports, given.silent_after)
     broker.gather()
     before = None
     while True:
         state = rollout_of(repository, fleet, given.rollout)
         if state is None or state.get("paused"):
+            if given.publish:  # whoever paused it may have been cut off before the world heard of it
+                with repository.locked():
+                    publish.publish(repository, given.publish, given.endpoint)
             say(f"rollout {given.rollout} is {'paused' if state else 'gone'}: nothing to watch")
             return DONE
         decision = watch.decide([device for device in broker.snapshot() if device.fleet == fleet], policy, broker.clock())

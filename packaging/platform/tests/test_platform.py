@@ -200,7 +200,9 @@ class BrokerAndFleet(Platform):
         while not boxes[names[0]][1] and time.monotonic() < deadline:
             time.sleep(0.01)
         self.assertEqual(json.loads(boxes[names[0]][1][-1]), {"ts_version": version})
+        shutil.rmtree(served)  # as if the publication had failed
         self.assertIn("nothing to watch", self.done(*watch))
+        self.assertIn("(paused)", self.done("verify", served))
 
     def test_boxes_that_die_during_the_trial_pause_the_rollout(self):
         self.add(1)
