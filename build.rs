@@ -9,5 +9,5 @@ fn main() {
     let given = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|seconds| seconds.trim().parse::<u64>().ok());
     #[expect(clippy::disallowed_methods, reason = "a build script has no clock of its own to be given")]
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    println!("cargo::rustc-env=LEDGE_BUILD_SECONDS={}", given.unwrap_or_else(now));
+    println!("cargo::rustc-env=BUILT_AT_UNIX_SECONDS={}", given.unwrap_or_else(now));
 }

@@ -29,6 +29,7 @@ use crate::serving::{Serving, ServingLimits};
 use crate::shutdown::Shutdown;
 use crate::telemetry::messages::MessageStatistics;
 use crate::telemetry::process;
+use crate::updates::runtime_dirs;
 use messaging::Messaging;
 
 /// Runs the daemon with the feature views of `registry` until it is told to stop. An error is the reason why it could not
@@ -113,7 +114,8 @@ impl App {
         let listeners = Listeners::bind(&config.http).await?;
         let (audit, events) = AuditSink::channel();
         audit.record(AuditEvent::Started { version: env!("CARGO_PKG_VERSION") });
-        let runtimes = Runtimes::new(config.runtimes.dir.clone());
+        let own_folders = runtime_dirs::active(&config.updates.path);
+        let runtimes = Runtimes::with_own_folders(config.runtimes.dir.clone(), &own_folders);
         for runtime in Runtime::ALL {
             match runtimes.library(runtime) {
                 Ok(library) => tracing::info!(%runtime, library = %library.display(), "runtime found"),

@@ -44,7 +44,7 @@ impl Messaging {
         let (report, reported) = watch::channel(Bytes::new());
         let (id, group) = (device.id.clone(), device.group.clone());
         let topics = DeviceTopics { device: id, group, looked_after: updates.is_some() };
-        let reporter = Reporter {
+        let reporting = Reporter {
             device,
             serving: serving.clone(),
             updates: updates.clone(),
@@ -64,7 +64,7 @@ impl Messaging {
             tokio::select! {
                 () = async {
                     ready.wait().await;
-                    reporter.run().await;
+                    reporting.run().await;
                 } => {}
                 () = stop.requested() => {}
             }

@@ -19,6 +19,7 @@ use crate::updates::download::DownloadLimits;
 use crate::updates::handle::UpdaterInbox;
 use crate::updates::platform::Platform;
 use crate::updates::source::Source;
+use crate::updates::trial::TrialSettings;
 use crate::updates::updater::{self, Parts, Prepared, Updater};
 
 /// What is known of updates before any model is loaded.
@@ -84,7 +85,10 @@ impl Found {
             repository: with.repository.clone(),
             platform: platform.clone(),
             limits: DownloadLimits::new(config),
-            runtimes: with.config.runtimes.dir.clone(),
+            trials: TrialSettings {
+                measure: with.config.runtimes.measure,
+                ..TrialSettings::new(with.config.runtimes.dir.clone())
+            },
             updates: updates.clone(),
             audit: with.audit.clone(),
             shutdown: with.shutdown.clone(),

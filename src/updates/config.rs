@@ -151,10 +151,9 @@ impl UpdatesConfig {
         for path in [&mut self.path, &mut self.root_file] {
             *path = root.join(&path).components().collect();
         }
-        for file in [&mut self.tls.ca_file, &mut self.tls.certificate_file, &mut self.tls.key_file] {
-            if let Some(file) = file {
-                file.resolve(root);
-            }
+        let files = [&mut self.tls.ca_file, &mut self.tls.certificate_file, &mut self.tls.key_file];
+        for file in files.into_iter().flatten() {
+            file.resolve(root);
         }
     }
 

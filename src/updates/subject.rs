@@ -119,6 +119,7 @@ impl FromStr for Subject {
 
 impl TargetPath {
     /// Another file of the same release.
+    #[must_use]
     pub fn beside(&self, file: &FileName) -> Self {
         Self { file: file.clone(), ..self.clone() }
     }

@@ -68,12 +68,12 @@ fn commit(state: SubjectState, rollout: &str, version: u64) -> SubjectState {
 }
 
 /// Version 1 committed, version 2 on trial in `stage`.
-fn at(stage: Stage) -> SubjectState {
-    let mut state = after(commit(SubjectState::default(), "r1", 1), [want("r2", 2), described(2)]);
-    while self::stage(&state) != Some(stage) {
-        state = after(state, [Event::Passed]);
+fn at(reached: Stage) -> SubjectState {
+    let mut tried = after(commit(SubjectState::default(), "r1", 1), [want("r2", 2), described(2)]);
+    while stage(&tried) != Some(reached) {
+        tried = after(tried, [Event::Passed]);
     }
-    state
+    tried
 }
 
 fn stage(state: &SubjectState) -> Option<Stage> {
@@ -86,8 +86,8 @@ fn live(state: &SubjectState) -> Option<u64> {
 
 /// Where and why the last rollout was rolled back.
 fn rolled_back(state: &SubjectState) -> Option<(Stage, Cause)> {
-    let (stage, reason) = state.outcome.as_ref()?.rolled_back.as_ref()?;
-    Some((*stage, reason.cause))
+    let (reached, reason) = state.outcome.as_ref()?.rolled_back.as_ref()?;
+    Some((*reached, reason.cause))
 }
 
 const STAGES: [Stage; 6] =

@@ -9,7 +9,7 @@ pub const SIGNED_AT: &str = "x-ledge-signed-at";
 
 /// When this was built, in milliseconds since the Unix epoch.
 pub fn built_ms() -> u64 {
-    env!("LEDGE_BUILD_SECONDS").parse::<u64>().map_or(0, |seconds| seconds.saturating_mul(1000))
+    env!("BUILT_AT_UNIX_SECONDS").parse::<u64>().map_or(0, |seconds| seconds.saturating_mul(1000))
 }
 
 /// The trusted time: that of the system, but neither before this was built nor before what is proven.

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-use aws_lc_rs::digest;
 use futures_util::future::LocalBoxFuture;
 
 use super::Updater;
@@ -12,6 +11,7 @@ use super::hand::Done;
 use crate::updates::download;
 use crate::updates::package::Package;
 use crate::updates::platform::Platform;
+use crate::updates::sha256::sha256_hex;
 use crate::updates::state::{Cause, Reason, SubjectState};
 use crate::updates::subject::{FileName, Subject, TargetPath};
 use crate::updates::trust::{Target, Trust, TrustError};
@@ -34,7 +34,7 @@ pub(super) fn job(
     let (path, known) = (trial.plan.target.clone(), trial.release.clone());
     let (platform, store) = (updater.parts.platform.clone(), updater.store.clone());
     let limits = updater.parts.limits.clone();
-    let runtimes = updater.parts.runtimes.clone();
+    let runtimes = updater.parts.trials.runtimes.clone();
     let hand = updater.hand(subject);
     let (fetched, wanted, described) = (hand.fetched(), hand.wanted(), trial.package.is_some());
     let subject = subject.clone();
@@ -59,9 +59,10 @@ pub(super) fn job(
             };
             if let Err(error) = download::fetch(&store, &source, target, &limits, progress).await {
                 let reason = Reason::new(error.cause(), format!("{}: {error}", target.path));
-                return match error.is_final() {
-                    true => Done::Failed(reason),
-                    false => Done::Later { reason, after: error.retry_after() },
+                return if error.is_final() {
+                    Done::Failed(reason)
+                } else {
+                    Done::Later { reason, after: error.retry_after() }
                 };
             }
         }
@@ -105,6 +106,5 @@ fn release_digest(first: &Target, files: &[(FileName, Target)]) -> String {
     let mut lines: Vec<String> = files.iter().map(|(name, target)| format!("{} {name}\n", target.sha256)).collect();
     lines.sort_unstable();
     let custom = first.custom.as_ref().map(ToString::to_string).unwrap_or_default();
-    let digest = digest::digest(&digest::SHA256, (lines.concat() + &custom).as_bytes());
-    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    sha256_hex((lines.concat() + &custom).as_bytes())
 }

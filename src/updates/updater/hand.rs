@@ -118,8 +118,8 @@ impl Hand {
         if of != self.of {
             self.pause = None;
         }
-        let stale = |job: &mut Job| job.duty != state.duty() || of != self.of;
-        if let Some(job) = self.job.take_if(stale) {
+        let is_other = |job: &mut Job| job.duty != state.duty() || of != self.of;
+        if let Some(job) = self.job.take_if(is_other) {
             job.end.cancel();
         }
     }

@@ -9,11 +9,13 @@ mod boot;
 mod fetching;
 mod hand;
 mod judging;
+mod orders;
+mod serving;
+mod telling;
 mod trying;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -22,16 +24,16 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::MissedTickBehavior;
 
 use super::download::DownloadLimits;
-use super::handle::{Order, OrderError, Ordered, UpdaterInbox, Updates};
+use super::handle::{Ordered, UpdaterInbox, Updates};
 use super::persisted::Persisted;
 use super::plan::Wishes;
 use super::platform::Platform;
 use super::state::{Cause, Duty, Event, Reason, SubjectState};
 use super::store::BlobStore;
 use super::subject::{Kind, Subject};
-use crate::audit_event::{AuditEvent, AuditSink};
-use crate::names::ModelName;
-use crate::repository::{ManagedVersion, Repository};
+use super::trial::TrialSettings;
+use crate::audit_event::AuditSink;
+use crate::repository::Repository;
 use crate::shutdown::Shutdown;
 pub use boot::{BootError, Prepared, prepare};
 use hand::{Done, Hand, Verdict};
@@ -51,8 +53,8 @@ pub struct Parts {
     pub platform: Platform,
     /// What downloads may take.
     pub limits: DownloadLimits,
-    /// The folder of the runtimes.
-    pub runtimes: PathBuf,
+    /// How releases are tried in a process of their own.
+    pub trials: TrialSettings,
     /// How everybody else knows how updates do.
     pub updates: Updates,
     /// Where audit events go.
@@ -76,10 +78,8 @@ pub struct Updater {
 impl Updater {
     /// Goes on from what was found at the start.
     pub fn new(prepared: Prepared, parts: Parts) -> Self {
-        let Prepared { store, persisted, .. } = prepared;
-        let hand =
-            |(subject, state): (&Subject, &SubjectState)| (subject.clone(), Hand::serving(state.live().cloned()));
-        let hands = persisted.subjects.iter().map(hand).collect();
+        let Prepared { store, persisted, at_start, .. } = prepared;
+        let hands = at_start.into_iter().map(|(subject, live)| (subject, Hand::serving(live))).collect();
         Self {
             parts,
             store,
@@ -126,21 +126,6 @@ impl Updater {
         self.let_models_go().await;
     }
 
-    /// Waits until the models that are not live have given their memory back: a process that ends while a runtime still
-    /// tears one down crashes.
-    async fn let_models_go(&mut self) {
-        for (subject, hand) in std::mem::take(&mut self.hands) {
-            let models = hand.into_models();
-            self.parts.repository.release_candidate(&subject.name).await;
-            for model in models {
-                // What is live by now is another's to end.
-                if Arc::strong_count(&model) == 1 {
-                    self.parts.repository.end(model).await;
-                }
-            }
-        }
-    }
-
     fn known(&self) -> Vec<Subject> {
         self.persisted.subjects.keys().cloned().collect()
     }
@@ -160,56 +145,6 @@ impl Updater {
             let wish = wishes.get(&subject).cloned().unwrap_or_default();
             self.advance(&subject, Event::Wanted(wish)).await;
         }
-    }
-
-    async fn ordered(&mut self, ordered: Ordered) {
-        let Ordered { subject, order, principal, answer } = ordered;
-        let known = self.persisted.subjects.get(&subject);
-        let impossible = match (order, known) {
-            (_, None) => Some(OrderError::Unknown { subject: subject.clone() }),
-            (Order::Cancel, Some(state)) if state.trial.is_none() => {
-                Some(OrderError::NoTrial { subject: subject.clone() })
-            }
-            (Order::RollBack, Some(state)) if state.trial.is_none() && !self.has_before(&subject, state) => {
-                Some(OrderError::NothingToRollBack { subject: subject.clone() })
-            }
-            _ => None,
-        };
-        if let Some(error) = impossible {
-            let _ = answer.send(Err(error));
-            return;
-        }
-        let named = subject.to_string();
-        self.parts.audit.record(AuditEvent::UpdateOrdered { subject: named, order: order.name(), principal });
-        let event = match order {
-            Order::Pin => Event::Pin,
-            Order::Unpin => Event::Unpin,
-            Order::RollBack if self.is_first(&subject) => Event::LeaveToOwner,
-            Order::RollBack => Event::RollBack,
-            Order::Cancel => Event::Cancel,
-        };
-        self.advance(&subject, event).await;
-        let answered = match self.unwritten {
-            false => Ok(()),
-            true => Err(OrderError::Failed { subject, reason: "it is done, and cannot be written down".to_owned() }),
-        };
-        // Whoever asked may be gone.
-        let _ = answer.send(answered);
-        // What was kept back while it was pinned may begin.
-        self.parts.updates.look_now();
-    }
-
-    /// Whether a subject without a trial has something to go back to: a release, or what the owner of this box has.
-    fn has_before(&self, subject: &Subject, state: &SubjectState) -> bool {
-        let owners =
-            || subject.kind != Kind::Model || self.parts.repository.path().join(subject.name.as_str()).is_dir();
-        state.committed.is_some() && (state.previous.is_some() || owners())
-    }
-
-    /// Whether no release was there before the one that runs.
-    fn is_first(&self, subject: &Subject) -> bool {
-        let state = self.persisted.subjects.get(subject);
-        state.is_some_and(|state| state.trial.is_none() && state.previous.is_none())
     }
 
     async fn tick(&mut self, passed: Duration) {
@@ -326,85 +261,10 @@ impl Updater {
         self.tell();
     }
 
-    /// Nothing is mirrored, shared or watched any more.
-    async fn end_trial(&mut self, subject: &Subject, state: &SubjectState) {
-        let repository = self.parts.repository.clone();
-        repository.release_candidate(&subject.name).await;
-        if let Some(release) = state.live() {
-            let managed = self.managed(subject, release, state);
-            // It is live: this only ends the counting.
-            if let Err(reason) = repository.restore(&subject.name, Some(managed), None).await {
-                tracing::error!(%subject, reason, "the live version is not what it should be");
-            }
-        }
-    }
-
-    /// After a start during its soak the new version is live, and is watched again.
-    async fn watch_live(&mut self, subject: &Subject, state: &SubjectState) {
-        let Some(trial) = state.trial.as_ref().filter(|_| state.duty() == Duty::Soak) else { return };
-        let Some(observations) = self.hand(subject).watch_again(trial) else { return };
-        let managed = self.managed(subject, &trial.release, state);
-        let repository = self.parts.repository.clone();
-        if let Ok(live) = repository.pin(&subject.name, Some(trial.release.version)) {
-            drop(repository.activate(&subject.name, live, managed, Some(observations)).await);
-        }
-    }
-
-    /// Lets requests see the new version as far as its stage allows.
-    fn show_requests(&mut self, subject: &Subject, state: &SubjectState) {
-        let name = subject.name.clone();
-        let candidate = self.hand(subject).candidate(state);
-        if let Some(changed) = candidate {
-            self.parts.repository.set_candidate(&name, changed);
-        }
-    }
-
-    /// Makes live what the state says is live.
-    async fn switch(&mut self, subject: &Subject, state: &SubjectState) {
-        let live = state.live().cloned();
-        if self.hand(subject).serving == live {
-            return;
-        }
-        if subject.kind != Kind::Model {
-            // Settings and libraries are read when the daemon starts.
-            tracing::info!(%subject, "the daemon starts anew to take up an update");
-            self.hand(subject).serving = live;
-            self.parts.shutdown.request_restart();
-            return;
-        }
-        let managed = live.as_ref().map(|release| self.managed(subject, release, state));
-        let repository = self.parts.repository.clone();
-        let (beside, observations) = {
-            let hand = self.hand(subject);
-            let is_trial = state.trial.as_ref().is_some_and(|trial| Some(&trial.release) == live.as_ref());
-            (if is_trial { hand.beside.take() } else { None }, hand.observations(state))
-        };
-        let name: ModelName = subject.name.clone();
-        let started = Instant::now();
-        match (beside, managed) {
-            (Some(model), Some(managed)) => {
-                let before = repository.activate(&name, model, managed, observations).await;
-                let hand = self.hand(subject);
-                hand.kept = before;
-                hand.is_watched = true;
-                tracing::info!(%subject, switch_us = started.elapsed().as_micros(), "the new version is live");
-            }
-            (_, managed) => {
-                let kept = self.hand(subject).kept.take();
-                if let Err(reason) = repository.restore(&name, managed, kept).await {
-                    tracing::error!(%subject, reason, "the version before does not load again");
-                } else {
-                    tracing::info!(%subject, switch_us = started.elapsed().as_micros(), "the version before is live");
-                }
-            }
-        }
-        self.hand(subject).serving = live;
-    }
-
-    fn managed(&self, subject: &Subject, release: &super::state::Installed, state: &SubjectState) -> ManagedVersion {
-        let golden_min =
-            state.trial.as_ref().filter(|trial| trial.release == *release).and_then(|trial| trial.plan.gate.golden_min);
-        ManagedVersion { version: release.version, folder: self.store.release_folder(subject, release), golden_min }
+    /// The folders of the models that are live as releases.
+    fn live_models(&self) -> Vec<PathBuf> {
+        let models = self.persisted.subjects.iter().filter(|(subject, _)| subject.kind == Kind::Model);
+        models.filter_map(|(subject, state)| Some(self.store.release_folder(subject, state.live()?))).collect()
     }
 
     fn start(&mut self, subject: &Subject, state: &SubjectState, duty: Duty) {
@@ -426,52 +286,6 @@ impl Updater {
                 () = ended => (subject, number, Done::Passed),
             }
         }));
-    }
-
-    /// Says what became of a subject: to the log, the audit log and everybody who reads the status.
-    fn told(&self, subject: &Subject, before: &SubjectState, after: &SubjectState) {
-        let moved = |version, rollout: &crate::names::DeviceName, stage: &'static str, cause: Option<&'static str>| {
-            self.parts.audit.record(AuditEvent::UpdateMoved {
-                subject: subject.to_string(),
-                version,
-                rollout: rollout.to_string(),
-                stage,
-                cause,
-            });
-        };
-        if after.outcome != before.outcome
-            && let Some(outcome) = &after.outcome
-        {
-            match &outcome.rolled_back {
-                None => {
-                    tracing::info!(%subject, version = %outcome.version, rollout = %outcome.rollout, "update committed");
-                    moved(outcome.version, &outcome.rollout, "committed", None);
-                }
-                Some((stage, reason)) => {
-                    tracing::warn!(%subject, version = %outcome.version, rollout = %outcome.rollout, %stage,
-                        cause = reason.cause.name(), detail = reason.detail, "update rolled back");
-                    moved(outcome.version, &outcome.rollout, "rolled_back", Some(reason.cause.name()));
-                    self.parts.updates.tell(|status| *status.rollbacks.entry(reason.cause.name()).or_default() += 1);
-                }
-            }
-        }
-        let stage = |state: &SubjectState| state.trial.as_ref().map(|trial| (trial.plan.rollout.clone(), trial.stage));
-        if let Some(trial) = &after.trial
-            && stage(before) != stage(after)
-        {
-            tracing::info!(%subject, version = %trial.release.version, rollout = %trial.plan.rollout, stage = %trial.stage,
-                "update moved");
-            moved(trial.release.version, &trial.plan.rollout, trial.stage.name(), None);
-        }
-    }
-
-    fn tell(&self) {
-        let subjects = &self.persisted.subjects;
-        self.parts.updates.tell(|status| {
-            if status.subjects != *subjects {
-                status.subjects.clone_from(subjects);
-            }
-        });
     }
 
     fn write_counts(&mut self) {

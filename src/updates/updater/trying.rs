@@ -12,7 +12,7 @@ use crate::updates::gates;
 use crate::updates::plan::Gate;
 use crate::updates::state::{Cause, Reason, SubjectState};
 use crate::updates::subject::{Kind, Subject};
-use crate::updates::trial::{self, TrialSettings};
+use crate::updates::trial::{self, ConfigurationTrial};
 
 /// Versions are timed against each other in so many turns of such a length.
 const TURNS: u32 = 3;
@@ -26,15 +26,23 @@ pub(super) fn in_a_process(
 ) -> Option<LocalBoxFuture<'static, Done>> {
     let on_trial = state.trial.as_ref()?;
     let folder = updater.store.release_folder(subject, &on_trial.release);
-    let settings = TrialSettings::new(updater.parts.runtimes.clone());
+    let settings = updater.parts.trials.clone();
+    let models = updater.live_models();
     let gate = on_trial.plan.gate;
-    let (package, path) = (on_trial.package.clone()?, on_trial.plan.target.clone());
+    let (package, subject) = (on_trial.package.clone()?, subject.clone());
     Some(Box::pin(async move {
-        match trial::run(&settings, &folder, &package, &gate).await {
-            Ok(report) => {
-                tracing::info!(target = %path, ?report, "the release ran right in a process of its own");
-                Done::Passed
+        let tried = match subject.kind {
+            Kind::Model => trial::run(&settings, &folder, &package, &gate).await.map(|report| {
+                tracing::info!(%subject, ?report, "the release ran right in a process of its own");
+            }),
+            Kind::Configuration => {
+                let as_now = ConfigurationTrial::of_this_process();
+                trial::run_configuration(&settings, &folder, &package, as_now).await
             }
+            Kind::Runtime => trial::run_runtime(&settings, &subject.name, &folder, &package, models).await,
+        };
+        match tried {
+            Ok(()) => Done::Passed,
             Err(reason) => Done::Failed(reason),
         }
     }))

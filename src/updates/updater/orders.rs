@@ -1,0 +1,61 @@
+//! What the administrator of this box says about an update.
+
+use super::Updater;
+use crate::audit_event::AuditEvent;
+use crate::updates::handle::{Order, OrderError, Ordered};
+use crate::updates::state::{Event, SubjectState};
+use crate::updates::subject::{Kind, Subject};
+
+impl Updater {
+    /// Carries an order out, and answers when it is on disk.
+    pub(super) async fn ordered(&mut self, ordered: Ordered) {
+        let Ordered { subject, order, principal, answer } = ordered;
+        let known = self.persisted.subjects.get(&subject);
+        let impossible = match (order, known) {
+            (_, None) => Some(OrderError::Unknown { subject: subject.clone() }),
+            (Order::Cancel, Some(state)) if state.trial.is_none() => {
+                Some(OrderError::NoTrial { subject: subject.clone() })
+            }
+            (Order::RollBack, Some(state)) if state.trial.is_none() && !self.has_before(&subject, state) => {
+                Some(OrderError::NothingToRollBack { subject: subject.clone() })
+            }
+            _ => None,
+        };
+        if let Some(error) = impossible {
+            let _ = answer.send(Err(error));
+            return;
+        }
+        let named = subject.to_string();
+        self.parts.audit.record(AuditEvent::UpdateOrdered { subject: named, order: order.name(), principal });
+        let event = match order {
+            Order::Pin => Event::Pin,
+            Order::Unpin => Event::Unpin,
+            Order::RollBack if self.is_first(&subject) => Event::LeaveToOwner,
+            Order::RollBack => Event::RollBack,
+            Order::Cancel => Event::Cancel,
+        };
+        self.advance(&subject, event).await;
+        let answered = if self.unwritten {
+            Err(OrderError::Failed { subject, reason: "it is done, and cannot be written down".to_owned() })
+        } else {
+            Ok(())
+        };
+        // Whoever asked may be gone.
+        let _ = answer.send(answered);
+        // What was kept back while it was pinned may begin.
+        self.parts.updates.look_now();
+    }
+
+    /// Whether a subject without a trial has something to go back to: a release, or what the owner of this box has.
+    fn has_before(&self, subject: &Subject, state: &SubjectState) -> bool {
+        let owners =
+            || subject.kind != Kind::Model || self.parts.repository.path().join(subject.name.as_str()).is_dir();
+        state.committed.is_some() && (state.previous.is_some() || owners())
+    }
+
+    /// Whether no release was there before the one that runs.
+    fn is_first(&self, subject: &Subject) -> bool {
+        let state = self.persisted.subjects.get(subject);
+        state.is_some_and(|state| state.trial.is_none() && state.previous.is_none())
+    }
+}

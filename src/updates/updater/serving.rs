@@ -1,0 +1,107 @@
+//! What requests see of an update: which version is live, and what of the next one is mirrored or shared.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::Updater;
+use crate::repository::ManagedVersion;
+use crate::updates::state::{Duty, Installed, SubjectState};
+use crate::updates::subject::{Kind, Subject};
+
+impl Updater {
+    /// Waits until the models that are not live have given their memory back: a process that ends while a runtime still
+    /// tears one down crashes.
+    pub(super) async fn let_models_go(&mut self) {
+        for (subject, hand) in std::mem::take(&mut self.hands) {
+            let models = hand.into_models();
+            self.parts.repository.release_candidate(&subject.name).await;
+            for model in models {
+                // What is live by now is another's to end.
+                if Arc::strong_count(&model) == 1 {
+                    self.parts.repository.end(model).await;
+                }
+            }
+        }
+    }
+
+    /// Nothing is mirrored, shared or watched any more.
+    pub(super) async fn end_trial(&mut self, subject: &Subject, state: &SubjectState) {
+        let repository = self.parts.repository.clone();
+        repository.release_candidate(&subject.name).await;
+        if let Some(release) = state.live() {
+            let managed = self.managed(subject, release, state);
+            // It is live: this only ends the counting.
+            if let Err(reason) = repository.restore(&subject.name, Some(managed), None).await {
+                tracing::error!(%subject, reason, "the live version is not what it should be");
+            }
+        }
+    }
+
+    /// After a start during its soak the new version is live, and is watched again.
+    pub(super) async fn watch_live(&mut self, subject: &Subject, state: &SubjectState) {
+        let Some(trial) = state.trial.as_ref().filter(|_| state.duty() == Duty::Soak) else { return };
+        let Some(observations) = self.hand(subject).watch_again(trial) else { return };
+        let managed = self.managed(subject, &trial.release, state);
+        let repository = self.parts.repository.clone();
+        if let Ok(live) = repository.pin(&subject.name, Some(trial.release.version)) {
+            drop(repository.activate(&subject.name, live, managed, Some(observations)).await);
+        }
+    }
+
+    /// Lets requests see the new version as far as its stage allows.
+    pub(super) fn show_requests(&mut self, subject: &Subject, state: &SubjectState) {
+        let name = subject.name.clone();
+        let candidate = self.hand(subject).candidate(state);
+        if let Some(changed) = candidate {
+            self.parts.repository.set_candidate(&name, changed);
+        }
+    }
+
+    /// Makes live what the state says is live.
+    pub(super) async fn switch(&mut self, subject: &Subject, state: &SubjectState) {
+        let live = state.live().cloned();
+        if self.hand(subject).serving == live {
+            return;
+        }
+        if subject.kind != Kind::Model {
+            // Settings and libraries are read when the daemon starts.
+            tracing::info!(%subject, "the daemon starts anew to take up an update");
+            self.hand(subject).serving = live;
+            self.parts.shutdown.request_restart();
+            return;
+        }
+        let managed = live.as_ref().map(|release| self.managed(subject, release, state));
+        let repository = self.parts.repository.clone();
+        let (beside, observations) = {
+            let hand = self.hand(subject);
+            let is_trial = state.trial.as_ref().is_some_and(|trial| Some(&trial.release) == live.as_ref());
+            (if is_trial { hand.beside.take() } else { None }, hand.observations(state))
+        };
+        let name = subject.name.clone();
+        let started = Instant::now();
+        match (beside, managed) {
+            (Some(model), Some(managed)) => {
+                let before = repository.activate(&name, model, managed, observations).await;
+                let hand = self.hand(subject);
+                hand.kept = before;
+                hand.is_watched = true;
+                tracing::info!(%subject, switch_us = started.elapsed().as_micros(), "the new version is live");
+            }
+            (_, managed) => {
+                let kept = self.hand(subject).kept.take();
+                if let Err(reason) = repository.restore(&name, managed, kept).await {
+                    tracing::error!(%subject, reason, "the version before does not load again");
+                } else {
+                    tracing::info!(%subject, switch_us = started.elapsed().as_micros(), "the version before is live");
+                }
+            }
+        }
+        self.hand(subject).serving = live;
+    }
+
+    pub(super) fn managed(&self, subject: &Subject, release: &Installed, state: &SubjectState) -> ManagedVersion {
+        let golden_min =
+            state.trial.as_ref().filter(|trial| trial.release == *release).and_then(|trial| trial.plan.gate.golden_min);
+        ManagedVersion { version: release.version, folder: self.store.release_folder(subject, release), golden_min }
+    }
+}

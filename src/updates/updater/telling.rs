@@ -1,0 +1,55 @@
+//! Who hears of an update: the log, the audit log, and everybody who reads the status.
+
+use super::Updater;
+use crate::audit_event::AuditEvent;
+use crate::names::DeviceName;
+use crate::updates::state::SubjectState;
+use crate::updates::subject::Subject;
+
+impl Updater {
+    /// Says what became of a subject: to the log, the audit log and everybody who reads the status.
+    pub(super) fn told(&self, subject: &Subject, before: &SubjectState, after: &SubjectState) {
+        let moved = |version, rollout: &DeviceName, stage: &'static str, cause: Option<&'static str>| {
+            self.parts.audit.record(AuditEvent::UpdateMoved {
+                subject: subject.to_string(),
+                version,
+                rollout: rollout.to_string(),
+                stage,
+                cause,
+            });
+        };
+        if after.outcome != before.outcome
+            && let Some(outcome) = &after.outcome
+        {
+            match &outcome.rolled_back {
+                None => {
+                    tracing::info!(%subject, version = %outcome.version, rollout = %outcome.rollout, "update committed");
+                    moved(outcome.version, &outcome.rollout, "committed", None);
+                }
+                Some((stage, reason)) => {
+                    tracing::warn!(%subject, version = %outcome.version, rollout = %outcome.rollout, %stage,
+                        cause = reason.cause.name(), detail = reason.detail, "update rolled back");
+                    moved(outcome.version, &outcome.rollout, "rolled_back", Some(reason.cause.name()));
+                    self.parts.updates.tell(|status| *status.rollbacks.entry(reason.cause.name()).or_default() += 1);
+                }
+            }
+        }
+        let stage = |state: &SubjectState| state.trial.as_ref().map(|trial| (trial.plan.rollout.clone(), trial.stage));
+        if let Some(trial) = &after.trial
+            && stage(before) != stage(after)
+        {
+            tracing::info!(%subject, version = %trial.release.version, rollout = %trial.plan.rollout, stage = %trial.stage,
+                "update moved");
+            moved(trial.release.version, &trial.plan.rollout, trial.stage.name(), None);
+        }
+    }
+
+    pub(super) fn tell(&self) {
+        let subjects = &self.persisted.subjects;
+        self.parts.updates.tell(|status| {
+            if status.subjects != *subjects {
+                status.subjects.clone_from(subjects);
+            }
+        });
+    }
+}
