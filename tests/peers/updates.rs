@@ -34,14 +34,43 @@ fn a_new_version_goes_live_under_load_and_no_request_is_lost() {
     assert_eq!(versions(&daemon, "wine_mlp"), json!(["2"]));
 }
 
-/// A release that must not get through: its model, what the rollout asks of it, what its package says, what stops it, and
-/// where.
-const BAD: [(&str, &[&str], &[&str], &str, &str); 5] = [
-    ("release_bad_accuracy", &["--gate", "golden_min=0.9"], &[], "golden", "verified"),
-    ("release_slow", &["--gate", "p95_ratio_max=3"], &[], "latency", "staged"),
-    ("release_crash", &[], &[], "crash", "verified"),
-    ("release_memory", &[], &["--limit-memory-mb", "512"], "memory", "verified"),
-    ("release_other_answers", &[], &[], "golden", "verified"),
+/// A release that must not get through.
+struct Bad {
+    model: &'static str,
+    /// What the rollout asks of it.
+    gate: &'static [&'static str],
+    /// What its package says.
+    package: &'static [&'static str],
+    /// What stops it.
+    cause: &'static str,
+    /// And where.
+    stage: &'static str,
+}
+
+const BAD: [Bad; 5] = [
+    Bad {
+        model: "release_bad_accuracy",
+        gate: &["--gate", "golden_min=0.9"],
+        package: &[],
+        cause: "golden",
+        stage: "verified",
+    },
+    Bad {
+        model: "release_slow",
+        gate: &["--gate", "p95_ratio_max=3"],
+        package: &[],
+        cause: "latency",
+        stage: "staged",
+    },
+    Bad { model: "release_crash", gate: &[], package: &[], cause: "crash", stage: "verified" },
+    Bad {
+        model: "release_memory",
+        gate: &[],
+        package: &["--limit-memory-mb", "512"],
+        cause: "memory",
+        stage: "verified",
+    },
+    Bad { model: "release_other_answers", gate: &[], package: &[], cause: "golden", stage: "verified" },
 ];
 
 #[test]
@@ -53,7 +82,7 @@ fn bad_versions_are_stopped_at_their_gates_while_the_old_one_answers_and_not_tri
     // A box that had no such model has it now.
     daemon.wait_for_log("update committed");
     let callers = Callers::start(&daemon, 2, SHAPES, &shapes());
-    for (number, (model, gate, package, cause, stage)) in (2..).zip(BAD) {
+    for (number, Bad { model, gate, package, cause, stage }) in (2..).zip(BAD) {
         let (rollout, target) = (format!("r-{number}"), format!("models/shapes/{number}"));
         fleet.platform.add_model(SHAPES, number, &model_folder(model), package);
         fleet.platform.start(&rollout, &target, gate);
