@@ -289,13 +289,11 @@ fn endless_data_attack_on_metadata() {
         let mut attacked = Attacked::by("honest");
         attacked.refresh(0).unwrap();
         let folder = attacked.state(1);
-        let address = server(move |path, stream| {
-            if path.ends_with(name) {
-                endless(stream);
-            } else {
-                file(&folder, path, stream);
-            }
-        });
+        let address = server(
+            move |path, stream| {
+                if path.ends_with(name) { endless(stream) } else { file(&folder, path, stream) }
+            },
+        );
         let source = on_network(address);
         attacked.refuses(Refusal::TooLong, |it| {
             it.refresh_from(&source)?;
@@ -308,13 +306,11 @@ fn endless_data_attack_on_metadata() {
 fn endless_data_attack_on_a_target() {
     let attacked = Attacked::by("honest");
     let folder = attacked.state(0);
-    let address = server(move |path, stream| {
-        if path.starts_with("/targets/") {
-            endless(stream);
-        } else {
-            file(&folder, path, stream);
-        }
-    });
+    let address = server(
+        move |path, stream| {
+            if path.starts_with("/targets/") { endless(stream) } else { file(&folder, path, stream) }
+        },
+    );
     let here = attacked.folder.path();
     let (metadata, targets) = (here.join("plain"), here.join("fetched"));
     std::fs::create_dir(&metadata).unwrap();
