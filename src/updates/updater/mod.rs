@@ -28,11 +28,12 @@ use super::handle::{Ordered, UpdaterInbox, Updates};
 use super::persisted::Persisted;
 use super::plan::Wishes;
 use super::platform::Platform;
-use super::state::{Cause, Duty, Event, Reason, SubjectState};
+use super::state::{Cause, Duty, Event, Reason, Stage, SubjectState};
 use super::store::BlobStore;
 use super::subject::{Kind, Subject};
 use super::trial::TrialSettings;
 use crate::audit_event::AuditSink;
+use crate::names::DeviceName;
 use crate::repository::Repository;
 use crate::shutdown::Shutdown;
 pub use boot::{BootError, Prepared, prepare};
@@ -183,6 +184,7 @@ impl Updater {
         }
         match done {
             Done::Described { digest, package } => {
+                self.hand(subject).went_well();
                 self.advance(subject, Event::Described { digest, package: package.into() }).await;
             }
             Done::Loaded(model) => {
@@ -232,6 +234,9 @@ impl Updater {
         } else {
             self.written = Instant::now();
             self.unwritten = false;
+        }
+        if stage(&before) != stage(&after) {
+            self.hand(subject).went_well();
         }
         // First done, then said: who reads it finds it so.
         self.reconcile(subject).await;
@@ -307,6 +312,11 @@ impl Updater {
             Err(error) => tracing::warn!(%error, "the update store cannot be cleared up"),
         }
     }
+}
+
+/// Which trial a state has, and how far it is.
+fn stage(state: &SubjectState) -> Option<(&DeviceName, Stage)> {
+    state.trial.as_ref().map(|trial| (&trial.plan.rollout, trial.stage))
 }
 
 /// What is left of a state when the counts are taken out that change all the time.
