@@ -17,7 +17,8 @@ const AGAIN: u64 = 1 << 20;
 const LARGE_KB: usize = 3 << 10;
 
 /// Every stage, each of them short.
-const STAGES: [&str; 4] = ["--shadow", "share=0.5,min_requests=1,max_s=1", "--canary", "share=0.5,min_requests=1,max_s=1"];
+const STAGES: [&str; 4] =
+    ["--shadow", "share=0.5,min_requests=1,max_s=1", "--canary", "share=0.5,min_requests=1,max_s=1"];
 
 /// An update from version 1 to version 2, and everything that it did on the disk.
 struct Recorded {
@@ -81,10 +82,14 @@ impl Recorded {
         let callers = Callers::start(&daemon, 1, SHAPES, &shapes());
         committed(&daemon, 2);
         assert_eq!(answered(&mut daemon.client()), 2, "{what}");
+        // A canary answers some, and its incumbent the others.
         let versions = callers.stop_unharmed().remove(0).versions;
-        assert!(versions.is_sorted() && versions.iter().all(|version| ["1", "2"].contains(&version.as_str())), "{what}: {versions:?}");
+        assert!(versions.iter().all(|version| ["1", "2"].contains(&version.as_str())), "{what}: {versions:?}");
         let fetched = self.fetched() - before;
-        assert!(fetched >= missing && fetched - missing <= AGAIN, "{what}: {fetched} bytes came, {missing} were missing");
+        assert!(
+            fetched >= missing && fetched - missing <= AGAIN,
+            "{what}: {fetched} bytes came, {missing} were missing"
+        );
         drop(stopped(daemon));
         assert_eq!(names(&folder), self.whole, "{what}: not the files of an update that nobody disturbed");
         fetched - missing
@@ -201,7 +206,8 @@ fn a_kill_in_any_stage_leaves_the_old_version_or_the_new_one() {
         let (old, new) = ((version - 1).to_string(), version.to_string());
         let versions: Vec<&String> = seen.iter().flat_map(|answers| &answers.versions).collect();
         assert!(versions.iter().all(|version| **version == old || **version == new), "{stage}: {versions:?}");
-        let last = fleet.nginx.transfers(SHAPES, version).into_iter().rfind(|answered| answered.path.ends_with("model.onnx"));
+        let last =
+            fleet.nginx.transfers(SHAPES, version).into_iter().rfind(|answered| answered.path.ends_with("model.onnx"));
         let last = last.unwrap();
         assert!(last.from + AGAIN >= came && last.from <= came + AGAIN, "{stage}: {came} bytes had come: {last:?}");
     }

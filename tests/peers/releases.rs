@@ -61,6 +61,12 @@ pub fn files(platform: &Platform, version: u64) -> Vec<(String, u64)> {
         .collect()
 }
 
+/// The bytes of the files that a version has and the one before has not.
+pub fn new_bytes(platform: &Platform, version: u64) -> u64 {
+    let before = files(platform, version - 1);
+    files(platform, version).iter().filter(|file| !before.contains(file)).map(|(_, length)| length).sum()
+}
+
 /// The model file of a version, as the repository has it.
 pub fn model_file(platform: &Platform, version: u64) -> std::path::PathBuf {
     let folder = platform.repository().join(format!("targets/models/{SHAPES}/{version}"));

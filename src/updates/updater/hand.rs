@@ -153,9 +153,13 @@ impl Hand {
 
     /// Whether a job for `duty` should be started.
     pub fn may_start(&self, duty: Duty) -> bool {
-        let due = self.pause.as_ref().is_none_or(|pause| Instant::now() >= pause.until);
         let loaded = duty == Duty::LoadBeside && self.beside.is_some();
-        duty != Duty::Rest && self.job.is_none() && due && !loaded
+        duty != Duty::Rest && self.job.is_none() && self.is_due() && !loaded
+    }
+
+    /// Whether the pause after a failure, if there was one, is over.
+    pub fn is_due(&self) -> bool {
+        self.pause.as_ref().is_none_or(|pause| Instant::now() >= pause.until)
     }
 
     /// A job begins.

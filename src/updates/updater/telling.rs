@@ -1,7 +1,7 @@
 //! Who hears of an update: the log, the audit log, and everybody who reads the status.
 
-use super::{Updater, stage};
 use super::hand::Hand;
+use super::{Updater, stage};
 use crate::audit_event::AuditEvent;
 use crate::names::DeviceName;
 use crate::updates::state::SubjectState;
