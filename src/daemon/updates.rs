@@ -90,6 +90,7 @@ impl Found {
             limits: DownloadLimits::new(config),
             trials: TrialSettings {
                 measure: with.config.runtimes.measure,
+                own_folders: with.repository.runtimes().own_folders(),
                 ..TrialSettings::new(with.config.runtimes.dir.clone())
             },
             updates: updates.clone(),

@@ -29,4 +29,5 @@ mod presence;
 mod security;
 mod soak;
 mod tools;
+mod update_settings;
 mod updates;

@@ -100,8 +100,7 @@ impl Updater {
     }
 
     pub(super) fn managed(&self, subject: &Subject, release: &Installed, state: &SubjectState) -> ManagedVersion {
-        let golden_min =
-            state.trial.as_ref().filter(|trial| trial.release == *release).and_then(|trial| trial.plan.gate.golden_min);
+        let golden_min = state.golden_min(release);
         ManagedVersion { version: release.version, folder: self.store.release_folder(subject, release), golden_min }
     }
 }
