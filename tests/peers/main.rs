@@ -33,4 +33,5 @@ mod releases;
 mod security;
 mod soak;
 mod tools;
+mod update_settings;
 mod updates;
