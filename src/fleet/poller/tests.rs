@@ -18,6 +18,7 @@ struct Fake {
     kept: Arc<Mutex<Option<Accepted>>>,
     looks: watch::Sender<u64>,
     elsewhere: Arc<AtomicU64>,
+    resets: Arc<AtomicU64>,
     system_ms: Arc<AtomicU64>,
     floor_ms: u64,
     hangs: bool,
@@ -37,6 +38,11 @@ impl Ask for Fake {
 
     async fn trusted(&self) -> (BTreeMap<String, RoleStatus>, u64) {
         (BTreeMap::new(), self.floor_ms)
+    }
+
+    async fn reset(&self, _: Principal) -> Result<(), String> {
+        self.resets.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     fn system_ms(&self) -> u64 {
