@@ -214,6 +214,19 @@ async fn a_hint_is_a_look_although_the_next_one_is_a_day_away() {
 }
 
 #[tokio::test]
+async fn what_was_trusted_is_forgotten_and_the_platform_asked_soon() {
+    let fake = Fake::default();
+    fake.says(Some(accepted()));
+    let day = Duration::from_hours(24);
+    let mut running = start_with(&fake, day, day);
+    running.status_when(|status| status.checked_ms.is_some()).await;
+    assert_eq!(running.updates.reset_trust(Principal::Local).await, Ok(()));
+    assert_eq!(fake.resets.load(Ordering::Relaxed), 1);
+    let looked = running.looks.wait_for(|looks| *looks == 2);
+    assert!(tokio::time::timeout(Duration::from_mins(1), looked).await.is_ok());
+}
+
+#[tokio::test]
 async fn another_repository_is_looked_at_once_and_its_failure_is_not_the_platforms() {
     let fake = Fake::default();
     fake.says(Some(accepted()));

@@ -5,6 +5,7 @@ pub(crate) mod platform;
 use super::*;
 use crate::audit_event::AuditSink;
 use crate::clock;
+use crate::updates::config::RepositoryAddress;
 use platform::{Platform, at};
 
 /// A box, and what it audits.
@@ -184,10 +185,17 @@ async fn the_same_refusal_again_is_no_news_until_it_is_over() {
         assert_eq!(device.audited().first(), news);
     }
     // Of each target by itself, whatever comes of the others.
+    platform.bump();
+    for path in ["models/a/1/m", "models/b/1/m"] {
+        platform.list("fleet", path, b"evil");
+    }
+    platform.publish();
     device.trust.refresh(&newer, right).await.unwrap();
-    for (path, news) in [("models/a/1/m", 0), ("models/b/1/m", 0), ("models/a/1/m", 0)] {
-        assert!(device.trust.resolve(&newer, path).await.is_err());
-        assert_eq!(device.audited().len(), news);
+    let unauthorised = AuditEvent::MetadataRefused { cause: "unauthorised" };
+    for (path, news) in [("models/a/1/m", 1), ("models/b/1/m", 1), ("models/a/1/m", 0)] {
+        let found = device.trust.resolve(&newer, path).await;
+        assert!(matches!(found, Err(TrustError::Unauthorised { .. })), "{found:?}");
+        assert_eq!(device.audited().iter().filter(|event| **event == unauthorised).count(), news, "{path}");
     }
 }
 
