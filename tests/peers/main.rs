@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics says where")]
 
 mod attacks;
+mod attacks_on_daemon;
 mod bench;
 mod bindings;
 mod boxes;
@@ -20,6 +21,7 @@ mod delivery;
 mod feast;
 mod features;
 mod group;
+mod hostile;
 mod message;
 mod mqtt;
 mod nginx;
@@ -29,4 +31,5 @@ mod presence;
 mod security;
 mod soak;
 mod tools;
+mod update_clocks;
 mod updates;
