@@ -10,9 +10,9 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 210, 26, 48
 def plot(title, panels):
     """PANELS: [(name, hours, percent, [(name, color, dashed, [(hour, percent)])])], below each other."""
     height = TITLE + PANEL * len(panels)
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-             'font-family="sans-serif" font-size="12">', '<rect width="100%" height="100%" fill="white"/>',
-             text(14, 25, title, size=14)]
+    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">',
+             '<rect width="100%" height="100%" fill="white"/>', text(14, 25, title, size=14)]
     for number, panel in enumerate(panels):
         parts += draw(TITLE + PANEL * number, *panel)
     return "\n".join([*parts, "</svg>\n"])
@@ -39,7 +39,8 @@ def draw(top, name, hours, percent, lines):
     for number, (label, color, dashed, points) in enumerate(lines):
         dash = ' stroke-dasharray="5 4"' if dashed else ""
         stroke = f'fill="none" stroke="{COLORS[color % len(COLORS)]}" stroke-width="1.8"{dash}'
-        path = "".join(f"{'L' if index else 'M'}{x(hour):.1f} {y(min(share, percent)):.1f}" for index, (hour, share) in enumerate(points))
+        corners = [f"{x(hour):.1f} {y(min(share, percent)):.1f}" for hour, share in points]
+        path = f"M{'L'.join(corners)}" if corners else ""
         yield f'<path d="{path}" {stroke}/>'
         row = top + TOP + 12 + 20 * number
         yield f'<path d="M{WIDTH - RIGHT + 14} {row}h26" {stroke}/>'
