@@ -4,7 +4,8 @@ from html import escape
 # Told apart by people who do not see all colours (Okabe and Ito).
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#999999")
 WIDTH, PANEL, TITLE = 820, 260, 40
-LEFT, RIGHT, TOP, BOTTOM = 64, 210, 26, 48
+LEFT, RIGHT, TOP, BOTTOM = 64, 250, 26, 48
+TICKS = (0.25, 0.5, 1, 2, 4, 6, 12, 24, 48, 96)  # hours
 
 
 def plot(title, panels):
@@ -29,11 +30,12 @@ def draw(top, name, hours, percent, lines):
 
     yield text(LEFT, top + 14, name, size=13)
     for step in range(6):
-        share, hour = percent * step / 5, hours * step / 6
+        share = percent * step / 5
         yield f'<path d="M{LEFT} {y(share):.1f}h{width}" stroke="#ddd"/>'
         yield text(LEFT - 6, y(share) + 4, f"{share:g} %", "end")
-        yield text(x(hour), top + TOP + height + 18, f"{hour:g}", "middle")
-    yield text(x(hours), top + TOP + height + 18, f"{hours:g}", "middle")
+    between = next(step for step in TICKS if hours / step <= 8)
+    for number in range(int(hours / between) + 1):
+        yield text(x(number * between), top + TOP + height + 18, f"{number * between:g}", "middle")
     yield text(LEFT + width / 2, top + TOP + height + 38, "hours after the start", "middle")
     yield f'<path d="M{LEFT} {top + TOP}v{height}h{width}" fill="none" stroke="#333"/>'
     for number, (label, color, dashed, points) in enumerate(lines):

@@ -121,8 +121,8 @@ def run(program, schedule, count, until_s, watched=True, actions=(), **faults):
                 actions[now_s](platform, moment)
             heard = boxes.step(moment, platform.published(moment))
             platform.hear(heard, now_s)
-            if heard or now_s % 3_600 == 0:
-                found["curve"].append((now_s / 3_600, *platform.shares()))
+            if heard or now_s in (0, until_s):
+                extend(found["curve"], now_s, platform.shares())
             if watched and found["paused_s"] is None and platform.devices:
                 decision = platform.decide(now_s)
                 if decision.pause:
@@ -134,6 +134,13 @@ def run(program, schedule, count, until_s, watched=True, actions=(), **faults):
                                 (entry.last_rollout == ROLLOUT and entry.failed_stage in watch.TRIED)
                                 for device in platform.devices.values() for entry in device.subjects) / count
     return found
+
+
+def extend(curve, now_s, shares):
+    """Adds a point, and where the line stood until a moment ago."""
+    if curve and curve[-1][0] < (now_s - STEP_S) / 3_600:
+        curve.append(((now_s - STEP_S) / 3_600, *curve[-1][1:]))
+    curve.append((now_s / 3_600, *shares))
 
 
 class Closing:
