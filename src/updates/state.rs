@@ -118,10 +118,14 @@ pub struct SubjectState {
     pub committed: Option<Installed>,
     /// The rollout that brought it.
     pub committed_by: Option<DeviceName>,
+    /// The share of golden inputs that this rollout asked for: with it the release loads at each start.
+    pub committed_golden_min: Option<f64>,
     /// What ran before that, kept until the next commit.
     pub previous: Option<Installed>,
     /// The rollout that brought that.
     pub previous_by: Option<DeviceName>,
+    /// And what it asked for.
+    pub previous_golden_min: Option<f64>,
     /// What is on its way.
     pub trial: Option<Trial>,
     /// What is not tried again.
@@ -367,6 +371,7 @@ impl SubjectState {
         let (rollout, version) = (plan.rollout, release.version);
         self.previous = self.committed.replace(release);
         self.previous_by = self.committed_by.replace(rollout.clone());
+        self.previous_golden_min = std::mem::replace(&mut self.committed_golden_min, plan.gate.golden_min);
         self.outcome = Some(Outcome { rollout, version, rolled_back: None });
     }
 
@@ -374,11 +379,25 @@ impl SubjectState {
     fn leave_committed(&mut self, reason: Reason) {
         let Some(left) = self.committed.take() else { return };
         let rollout = self.committed_by.take();
-        (self.committed, self.committed_by) = (self.previous.take(), self.previous_by.take());
+        self.go_to_previous();
         if let Some(rollout) = rollout {
             let version = left.version;
             self.refuse(Refused { rollout: rollout.clone(), digest: left.digest, version });
             self.outcome = Some(Outcome { rollout, version, rolled_back: Some((Stage::Active, reason)) });
+        }
+    }
+
+    fn go_to_previous(&mut self) {
+        self.committed = self.previous.take();
+        self.committed_by = self.previous_by.take();
+        self.committed_golden_min = self.previous_golden_min.take();
+    }
+
+    /// The share of golden inputs with which the live release must load; `None` is all of them.
+    pub fn golden_min(&self) -> Option<f64> {
+        match &self.trial {
+            Some(trial) if trial.stage == Stage::Active => trial.plan.gate.golden_min,
+            _ => self.committed_golden_min,
         }
     }
 
@@ -435,7 +454,7 @@ impl SubjectState {
             trial.enter(Stage::Downloading);
         }
         if self.committed.as_ref() == Some(release) {
-            (self.committed, self.committed_by) = (self.previous.take(), self.previous_by.take());
+            self.go_to_previous();
             self.outcome = None;
         }
     }

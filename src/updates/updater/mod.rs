@@ -150,6 +150,10 @@ impl Updater {
     async fn tick(&mut self, passed: Duration) {
         for subject in self.known() {
             let state = self.state(&subject);
+            if state.live() != self.hand(&subject).serving.as_ref() {
+                // A version before that did not load again.
+                self.reconcile(&subject).await;
+            }
             let Some(trial) = &state.trial else { continue };
             if trial.held {
                 continue;
