@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Ten thousand boxes and their platform over days, in minutes: the daemon's own state machine, manifest, waves and
-reports on the one side (main.rs), ledge-platform's own manifests and `watch` on the other, and a clock that is not there.
+reports on the one side (main.rs), ledge-platform's own manifests and `watch` on the other, and a clock that is not
+there.
 
 usage: .ledge/platform/bin/python3 benches/fleet/simulate.py [--boxes N] [--debug] [--json FILE] [--plot FILE.svg]
                                                              [SCENARIO...]
 
 Boxes hear of news only when they ask, every five minutes or so: without MQTT hints, which is the worst case. The
-status is not 0 when a promise is broken: shares within 1 % of the plan, a failing rollout stopped below 2 % of the fleet
-with the waves `default` and before the second wave with the others.
+status is not 0 when a promise is broken: shares within 1 % of the plan, a failing rollout stopped below 2 % of the
+fleet with the waves `default` and before the second wave with the others.
 
 Which boxes a wave reaches hangs on the names of box and rollout alone, so a share is a draw: with 10,000 boxes its
 standard deviation is 0.5 % of the fleet halfway and 0.1 % in a first wave of 1 %. The rollout here is r-42; the table
@@ -189,7 +190,7 @@ def failing(program, count, schedule, **faults):
 
 
 def paused(program, count, schedule="accelerated"):
-    """A pause of three hours: nothing begins meanwhile, and everything comes three hours later."""
+    """A pause of three and a half hours: nothing begins meanwhile, and everything comes so much later."""
     pause_s, resume_s = 5 * 3_600, 8 * 3_600 + 1_800
     actions = {pause_s: lambda platform, moment: platform.change(rollouts.pause, moment),
                resume_s: lambda platform, moment: platform.change(rollouts.resume, moment)}
@@ -281,8 +282,8 @@ def table(results, count):
         yield "\n" + reports.table(("WAVES", "AFTER", "PLAN", "BEGAN", "OFF BY", "CHANCE (1 SD)"), shares)
     for found, _ in results.values():
         if "names_within" in found:
-            yield (f"waves {found['waves']}: {found['names_within']} of {len(OTHER_NAMES)} rollout names keep each wave "
-                   f"within {MOST_OFF:g} % of {count} boxes")
+            names = f"{found['names_within']} of {len(OTHER_NAMES)} rollout names"
+            yield f"waves {found['waves']}: {names} keep each wave within {MOST_OFF:g} % of {count} boxes"
 
 
 def main():
