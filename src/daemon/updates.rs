@@ -1,5 +1,6 @@
 //! Updates as a part of the daemon: what is found before any model is loaded, and the thread that they have to themselves.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
@@ -10,8 +11,9 @@ use crate::config::Config;
 use crate::egress::Egress;
 use crate::fleet::poller::{Asked, DECIDE, Poller};
 use crate::identity::device::DeviceIdentity;
+use crate::names::ModelName;
 use crate::readiness::Readiness;
-use crate::repository::Repository;
+use crate::repository::{ManagedVersion, Repository};
 use crate::shutdown::Shutdown;
 use crate::updates::Updates;
 use crate::updates::config::RepositoryAddress;
@@ -25,6 +27,7 @@ use crate::updates::updater::{self, Parts, Prepared, Updater};
 /// What is known of updates before any model is loaded.
 pub struct Found {
     prepared: Option<Prepared>,
+    managed: BTreeMap<ModelName, ManagedVersion>,
     /// The handle, and what is behind it, where a platform looks after this box.
     served: Option<(Updates, UpdaterInbox)>,
 }
@@ -53,24 +56,25 @@ impl Found {
         let folder = &config.updates.path;
         let configured = config.updates.repository.is_some();
         if !configured && !folder.is_dir() {
-            return Self { prepared: None, served: None };
+            return Self { prepared: None, managed: BTreeMap::new(), served: None };
         }
         // A box that nobody looks after any more keeps what it was brought.
-        let prepared = match updater::prepare(folder) {
-            Ok(prepared) => Some(prepared),
+        let (prepared, managed) = match updater::prepare(folder) {
+            Ok(mut prepared) => {
+                let managed = std::mem::take(&mut prepared.managed);
+                (Some(prepared), managed)
+            }
             Err(error) => {
-                tracing::error!(%error, "the update store cannot be used; the owner's models serve");
-                None
+                tracing::error!(%error, "there are no updates; what they brought serves as far as it can be read");
+                (None, updater::managed_as_it_lies(folder))
             }
         };
-        Self { prepared, served: configured.then(Updates::channel) }
+        Self { prepared, managed, served: configured.then(Updates::channel) }
     }
 
     /// Tells the repository which models updates manage.
     pub fn manage(&self, repository: &Repository) {
-        if let Some(prepared) = &self.prepared {
-            repository.manage(prepared.managed.clone());
-        }
+        repository.manage(self.managed.clone());
     }
 
     /// The handle, where a platform looks after this box.

@@ -222,7 +222,9 @@ impl Repository {
             states.statistics.insert(version, loaded.statistics.clone());
         }
         model.slot.promote(loaded.clone(), observations);
-        self.audit_load(loaded, &Principal::Local);
+        if !before.iter().any(|old| Arc::ptr_eq(old, loaded)) {
+            self.audit_load(loaded, &Principal::Local);
+        }
         for old in before.iter().filter(|old| !Arc::ptr_eq(old, loaded)) {
             self.audit_unload(old, &Principal::Local);
         }

@@ -8,9 +8,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::state::SubjectState;
+use super::state::{Installed, SubjectState};
 use super::subject::Subject;
 use crate::durable;
 
@@ -33,6 +34,14 @@ pub enum PersistedError {
         path: PathBuf,
         /// The system's words.
         error: io::Error,
+    },
+    /// A newer Ledge wrote it.
+    #[error("{} is whole, and of a form that this version of Ledge does not know: {reason}", path.display())]
+    Unknown {
+        /// The file.
+        path: PathBuf,
+        /// What is not known.
+        reason: String,
     },
     /// Neither file is whole.
     #[error("{} and its other half are damaged: {reason}", path.display())]
@@ -66,21 +75,31 @@ impl Persisted {
     /// Reads what is in `folder`; nothing when there is neither file.
     pub fn load(folder: &Path) -> Result<Self, PersistedError> {
         let mut newest: Option<(u64, Subjects)> = None;
-        let mut damage = None;
+        let (mut damage, mut unreadable) = (None, None);
         for name in FILES {
             let path = folder.join(name);
             let text = match std::fs::read(&path) {
                 Ok(text) => text,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(PersistedError::Unreadable { path, error }),
+                // The other one may be readable.
+                Err(error) => {
+                    unreadable = Some(PersistedError::Unreadable { path, error });
+                    continue;
+                }
             };
             match parse(&text) {
                 Ok((number, subjects)) if newest.as_ref().is_none_or(|(other, _)| *other < number) => {
                     newest = Some((number, subjects));
                 }
                 Ok(_) => {}
-                Err(reason) => damage = Some((path, reason)),
+                Err(Unfit::Unknown(reason)) => return Err(PersistedError::Unknown { path, reason }),
+                Err(Unfit::Damaged(reason)) => damage = Some((path, reason)),
             }
+        }
+        if newest.is_none()
+            && let Some(error) = unreadable
+        {
+            return Err(error);
         }
         match (newest, damage) {
             (Some((written, subjects)), damage) => {
@@ -124,16 +143,60 @@ impl Persisted {
     }
 }
 
-fn parse(text: &[u8]) -> Result<(u64, Subjects), String> {
+/// Why a file is not taken.
+enum Unfit {
+    /// It is not what was written.
+    Damaged(String),
+    /// It is, and says what is not known here.
+    Unknown(String),
+}
+
+/// A whole file's number and its states as they are written.
+fn whole(text: &[u8]) -> Result<(u32, u64, &str), String> {
     let file: File<'_> = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    if file.schema != SCHEMA {
-        return Err(format!("it is of schema {}, this version of Ledge knows {SCHEMA}", file.schema));
-    }
     if checksum(file.number, file.subjects.get()) != file.checksum {
         return Err("its checksum is another".to_owned());
     }
-    let subjects = serde_json::from_str(file.subjects.get()).map_err(|error| error.to_string())?;
-    Ok((file.number, subjects))
+    Ok((file.schema, file.number, file.subjects.get()))
+}
+
+fn parse(text: &[u8]) -> Result<(u64, Subjects), Unfit> {
+    let (schema, number, subjects) = whole(text).map_err(Unfit::Damaged)?;
+    if schema != SCHEMA {
+        return Err(Unfit::Unknown(format!("it is of schema {schema}, this version of Ledge knows {SCHEMA}")));
+    }
+    let subjects = serde_json::from_str(subjects).map_err(|error| Unfit::Unknown(error.to_string()))?;
+    Ok((number, subjects))
+}
+
+/// A release that is live, as far as the files say.
+#[derive(Debug, PartialEq)]
+pub struct Live {
+    /// What it is of.
+    pub subject: Subject,
+    /// The release.
+    pub release: Installed,
+    /// The share of its golden inputs that it was taken with.
+    pub golden_min: Option<f64>,
+}
+
+/// What is live according to the newest whole file in `folder`, read with as little as possible known of its form.
+pub fn live_as_it_lies(folder: &Path) -> Vec<Live> {
+    let texts: Vec<_> = FILES.iter().filter_map(|name| std::fs::read(folder.join(name)).ok()).collect();
+    let newest = texts.iter().filter_map(|text| whole(text).ok()).max_by_key(|(_, number, _)| *number);
+    let Some((_, _, subjects)) = newest else { return Vec::new() };
+    let subjects: BTreeMap<String, Value> = serde_json::from_str(subjects).unwrap_or_default();
+    let live = |(name, state): (String, Value)| {
+        let is_active = state["trial"]["stage"] == "active";
+        let (release, golden_min) = if is_active {
+            (&state["trial"]["release"], &state["trial"]["plan"]["gate"]["golden_min"])
+        } else {
+            (&state["committed"], &state["committed_golden_min"])
+        };
+        let release = Installed::deserialize(release).ok()?;
+        Some(Live { subject: name.parse().ok()?, release, golden_min: golden_min.as_f64() })
+    };
+    subjects.into_iter().filter_map(live).collect()
 }
 
 fn checksum(number: u64, subjects: &str) -> String {
@@ -161,6 +224,33 @@ mod tests {
             kept(folder.path(), count);
             assert_eq!(Persisted::load(folder.path()).unwrap().subjects.len(), count);
         }
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the test makes the other form")]
+    fn what_a_newer_ledge_wrote_is_no_damage_and_what_is_live_is_read_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let digest = "ab".repeat(32);
+        let live = format!(r#"{{"version": 3, "digest": "{digest}"}}"#);
+        let subjects = format!(
+            r#"{{"models/a": {{"committed": {live}, "committed_golden_min": 0.5, "trial": {{"stage": "pondering"}}}},
+                 "models/b": {{"trial": {{"stage": "active", "release": {live}, "plan": {{"gate": {{}}}}}}}}}}"#
+        );
+        let file = File {
+            schema: SCHEMA + 1,
+            number: 7,
+            checksum: checksum(7, &subjects),
+            subjects: &RawValue::from_string(subjects).unwrap(),
+        };
+        std::fs::write(folder.path().join(FILES[1]), serde_json::to_vec(&file).unwrap()).unwrap();
+        assert!(matches!(Persisted::load(folder.path()), Err(PersistedError::Unknown { .. })));
+        let release = Installed { version: "3".parse().unwrap(), digest };
+        let expected = [("models/a", Some(0.5)), ("models/b", None)].map(|(subject, golden_min)| Live {
+            subject: subject.parse().unwrap(),
+            release: release.clone(),
+            golden_min,
+        });
+        assert_eq!(live_as_it_lies(folder.path()), expected);
     }
 
     #[test]

@@ -6,9 +6,9 @@ use std::path::Path;
 use crate::clock;
 use crate::names::ModelName;
 use crate::repository::ManagedVersion;
-use crate::updates::persisted::{Persisted, PersistedError};
+use crate::updates::persisted::{Live, Persisted, PersistedError, live_as_it_lies};
 use crate::updates::state::{Event, Installed, SubjectState};
-use crate::updates::store::{BlobStore, StoreError};
+use crate::updates::store::{BlobStore, StoreError, release_folder};
 use crate::updates::subject::{Kind, Subject};
 
 /// What was found.
@@ -22,6 +22,8 @@ pub struct Prepared {
     pub managed: BTreeMap<ModelName, ManagedVersion>,
     /// What this start takes up of each subject. Settings and libraries were read before it was counted.
     pub at_start: BTreeMap<Subject, Option<Installed>>,
+    /// Every state as it was before this start was counted.
+    pub before: BTreeMap<Subject, SubjectState>,
 }
 
 /// Why updates cannot go on.
@@ -54,7 +56,7 @@ pub fn prepare(folder: &Path) -> Result<Prepared, BootError> {
         }
         Err(error) => return Err(error.into()),
     };
-    let mut at_start = BTreeMap::new();
+    let (mut at_start, states) = (BTreeMap::new(), persisted.subjects.clone());
     for (subject, state) in &mut persisted.subjects {
         let before = state.live().cloned();
         let mut after = state.clone().after(Event::Started, subject.kind);
@@ -80,12 +82,29 @@ pub fn prepare(folder: &Path) -> Result<Prepared, BootError> {
         Some((subject.name.clone(), ManagedVersion { version: release.version, folder, golden_min }))
     };
     let managed = persisted.subjects.iter().filter_map(live).collect();
-    Ok(Prepared { store, persisted, managed, at_start })
+    Ok(Prepared { store, persisted, managed, at_start, before: states })
 }
 
 /// The live release, if what is on disk is not what was signed.
 fn damaged(store: &BlobStore, subject: &Subject, state: &SubjectState) -> Option<Installed> {
     let live = state.live()?;
-    let whole = store.verify_release(subject, live).unwrap_or(false);
-    (!whole).then(|| live.clone())
+    match store.verify_release(subject, live) {
+        Ok(whole) => (!whole).then(|| live.clone()),
+        Err(error) => {
+            // What cannot be read now may be whole: it is for the load to find out.
+            tracing::error!(%subject, version = %live.version, %error, "a release cannot be checked");
+            None
+        }
+    }
+}
+
+/// Which models are live in which version, where the state can be read and nothing else may be done: another process has
+/// the store, the disk is read-only, or a newer Ledge wrote the state.
+pub fn managed_as_it_lies(folder: &Path) -> BTreeMap<ModelName, ManagedVersion> {
+    let live = live_as_it_lies(folder).into_iter().filter(|live| live.subject.kind == Kind::Model);
+    live.map(|Live { subject, release, golden_min }| {
+        let folder = release_folder(folder, &subject, &release);
+        (subject.name, ManagedVersion { version: release.version, folder, golden_min })
+    })
+    .collect()
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-use futures_util::future::LocalBoxFuture;
+use futures_util::future::BoxFuture;
 
 use super::Updater;
 use super::hand::Done;
@@ -25,11 +25,7 @@ struct Release {
 }
 
 /// The job, in two halves: first the description, which gives the release its digest, then the files.
-pub(super) fn job(
-    updater: &mut Updater,
-    subject: &Subject,
-    state: &SubjectState,
-) -> Option<LocalBoxFuture<'static, Done>> {
+pub(super) fn job(updater: &mut Updater, subject: &Subject, state: &SubjectState) -> Option<BoxFuture<'static, Done>> {
     let trial = state.trial.as_ref()?;
     let (path, known) = (trial.plan.target.clone(), trial.release.clone());
     let (platform, store) = (updater.parts.platform.clone(), updater.store.clone());

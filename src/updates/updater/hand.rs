@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio_util::sync::CancellationToken;
+use futures_util::future::AbortHandle;
 
 use crate::backoff::{Backoff, random};
 use crate::names::{DeviceName, ModelVersion};
@@ -44,7 +44,7 @@ pub(super) enum Verdict {
 struct Job {
     duty: Duty,
     number: u64,
-    end: CancellationToken,
+    end: Option<AbortHandle>,
 }
 
 /// The time between two attempts.
@@ -52,6 +52,14 @@ struct Pause {
     backoff: Backoff,
     until: Instant,
     reason: Reason,
+}
+
+impl Job {
+    fn abort(&self) {
+        if let Some(end) = &self.end {
+            end.abort();
+        }
+    }
 }
 
 /// What is held for one subject.
@@ -85,8 +93,11 @@ impl Hand {
         Self { serving: live, ..Self::default() }
     }
 
-    /// The models that are held.
+    /// Ends the job, and gives out the models that are held.
     pub fn into_models(self) -> Vec<Arc<LoadedModel>> {
+        if let Some(job) = &self.job {
+            job.abort();
+        }
         self.beside.into_iter().chain(self.kept).collect()
     }
 
@@ -127,7 +138,7 @@ impl Hand {
         }
         let is_other = |job: &mut Job| job.duty != state.duty() || of != self.of;
         if let Some(job) = self.job.take_if(is_other) {
-            job.end.cancel();
+            job.abort();
         }
     }
 
@@ -162,16 +173,9 @@ impl Hand {
         duty != Duty::Rest && self.job.is_none() && self.is_due() && !loaded
     }
 
-    /// A job begins.
-    pub fn begin(&mut self, duty: Duty, number: u64) {
-        self.job = Some(Job { duty, number, end: CancellationToken::new() });
-    }
-
-    /// Ends when the job of this number is not wanted any more.
-    pub fn ended(&self, number: u64) -> impl Future<Output = ()> + 'static {
-        let job = self.job.as_ref().filter(|job| job.number == number);
-        let end = job.map(|job| job.end.clone()).unwrap_or_default();
-        async move { end.cancelled().await }
+    /// A job begins. `end` ends it.
+    pub fn begin(&mut self, duty: Duty, number: u64, end: Option<AbortHandle>) {
+        self.job = Some(Job { duty, number, end });
     }
 
     /// A job ended by itself. Whether it still counts.

@@ -18,9 +18,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
-use futures_util::future::LocalBoxFuture;
-use futures_util::stream::FuturesUnordered;
+use futures_util::future::abortable;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::MissedTickBehavior;
 
 use super::download::DownloadLimits;
@@ -36,7 +35,7 @@ use crate::audit_event::AuditSink;
 use crate::names::{DeviceName, ModelName};
 use crate::repository::{LoadedModel, Repository};
 use crate::shutdown::Shutdown;
-pub use boot::{BootError, Prepared, prepare};
+pub use boot::{BootError, Prepared, managed_as_it_lies, prepare};
 use hand::{Done, Hand, Verdict};
 
 /// How often stages are judged.
@@ -70,8 +69,13 @@ pub struct Updater {
     store: BlobStore,
     persisted: Persisted,
     hands: BTreeMap<Subject, Hand>,
-    jobs: FuturesUnordered<LocalBoxFuture<'static, (Subject, u64, Done)>>,
+    finished: mpsc::UnboundedReceiver<Finished>,
+    finish: mpsc::UnboundedSender<Finished>,
+    /// One download and one trial at a time: together they keep to the bandwidth and the memory that one may take.
+    turns: Turns,
     next_job: u64,
+    /// What was found before this start was counted.
+    before: BTreeMap<Subject, SubjectState>,
     written: Instant,
     unwritten: bool,
     /// Whether a step was not taken because it could not be written down.
@@ -81,15 +85,19 @@ pub struct Updater {
 impl Updater {
     /// Goes on from what was found at the start.
     pub fn new(prepared: Prepared, parts: Parts) -> Self {
-        let Prepared { store, persisted, at_start, .. } = prepared;
+        let Prepared { store, persisted, at_start, before, .. } = prepared;
         let hands = at_start.into_iter().map(|(subject, live)| (subject, Hand::serving(live))).collect();
+        let (finish, finished) = mpsc::unbounded_channel();
         Self {
             parts,
             store,
             persisted,
             hands,
-            jobs: FuturesUnordered::new(),
+            finished,
+            finish,
+            turns: Turns::default(),
             next_job: 0,
+            before,
             written: Instant::now(),
             unwritten: false,
             missed: false,
@@ -99,9 +107,12 @@ impl Updater {
     /// Works until the shutdown is requested.
     pub async fn run(mut self, mut inbox: UpdaterInboxParts) {
         self.tell();
-        for subject in self.known() {
+        for (subject, before) in std::mem::take(&mut self.before) {
+            self.told(&subject, &before, &self.state(&subject));
+            self.give_up_what_does_not_load(&subject).await;
             self.reconcile(&subject).await;
         }
+        self.collect();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last = Instant::now();
@@ -109,14 +120,19 @@ impl Updater {
             tokio::select! {
                 biased;
                 () = self.parts.shutdown.requested() => break,
-                Some(ordered) = inbox.orders.recv() => self.ordered(ordered).await,
+                Some(ordered) = inbox.orders.recv() => {
+                    self.ordered(ordered).await;
+                    // What was kept back while it was pinned may begin.
+                    let wishes = inbox.wishes.borrow().clone();
+                    if let Some(wishes) = wishes {
+                        self.wanted(wishes).await;
+                    }
+                }
                 Ok(()) = inbox.wishes.changed() => {
                     let wishes = inbox.wishes.borrow_and_update().clone();
                     self.wanted(wishes.unwrap_or_default()).await;
                 }
-                Some((subject, job, done)) = self.jobs.next(), if !self.jobs.is_empty() => {
-                    self.done(&subject, job, done).await;
-                }
+                Some(Finished { subject, job, done }) = self.finished.recv() => self.done(&subject, job, done).await,
                 _ = ticks.tick() => {
                     let passed = last.elapsed();
                     last = Instant::now();
@@ -133,7 +149,6 @@ impl Updater {
         }
         // A job that is dropped here is taken up again by the next start.
         self.write_counts();
-        self.jobs.clear();
         self.let_models_go().await;
     }
 
@@ -178,7 +193,12 @@ impl Updater {
             if seconds > 0 {
                 self.advance(&subject, Event::Waited { seconds }).await;
             }
-            match judging::judge(&self.state(&subject), self.hand(&subject)) {
+            let verdict = if self.has_nothing_to_be_beside(&subject) {
+                Verdict::Pass
+            } else {
+                judging::judge(&self.state(&subject), self.hand(&subject))
+            };
+            match verdict {
                 Verdict::Pass if self.hand(&subject).is_due() => _ = self.advance(&subject, Event::Passed).await,
                 Verdict::Wait | Verdict::Pass => {}
                 Verdict::Fail(reason) => _ = self.advance(&subject, Event::Failed(reason)).await,
@@ -237,7 +257,8 @@ impl Updater {
             return true;
         }
         if let Err(error) = self.persisted.write() {
-            let falls_back = before.trial.is_some() && after.trial.is_none() && after.committed == before.committed;
+            // Settings and libraries are taken up by a start, which goes by what is on disk.
+            let falls_back = subject.kind == Kind::Model && falls_back(&before, &after);
             if !falls_back {
                 // A step that is not on disk is not taken. It comes up again: the work of its stage is done anew.
                 self.persisted.subjects.insert(subject.clone(), before);
@@ -315,15 +336,25 @@ impl Updater {
         let Some(job) = job else { return };
         let number = self.next_job;
         self.next_job += 1;
-        self.hand(subject).begin(duty, number);
-        let subject = subject.clone();
-        let ended = self.hand(&subject).ended(number);
-        self.jobs.push(Box::pin(async move {
-            tokio::select! {
-                done = job => (subject, number, done),
-                () = ended => (subject, number, Done::Passed),
+        let turn = self.turns.of(duty);
+        let work = async move {
+            // The semaphore is never closed.
+            let _turn = match turn {
+                Some(turn) => turn.acquire_owned().await.ok(),
+                None => None,
+            };
+            job.await
+        };
+        let (work, end) = abortable(work);
+        // A load that is cut off half-way would leave its state behind: it comes to its end, and nobody wants it then.
+        self.hand(subject).begin(duty, number, (duty != Duty::LoadBeside).then_some(end));
+        // A task of its own: what the updater waits for, such as a model's lock, the job may hold.
+        let ending = Ending { finish: self.finish.clone(), subject: Some(subject.clone()), job: number };
+        self.parts.shutdown.spawn(async move {
+            if let Ok(done) = work.await {
+                ending.with(done);
             }
-        }));
+        });
     }
 
     fn write_counts(&mut self) {
@@ -336,6 +367,14 @@ impl Updater {
 
     /// Removes what no state needs any more.
     fn collect(&self) {
+        let fetching = |(subject, state): (&Subject, &SubjectState)| {
+            let wanted = self.hands.get(subject).is_some_and(|hand| !hand.wanted_blobs().is_empty());
+            !wanted && state.trial.as_ref().is_some_and(|trial| trial.stage == Stage::Downloading)
+        };
+        if self.persisted.subjects.iter().any(fetching) {
+            // What is here of its files is known by name only once its description was read.
+            return;
+        }
         let keep =
             self.persisted.subjects.iter().map(|(subject, state)| (subject.clone(), state.kept().cloned().collect()));
         let wanted = self.hands.values().flat_map(Hand::wanted_blobs).collect();
@@ -345,6 +384,69 @@ impl Updater {
             Err(error) => tracing::warn!(%error, "the update store cannot be cleared up"),
         }
     }
+}
+
+/// What a job came to.
+struct Finished {
+    subject: Subject,
+    job: u64,
+    done: Done,
+}
+
+/// Says that a job has ended, whatever became of it: a fault of ours in it must not stop its subject for ever.
+struct Ending {
+    finish: mpsc::UnboundedSender<Finished>,
+    subject: Option<Subject>,
+    job: u64,
+}
+
+impl Ending {
+    fn with(mut self, done: Done) {
+        self.send(done);
+    }
+
+    fn send(&mut self, done: Done) {
+        if let Some(subject) = self.subject.take() {
+            // At the end of the daemon nobody hears it.
+            let _ = self.finish.send(Finished { subject, job: self.job, done });
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.send(Done::Interrupted(Reason::new(Cause::Load, "the work on it broke off by a fault of Ledge")));
+    }
+}
+
+/// Whose turn it is.
+struct Turns {
+    download: Arc<Semaphore>,
+    trial: Arc<Semaphore>,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self { download: Arc::new(Semaphore::new(1)), trial: Arc::new(Semaphore::new(1)) }
+    }
+}
+
+impl Turns {
+    fn of(&self, duty: Duty) -> Option<Arc<Semaphore>> {
+        match duty {
+            Duty::Download => Some(self.download.clone()),
+            Duty::Try => Some(self.trial.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a step leads to a version that ran before, or to none, and to nothing new.
+fn falls_back(before: &SubjectState, after: &SubjectState) -> bool {
+    let commits =
+        after.committed != before.committed && after.committed != before.previous && after.committed.is_some();
+    after.trial.is_none() && !commits && after.live() != before.live()
+        || before.trial.is_some() && after.trial.is_none() && !commits
 }
 
 /// Which trial a state has, and how far it is.

@@ -43,8 +43,6 @@ impl Updater {
         };
         // Whoever asked may be gone.
         let _ = answer.send(answered);
-        // What was kept back while it was pinned may begin.
-        self.parts.updates.look_now();
     }
 
     /// Whether a subject without a trial has something to go back to: a release, or what the owner of this box has.

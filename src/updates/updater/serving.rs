@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::Updater;
 use crate::repository::ManagedVersion;
-use crate::updates::state::{Cause, Duty, Installed, Reason, SubjectState};
+use crate::updates::state::{Cause, Duty, Event, Installed, Reason, SubjectState};
 use crate::updates::subject::{Kind, Subject};
 
 impl Updater {
@@ -24,10 +24,33 @@ impl Updater {
         }
     }
 
+    /// A live version that did not load at this start is given up for the one before it.
+    pub(super) async fn give_up_what_does_not_load(&mut self, subject: &Subject) {
+        let state = self.state(subject);
+        let (Kind::Model, Some(live)) = (subject.kind, state.live().cloned()) else { return };
+        let fault = self.parts.repository.managed(&subject.name).and_then(|managed| managed.fault);
+        let Some(fault) = fault else { return };
+        tracing::error!(%subject, version = %live.version, reason = fault, "the live version does not load at this start");
+        let event = match state.duty() {
+            Duty::Soak => Event::Failed(Reason::new(Cause::Load, fault)),
+            // Nothing says that it is bad: it did load once. What is wanted comes back as a rollout does.
+            _ => Event::Lost(live),
+        };
+        self.advance(subject, event).await;
+    }
+
+    /// Whether a version is to be compared with requests to one that is not there: the first of its model.
+    pub(super) fn has_nothing_to_be_beside(&self, subject: &Subject) -> bool {
+        let state = self.persisted.subjects.get(subject);
+        let sees_requests = state.is_some_and(|state| matches!(state.duty(), Duty::Mirror | Duty::Share));
+        sees_requests && self.parts.repository.pin(&subject.name, None).is_err()
+    }
+
     /// Nothing is mirrored, shared or watched any more.
     pub(super) async fn end_trial(&mut self, subject: &Subject, state: &SubjectState) {
         let repository = self.parts.repository.clone();
-        repository.release_candidate(&subject.name).await;
+        // Its last requests end on it; nobody waits for them here.
+        repository.set_candidate(&subject.name, None);
         if let Some(release) = state.live() {
             let managed = self.managed(subject, release, state);
             // It is live: this only ends the counting.
@@ -43,7 +66,9 @@ impl Updater {
         let Some(observations) = self.hand(subject).watch_again(trial) else { return };
         let managed = self.managed(subject, &trial.release, state);
         let repository = self.parts.repository.clone();
-        if let Ok(live) = repository.pin(&subject.name, Some(trial.release.version)) {
+        // Not the owner's version of the same number, which stands in where a release does not load.
+        let live = repository.pin(&subject.name, Some(trial.release.version));
+        if let Some(live) = live.ok().filter(|live| live.folder == managed.folder) {
             drop(repository.activate(&subject.name, live, managed, Some(observations)).await);
         }
     }
@@ -75,7 +100,7 @@ impl Updater {
         let (beside, observations) = {
             let hand = self.hand(subject);
             let is_trial = state.trial.as_ref().is_some_and(|trial| Some(&trial.release) == live.as_ref());
-            (if is_trial { hand.beside.take() } else { None }, hand.observations(state))
+            if is_trial { (hand.beside.take(), hand.observations(state)) } else { (None, None) }
         };
         let name = subject.name.clone();
         let started = Instant::now();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::LocalBoxFuture;
+use futures_util::future::BoxFuture;
 
 use super::Updater;
 use super::hand::Done;
@@ -23,7 +23,7 @@ pub(super) fn in_a_process(
     updater: &mut Updater,
     subject: &Subject,
     state: &SubjectState,
-) -> Option<LocalBoxFuture<'static, Done>> {
+) -> Option<BoxFuture<'static, Done>> {
     let on_trial = state.trial.as_ref()?;
     let folder = updater.store.release_folder(subject, &on_trial.release);
     let settings = updater.parts.trials.clone();
@@ -53,7 +53,7 @@ pub(super) fn beside(
     updater: &mut Updater,
     subject: &Subject,
     state: &SubjectState,
-) -> Option<LocalBoxFuture<'static, Done>> {
+) -> Option<BoxFuture<'static, Done>> {
     let on_trial = state.trial.as_ref()?;
     if subject.kind != Kind::Model {
         // Settings and libraries have nothing to be beside.
