@@ -9,6 +9,7 @@ use crate::audit_event::AuditSink;
 use crate::backoff;
 use crate::config::Config;
 use crate::egress::Egress;
+use crate::fleet::kept::Kept;
 use crate::fleet::poller::{Asked, DECIDE, Poller};
 use crate::identity::device::DeviceIdentity;
 use crate::names::ModelName;
@@ -104,9 +105,10 @@ impl Found {
         let (orders, looks) = inbox.split();
         let (other, egress) = (config.clone(), with.egress.clone());
         let connect = move |address: &RepositoryAddress| source_at(address, &other, &egress);
+        let repository = config.repository.as_ref().map(ToString::to_string).unwrap_or_default();
         let poller = Poller {
-            asked: Asked::new(platform, source, connect, with.device, &config.path),
-            repository: config.repository.as_ref().map(ToString::to_string).unwrap_or_default(),
+            asked: Asked::new(platform, source, connect, with.device, Kept::new(&config.path, &repository)),
+            repository,
             interval: config.poll_interval(),
             decide: DECIDE,
             device: with.device.clone(),

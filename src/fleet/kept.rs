@@ -19,6 +19,8 @@ const MAX_FILE: u64 = 8 << 20;
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Form {
+    /// The repository that it is of, as configured: another platform's is none of this box's business.
+    repository: String,
     /// When the role that signs it expires.
     expires_ms: u64,
     sha256: String,
@@ -30,12 +32,13 @@ struct Form {
 #[derive(Debug, Clone)]
 pub struct Kept {
     path: PathBuf,
+    repository: String,
 }
 
 impl Kept {
-    /// In the update store.
-    pub fn new(folder: &Path) -> Self {
-        Self { path: folder.join(FILE) }
+    /// In the update store, for what comes from `repository`.
+    pub fn new(folder: &Path, repository: &str) -> Self {
+        Self { path: folder.join(FILE), repository: repository.to_owned() }
     }
 
     /// What was kept, if it is whole and of this fleet. Whatever is not, the next look brings again.
@@ -55,14 +58,19 @@ impl Kept {
         if std::fs::metadata(&self.path)?.len() > MAX_FILE {
             return Err(io::Error::other("it is larger than any"));
         }
-        let Form { expires_ms, sha256, manifest } = serde_json::from_slice(&std::fs::read(&self.path)?)?;
+        let form: Form = serde_json::from_slice(&std::fs::read(&self.path)?)?;
+        let Form { repository, expires_ms, sha256, manifest } = form;
+        if repository != self.repository {
+            return Err(io::Error::other(format!("it came from {repository}")));
+        }
         look::read(manifest.into_bytes(), &sha256, fleet, expires_ms).map_err(io::Error::other)
     }
 
     /// Keeps a manifest. When this returns `Ok`, it survives a power cut.
     pub fn store(&self, accepted: &Accepted) -> io::Result<()> {
         let Accepted { text, sha256, expires_ms, .. } = accepted.clone();
-        let form = serde_json::to_vec(&Form { expires_ms, sha256, manifest: text })?;
+        let repository = self.repository.clone();
+        let form = serde_json::to_vec(&Form { repository, expires_ms, sha256, manifest: text })?;
         if let Some(folder) = self.path.parent() {
             durable::create_folder(folder)?;
         }
@@ -79,7 +87,7 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "the test makes the damage")]
     fn what_was_kept_is_read_again_and_what_is_damaged_is_not() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = Kept::new(&folder.path().join("updates"));
+        let kept = Kept::new(&folder.path().join("updates"), "https://a/");
         let fleet: DeviceName = "default".parse().unwrap();
         assert_eq!(kept.load(&fleet), None);
         let text = r#"{"schema": 1, "fleet": "default", "published": "2026-11-20T00:00:00Z", "rollouts": []}"#;
@@ -87,6 +95,7 @@ mod tests {
         kept.store(&accepted).unwrap();
         assert_eq!(kept.load(&fleet).as_ref(), Some(&accepted));
         assert_eq!(kept.load(&"other".parse().unwrap()), None);
+        assert_eq!(Kept { repository: "https://b/".into(), ..kept.clone() }.load(&fleet), None);
         let whole = std::fs::read(&kept.path).unwrap();
         let manifest = whole.windows(4).position(|bytes| bytes == b"2026").unwrap();
         let mut changed = whole.clone();

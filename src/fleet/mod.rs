@@ -2,7 +2,7 @@
 //! of it is for this box now.
 
 pub mod decide;
-mod kept;
+pub mod kept;
 pub mod look;
 pub mod manifest;
 mod pace;

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::path::Path;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
@@ -94,9 +93,8 @@ pub struct Asked<C> {
 }
 
 impl<C: Fn(&RepositoryAddress) -> Source + Clone + Send + Sync + 'static> Asked<C> {
-    /// The platform at `source`, for a box that keeps the manifest in `folder`, the update store.
-    pub fn new(platform: Platform, source: Source, connect: C, device: &DeviceIdentity, folder: &Path) -> Self {
-        let kept = Kept::new(folder);
+    /// The platform at `source`, for a box that keeps the manifest by `kept`.
+    pub fn new(platform: Platform, source: Source, connect: C, device: &DeviceIdentity, kept: Kept) -> Self {
         Self { platform, source, connect, fleet: fleet(device), kept }
     }
 }
