@@ -102,6 +102,8 @@ impl Updater {
         for subject in self.known() {
             self.reconcile(&subject).await;
         }
+        // The last daemon may have been cut off before it did.
+        self.collect();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last = Instant::now();
@@ -318,8 +320,15 @@ impl Updater {
         }
     }
 
-    /// Removes what no state needs any more.
+    /// Removes what no state needs any more: not yet while a download has not said which blobs it is at.
     fn collect(&self) {
+        let is_unnamed = |(subject, state): (&Subject, &SubjectState)| {
+            state.trial.as_ref().is_some_and(|trial| trial.stage == Stage::Downloading)
+                && self.hands.get(subject).is_none_or(|hand| hand.wanted_blobs().is_empty())
+        };
+        if self.persisted.subjects.iter().any(is_unnamed) {
+            return;
+        }
         let keep =
             self.persisted.subjects.iter().map(|(subject, state)| (subject.clone(), state.kept().cloned().collect()));
         let wanted = self.hands.values().flat_map(Hand::wanted_blobs).collect();
