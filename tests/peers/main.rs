@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics says where")]
 
 mod attacks;
+mod attacks_on_daemon;
 mod bench;
 mod bindings;
 mod boxes;
@@ -23,6 +24,7 @@ mod features;
 mod group;
 mod hindered;
 mod interrupted;
+mod hostile;
 mod message;
 mod mqtt;
 mod nginx;
@@ -33,4 +35,6 @@ mod releases;
 mod security;
 mod soak;
 mod tools;
+mod update_settings;
+mod update_clocks;
 mod updates;

@@ -151,15 +151,15 @@ impl Hand {
         was.is_some()
     }
 
+    /// Whether the pause before the next attempt is over.
+    pub fn is_due(&self) -> bool {
+        self.pause.as_ref().is_none_or(|pause| Instant::now() >= pause.until)
+    }
+
     /// Whether a job for `duty` should be started.
     pub fn may_start(&self, duty: Duty) -> bool {
         let loaded = duty == Duty::LoadBeside && self.beside.is_some();
         duty != Duty::Rest && self.job.is_none() && self.is_due() && !loaded
-    }
-
-    /// Whether the pause after a failure, if there was one, is over.
-    pub fn is_due(&self) -> bool {
-        self.pause.as_ref().is_none_or(|pause| Instant::now() >= pause.until)
     }
 
     /// A job begins.

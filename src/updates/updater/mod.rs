@@ -15,7 +15,7 @@ mod telling;
 mod trying;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -28,13 +28,13 @@ use super::handle::{Ordered, UpdaterInbox, Updates};
 use super::persisted::Persisted;
 use super::plan::Wishes;
 use super::platform::Platform;
-use super::state::{Cause, Duty, Event, Reason, Stage, SubjectState};
+use super::state::{Cause, Duty, Event, Installed, Reason, Stage, SubjectState};
 use super::store::BlobStore;
 use super::subject::{Kind, Subject};
-use super::trial::TrialSettings;
+use super::trial::{LiveModel, TrialSettings};
 use crate::audit_event::AuditSink;
-use crate::names::DeviceName;
-use crate::repository::Repository;
+use crate::names::{DeviceName, ModelName};
+use crate::repository::{LoadedModel, Repository};
 use crate::shutdown::Shutdown;
 pub use boot::{BootError, Prepared, prepare};
 use hand::{Done, Hand, Verdict};
@@ -163,6 +163,10 @@ impl Updater {
     async fn tick(&mut self, passed: Duration) {
         for subject in self.known() {
             let state = self.state(&subject);
+            if state.live() != self.hand(&subject).serving.as_ref() {
+                // A version before that did not load again.
+                self.reconcile(&subject).await;
+            }
             let Some(trial) = &state.trial else { continue };
             if trial.held {
                 continue;
@@ -285,10 +289,22 @@ impl Updater {
         self.tell();
     }
 
-    /// The folders of the models that are live as releases.
-    fn live_models(&self) -> Vec<PathBuf> {
-        let models = self.persisted.subjects.iter().filter(|(subject, _)| subject.kind == Kind::Model);
-        models.filter_map(|(subject, state)| Some(self.store.release_folder(subject, state.live()?))).collect()
+    /// The live models that run in the runtime of this name: those of releases, and those of the owner of this box.
+    fn live_models_in(&self, runtime: &ModelName) -> Vec<LiveModel> {
+        let repository = &self.parts.repository;
+        let live = repository.all_live().into_iter().filter(|model| model.runtime().as_str() == runtime.as_str());
+        let model = |model: Arc<LoadedModel>| {
+            let (name, version, files) = (model.name.clone(), model.version, model.folder.clone());
+            let subject = Subject { kind: Kind::Model, name: name.clone() };
+            let state = self.persisted.subjects.get(&subject);
+            let is_it = |release: &&Installed| self.store.release_folder(&subject, release) == files;
+            let golden_min = state.and_then(|state| state.golden_min(state.kept().find(is_it)?));
+            // The owner's versions lie below the folder of their model, a release is flat.
+            let above = files.parent().filter(|_| files.starts_with(repository.path()));
+            let folder = above.unwrap_or(&files).to_owned();
+            LiveModel { name, version, folder, files, golden_min }
+        };
+        live.map(model).collect()
     }
 
     fn start(&mut self, subject: &Subject, state: &SubjectState, duty: Duty) {
