@@ -35,6 +35,19 @@ fn replace_with(options: &OpenOptions, path: &Path, content: &[u8]) -> io::Resul
     written
 }
 
+/// Removes what [`replace`] leaves in `folder` when its process is killed. For whoever knows that nobody else writes there.
+pub fn remove_leftovers(folder: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let process = name.strip_suffix(".tmp").and_then(|name| name.rsplit_once('.')).map(|(_, process)| process);
+        if process.is_some_and(|process| process.parse::<u32>().is_ok()) {
+            std::fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
 /// Renames within one folder and makes the rename survive a power cut.
 #[expect(clippy::disallowed_methods, reason = "this is the one place")]
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
@@ -78,6 +91,17 @@ mod tests {
         replace(&path, b"new").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_a_killed_process_left_goes_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = ["state", "state.tmp", "state.7.json", "7.tmp", "state.x.tmp"];
+        for name in kept.iter().chain(&["state.json.4711.tmp", "state.7.tmp"]) {
+            File::create(folder.path().join(name)).unwrap();
+        }
+        remove_leftovers(folder.path()).unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), kept.len());
     }
 
     #[test]

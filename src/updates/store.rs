@@ -127,7 +127,11 @@ impl BlobStore {
         let opened = File::options().create(true).truncate(false).write(true).open(&path);
         let lock = opened.map_err(StoreError::at("open", &path))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { folder: folder.into(), _lock: Arc::new(lock) }),
+            Ok(()) => {
+                // What cannot be removed is in nobody's way.
+                let _ = durable::remove_leftovers(folder);
+                Ok(Self { folder: folder.into(), _lock: Arc::new(lock) })
+            }
             Err(fs::TryLockError::WouldBlock) => Err(StoreError::Locked { folder: folder.to_owned() }),
             Err(fs::TryLockError::Error(error)) => Err(StoreError::at("lock", &path)(error)),
         }

@@ -1,17 +1,26 @@
 //! An update is cut off, by `kill -9` and by power cuts, at every step that it leaves on the disk: the next start serves the
 //! old version or the new one, never none, and ends at the new one by itself.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
 
 use crate::daemon::{TestDaemon, TestRoot};
 use crate::faults::points::{CutOff, Points, Recording};
 use crate::faults::seed::Random;
-use crate::platform::{Callers, Fleet, SHAPES, look, shapes, status, subject};
+use crate::nginx::Nginx;
+use crate::platform::{Callers, Fleet, SHAPES, look, shapes, status};
 use crate::releases::{add, answered, files};
+use crate::tools::{path_of, run};
 
 /// What may be fetched again.
 const AGAIN: u64 = 1 << 20;
+
+/// So many daemons run beside each other.
+const AT_ONCE: usize = 3;
 
 /// The size of a model that takes some steps to come.
 const LARGE_KB: usize = 3 << 10;
@@ -52,48 +61,52 @@ impl Recorded {
         Self { fleet, points: recording.points(), whole: names(&folder), folder, _root: root }
     }
 
-    /// The bytes of version 2 that are not there at `point`.
-    fn missing(&self, point: usize) -> u64 {
-        let lengths: BTreeMap<PathBuf, u64> = self.points.lengths(point);
-        let here = |sha256: &str| {
+    /// Puts what is left at `point` under a root of its own, and says how many bytes of version 2 were not there.
+    fn left_at(&self, point: usize, how: CutOff, random: &mut Random) -> (TestRoot, u64) {
+        let lengths = self.points.lengths(point);
+        let missing = missing(&self.fleet, |sha256| {
             let blob = self.folder.join("blobs").join(sha256);
-            lengths.get(&blob).or_else(|| lengths.get(&blob.with_extension("part"))).copied().unwrap_or(0)
-        };
-        files(&self.fleet.platform, 2).into_iter().map(|(sha256, length)| length - here(&sha256)).sum()
-    }
-
-    fn fetched(&self) -> u64 {
-        self.fleet.nginx.transfers(SHAPES, 2).iter().map(|answered| answered.bytes).sum()
-    }
-
-    /// Starts a daemon on what is left at `point`. How many bytes it fetched again.
-    fn go_on(&self, point: usize, how: CutOff, random: &mut Random) -> u64 {
-        let what = format!("{how:?} at point {point}");
-        let (missing, before) = (self.missing(point), self.fetched());
+            lengths.get(&blob).or_else(|| lengths.get(&blob.with_extension("part"))).copied()
+        });
         self.points.leave(point, how, random);
         let root = TestRoot::new();
-        let folder = root.folder.path().join("updates");
-        std::fs::rename(&self.folder, &folder).unwrap();
+        std::fs::rename(&self.folder, root.folder.path().join("updates")).unwrap();
         std::fs::create_dir(&self.folder).unwrap();
-        let daemon = self.fleet.enrol(root).start();
-        // From the first moment on.
-        let first = answered(&mut daemon.client());
-        assert!([1, 2].contains(&first), "{what}");
-        let callers = Callers::start(&daemon, 1, SHAPES, &shapes());
-        committed(&daemon, 2);
-        assert_eq!(answered(&mut daemon.client()), 2, "{what}");
-        // A canary answers some, and its incumbent the others.
-        let versions = callers.stop_unharmed().remove(0).versions;
-        assert!(versions.iter().all(|version| ["1", "2"].contains(&version.as_str())), "{what}: {versions:?}");
-        let fetched = self.fetched() - before;
-        assert!(
-            fetched >= missing && fetched - missing <= AGAIN,
-            "{what}: {fetched} bytes came, {missing} were missing"
-        );
-        drop(stopped(daemon));
-        assert_eq!(names(&folder), self.whole, "{what}: not the files of an update that nobody disturbed");
-        fetched - missing
+        (root, missing)
     }
+
+    /// Whether what a daemon leaves in the end is what it would have left anyway.
+    #[track_caller]
+    fn assert_cleared_up(&self, root: &TestRoot, what: &str) {
+        let found = names(&root.folder.path().join("updates"));
+        let other: Vec<_> = found.symmetric_difference(&self.whole).collect();
+        assert!(other.is_empty(), "{what}: {other:?} are not as after an update that nobody disturbed");
+    }
+}
+
+/// The bytes of version 2 that are not there, by the length of the blobs that are, whole or in part.
+fn missing(fleet: &Fleet, here: impl Fn(&str) -> Option<u64>) -> u64 {
+    files(&fleet.platform, 2).into_iter().map(|(sha256, length)| length - here(&sha256).unwrap_or(0)).sum()
+}
+
+/// Starts a daemon where another one was cut off, while `missing` bytes of version 2 were not there. How many bytes it
+/// fetched again, and what it leaves.
+fn goes_on(fleet: &Fleet, root: TestRoot, missing: u64, what: &str) -> (u64, TestRoot) {
+    // A server of its own, which counts for it alone.
+    let nginx = Nginx::start(&fleet.platform.repository(), &fleet.authority, "");
+    let daemon = fleet.enrol(root).set(&format!("updates.repository={:?}", nginx.url())).start();
+    // From the first moment on.
+    let first = answered(&mut daemon.client());
+    assert!([1, 2].contains(&first), "{what}: version {first}");
+    let callers = Callers::start(&daemon, 1, SHAPES, &shapes());
+    committed(&daemon, 2);
+    assert_eq!(answered(&mut daemon.client()), 2, "{what}");
+    // A canary answers some, and its incumbent the others.
+    let versions = callers.stop_unharmed().remove(0).versions;
+    assert!(versions.iter().all(|version| ["1", "2"].contains(&version.as_str())), "{what}: {versions:?}");
+    let came = nginx.transfers(SHAPES, 2).iter().map(|answered| answered.bytes).sum::<u64>();
+    assert!(came >= missing && came - missing <= AGAIN, "{what}: {came} bytes came, {missing} were missing");
+    (came - missing, stopped(daemon))
 }
 
 /// Ends the daemon in order.
@@ -122,52 +135,118 @@ fn names(folder: &Path) -> BTreeSet<PathBuf> {
 #[track_caller]
 fn committed(daemon: &TestDaemon, version: u64) {
     for _ in 0..600 {
-        let told = subject(daemon, "models/shapes");
+        // It is said in a moment when the daemon has just become ready.
+        let told = status(daemon)["subjects"][0].clone();
         assert_ne!(told["last"]["result"], "rolled_back", "{told}");
         if told["stage"] == "idle" && told["version"] == version {
             return;
         }
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(100));
     }
     panic!("{}", status(daemon));
 }
 
 fn cut_off_at(chosen: impl Fn(&Points) -> Vec<usize>, how: CutOff) {
-    let (recorded, mut random) = (Recorded::new(), Random::new(&format!("{how:?}")));
+    let (recorded, random) = (Recorded::new(), Random::new(&format!("{how:?}")));
     let chosen = chosen(&recorded.points);
     println!("{} of {} points", chosen.len(), recorded.points.count());
-    let again = chosen.iter().map(|point| recorded.go_on(*point, how, &mut random)).max().unwrap();
-    println!("at most {again} bytes were fetched again");
-}
-
-/// As many of the steps, from the first to the last.
-fn some(points: &Points, count: usize) -> Vec<usize> {
-    let steps = points.at_syncs_and_names();
-    let mut some: Vec<_> = (0..count).map(|n| steps[n * (steps.len() - 1) / (count - 1)]).collect();
-    some.dedup();
-    some
+    // Daemons wait most of the time.
+    let left = Mutex::new((chosen.into_iter(), random));
+    let next = || {
+        let (points, random) = &mut *left.lock().unwrap();
+        points.next().map(|point| (point, recorded.left_at(point, how, random)))
+    };
+    let work = || {
+        let mut most = 0;
+        while let Some((point, (root, missing))) = next() {
+            let what = format!("{how:?} at point {point}");
+            let (again, root) = goes_on(&recorded.fleet, root, missing, &what);
+            recorded.assert_cleared_up(&root, &what);
+            most = most.max(again);
+        }
+        most
+    };
+    let again = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).max()
+    });
+    println!("at most {} bytes were fetched again", again.unwrap());
 }
 
 #[test]
 fn a_daemon_that_was_killed_during_an_update_serves_and_goes_on() {
-    cut_off_at(|points| some(points, 12), CutOff::Kill);
+    cut_off_at(|points| points.spread(12), CutOff::Kill);
 }
 
 #[test]
 fn a_daemon_without_power_during_an_update_serves_and_goes_on() {
-    cut_off_at(|points| some(points, 12), CutOff::Power);
+    cut_off_at(|points| points.spread(12), CutOff::Power);
 }
 
 #[test]
 #[ignore = "every fsync and every name: make soak"]
 fn a_daemon_that_was_killed_at_any_step_of_an_update_serves_and_goes_on() {
-    cut_off_at(Points::at_syncs_and_names, CutOff::Kill);
+    cut_off_at(Points::steps, CutOff::Kill);
 }
 
 #[test]
 #[ignore = "every fsync and every name: make soak"]
 fn a_daemon_without_power_at_any_step_of_an_update_serves_and_goes_on() {
-    cut_off_at(Points::at_syncs_and_names, CutOff::Power);
+    cut_off_at(Points::steps, CutOff::Power);
+}
+
+/// Another way to the same, which knows nothing of the shim: `strace` kills the daemon at the call of this number of any of
+/// its threads, before the call is made.
+#[test]
+fn a_daemon_that_strace_killed_during_an_update_serves_and_goes_on() {
+    let fleet = Fleet::new("");
+    add(&fleet.platform, 1, 1);
+    add(&fleet.platform, 2, LARGE_KB);
+    fleet.platform.start("r-1", "models/shapes/1", &[]);
+    let daemon = fleet.enrol(TestRoot::new()).start();
+    daemon.wait_for_log("update committed");
+    let old = stopped(daemon);
+    fleet.platform.start("r-2", "models/shapes/2", &STAGES);
+    for call in [2, 9, 12, 18] {
+        let root = TestRoot::new();
+        let folder = root.folder.path().join("updates");
+        // With its hard links.
+        run(Command::new("cp").arg("-a").arg(old.folder.path().join("updates")).arg(&folder));
+        let root = fleet.enrol(root);
+        killed_at(call, &root);
+        let missing = missing(&fleet, |sha256| {
+            let blob = folder.join("blobs").join(sha256);
+            let found = std::fs::metadata(&blob).or_else(|_| std::fs::metadata(blob.with_extension("part")));
+            found.ok().map(|found| found.len())
+        });
+        println!("call {call}: {missing} bytes are missing");
+        goes_on(&fleet, root, missing, &format!("call {call}"));
+    }
+}
+
+/// Runs the daemon until one of its threads makes so many calls that matter to the disk.
+fn killed_at(call: usize, root: &TestRoot) {
+    let daemon = root.command(&["serve"]);
+    let mut command = Command::new(path_of("strace"));
+    let calls = "fsync,fdatasync,rename,renameat,renameat2";
+    command.args(["-f", "-qq", "-o", "/dev/null", "-e", &format!("trace={calls}")]);
+    command.args(["-e", &format!("inject={calls}:signal=SIGKILL:when={call}")]);
+    command.arg(daemon.get_program()).args(daemon.get_args());
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    for _ in 0..600 {
+        if let Some(status) = child.try_wait().unwrap() {
+            // It ends as what it traces did.
+            assert_eq!(status.signal(), Some(9), "call {call}: {status}");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
+    for traced in children.split_whitespace() {
+        Command::new("kill").args(["-KILL", traced]).status().unwrap();
+    }
+    child.wait().unwrap();
+    panic!("no thread made {call} calls");
 }
 
 #[test]
@@ -187,7 +266,7 @@ fn a_kill_in_any_stage_leaves_the_old_version_or_the_new_one() {
         if stage == "downloading" {
             while came < 3 << 20 {
                 came = status(&daemon)["fetched_bytes"].as_u64().unwrap();
-                std::thread::sleep(std::time::Duration::from_millis(20));
+                std::thread::sleep(Duration::from_millis(20));
             }
         } else {
             while daemon.wait_for_log("update moved")["stage"] != stage {}

@@ -33,10 +33,11 @@ fn fill(folder: &TempDir, version: u64, kilobytes: usize) {
     write(&to.join("model.toml"), format!("description = \"version {version}\"\n{toml}").as_bytes());
 }
 
-/// As many digits that do not repeat.
-fn digits(seed: u64, length: usize) -> Vec<u8> {
-    let mut random = crate::faults::seed::Random::of(seed);
-    (0..length).map(|_| b"0123456789abcdef"[random.below(16_usize)]).collect()
+/// So many digits, others for each version.
+fn digits(version: u64, length: usize) -> Vec<u8> {
+    let salt = usize::try_from(version).unwrap() << 32;
+    let mixed = |n: usize| (n ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[1];
+    (0..length).map(|n| b"0123456789abcdef"[usize::from(mixed(n) % 16)]).collect()
 }
 
 fn varint(mut number: usize) -> Vec<u8> {

@@ -82,6 +82,8 @@ impl TrustedStore {
         let (file, marker) = (folder.join(FILE), folder.join(MARKER));
         let failed = |error: io::Error| TrustError::Store { file: file.clone(), reason: error.to_string() };
         durable::create_folder(&folder).map_err(failed)?;
+        // What cannot be removed is in nobody's way.
+        let _ = durable::remove_leftovers(&folder);
         let was_there = marker.try_exists().map_err(failed)?;
         let (files, damage) = match read(&file) {
             Ok(Some(files)) => (files, None),

@@ -112,6 +112,7 @@ impl Updater {
             self.give_up_what_does_not_load(&subject).await;
             self.reconcile(&subject).await;
         }
+        // The last daemon may have been cut off before it did.
         self.collect();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -365,14 +366,13 @@ impl Updater {
         }
     }
 
-    /// Removes what no state needs any more.
+    /// Removes what no state needs any more: not yet while a download has not said which blobs it is at.
     fn collect(&self) {
-        let fetching = |(subject, state): (&Subject, &SubjectState)| {
-            let wanted = self.hands.get(subject).is_some_and(|hand| !hand.wanted_blobs().is_empty());
-            !wanted && state.trial.as_ref().is_some_and(|trial| trial.stage == Stage::Downloading)
+        let is_unnamed = |(subject, state): (&Subject, &SubjectState)| {
+            state.trial.as_ref().is_some_and(|trial| trial.stage == Stage::Downloading)
+                && self.hands.get(subject).is_none_or(|hand| hand.wanted_blobs().is_empty())
         };
-        if self.persisted.subjects.iter().any(fetching) {
-            // What is here of its files is known by name only once its description was read.
+        if self.persisted.subjects.iter().any(is_unnamed) {
             return;
         }
         let keep =

@@ -66,13 +66,14 @@ impl Points {
     }
 
     /// Those before and after each fsync, and each change of a name.
-    pub fn at_syncs_and_names(&self) -> Vec<usize> {
+    pub fn steps(&self) -> Vec<usize> {
         self.all().into_iter().filter(|point| self.log.is_step(*point) || self.log.is_step(point + 1)).collect()
     }
 
-    /// `count` of them from the first to the last, at least two.
+    /// `count` of [`Self::steps`] from the first to the last, at least two.
     pub fn spread(&self, count: usize) -> Vec<usize> {
-        let mut points: Vec<_> = (0..count).map(|n| n * (self.count() - 1) / (count - 1)).collect();
+        let steps = self.steps();
+        let mut points: Vec<_> = (0..count).map(|n| steps[n * (steps.len() - 1) / (count - 1)]).collect();
         points.dedup();
         points
     }

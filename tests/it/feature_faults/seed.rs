@@ -15,11 +15,6 @@ impl Random {
         Self(seed)
     }
 
-    /// From a seed that is given.
-    pub fn of(seed: u64) -> Self {
-        Self(seed)
-    }
-
     /// Another one, with numbers of its own.
     pub fn fork(&mut self) -> Self {
         Self(self.next())
