@@ -8,6 +8,7 @@ pub mod config;
 mod connection;
 mod features;
 mod features_admin;
+mod handover;
 mod health;
 mod infer;
 mod metrics;
@@ -34,6 +35,7 @@ use crate::telemetry::messages::MessageStatistics;
 use crate::updates::Updates;
 use config::HttpConfig;
 pub use connection::{BindError, Listeners};
+pub use handover::{Handover, VARIABLE as LISTENERS_VARIABLE};
 use reply::{Failure, error};
 
 /// What every handler may use.

@@ -1,11 +1,13 @@
 //! `Platform`: a repository made and steered by `ledge-platform`, as a platform team does it; and a box that it looks after.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -80,14 +82,20 @@ impl Platform {
     /// Signs a version of a model.
     #[track_caller]
     pub fn add_model(&self, name: &str, version: u64, source: &Path, more: &[&str]) {
+        self.add_with(&["model", "add"], name, version, source, more);
+    }
+
+    /// Signs a version of settings or of a runtime's libraries.
+    #[track_caller]
+    pub fn add(&self, verb: &[&str], name: &str, version: u64, source: &Path) {
+        self.add_with(verb, name, version, source, &[]);
+    }
+
+    #[track_caller]
+    fn add_with(&self, verb: &[&str], name: &str, version: u64, source: &Path, more: &[&str]) {
         let (version, source) = (version.to_string(), source.display().to_string());
         // The positional arguments follow the repository.
-        let output = run(self
-            .command(&["model", "add"])
-            .args([name, &version, &source])
-            .arg("--keys")
-            .arg(self.keys())
-            .args(more));
+        let output = run(self.command(verb).args([name, &version, &source]).arg("--keys").arg(self.keys()).args(more));
         assert!(output.contains(name), "{output}");
     }
 
@@ -192,6 +200,8 @@ pub struct Answers {
     pub versions: Vec<String>,
     /// How many were answered.
     pub answered: u64,
+    /// The longest that one waited for an answer, a new connection included.
+    pub longest: Duration,
     /// What was no answer.
     pub failures: Vec<String>,
 }
@@ -202,9 +212,9 @@ impl Callers {
         let stop = Arc::new(AtomicBool::new(false));
         let threads = (0..count)
             .map(|_| {
-                let (stop, client) = (stop.clone(), daemon.client());
+                let (stop, address) = (stop.clone(), daemon.address);
                 let (path, request) = (format!("/v2/models/{model}/infer"), request.clone());
-                std::thread::spawn(move || ask(client, &path, &request, &stop))
+                std::thread::spawn(move || ask(address, &path, &request, &stop))
             })
             .collect();
         Self { stop, threads }
@@ -227,12 +237,25 @@ impl Callers {
     }
 }
 
-fn ask(mut client: Client, path: &str, request: &Value, stop: &AtomicBool) -> Answers {
+fn ask(address: SocketAddr, path: &str, request: &Value, stop: &AtomicBool) -> Answers {
     let mut answers = Answers::default();
+    let mut client = None;
     while !stop.load(Ordering::Relaxed) {
-        match client.try_post_json(path, request) {
+        let asked = Instant::now();
+        let mut connection = match client.take().map_or_else(|| Client::try_tcp(address), Ok) {
+            Ok(connection) => connection,
+            Err(error) => {
+                answers.failures.push(error.to_string());
+                break;
+            }
+        };
+        let answer = connection.try_post_json(path, request);
+        answers.longest = answers.longest.max(asked.elapsed());
+        match answer {
             Ok(response) if response.status == 200 => {
                 answers.answered += 1;
+                // Whoever is told that this was the last answer on a connection asks on another.
+                client = (response.header("connection") != Some("close")).then_some(connection);
                 let version = response.json()["model_version"].as_str().unwrap_or_default().to_owned();
                 if answers.versions.last() != Some(&version) {
                     answers.versions.push(version);

@@ -135,6 +135,17 @@ fn a_version_that_fails_requests_or_answers_otherwise_is_stopped_by_what_it_answ
 }
 
 #[test]
+fn a_version_that_was_taken_with_some_wrong_answers_loads_again_with_them() {
+    let fleet = Fleet::new("");
+    fleet.platform.add_model(SHAPES, 1, &model_folder("release_bad_accuracy"), &[]);
+    fleet.platform.start("r-1", "models/shapes/1", &["--gate", "golden_min=0.7"]);
+    let daemon = fleet.enrol(TestRoot::new()).start();
+    daemon.wait_for_log("update committed");
+    let daemon = daemon.kill().start();
+    assert_eq!(versions(&daemon, SHAPES), json!(["1"]));
+}
+
+#[test]
 fn the_operator_goes_back_without_a_network() {
     let mut fleet = Fleet::new("");
     for version in [1, 2] {

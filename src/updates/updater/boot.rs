@@ -75,8 +75,7 @@ pub fn prepare(folder: &Path) -> Result<Prepared, BootError> {
     }
     let live = |(subject, state): (&Subject, &SubjectState)| {
         let release = state.live().filter(|_| subject.kind == Kind::Model)?;
-        let trial = state.trial.as_ref().filter(|trial| trial.release == *release);
-        let golden_min = trial.and_then(|trial| trial.plan.gate.golden_min);
+        let golden_min = state.golden_min(release);
         let folder = store.release_folder(subject, release);
         Some((subject.name.clone(), ManagedVersion { version: release.version, folder, golden_min }))
     };
