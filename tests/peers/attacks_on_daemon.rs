@@ -136,13 +136,14 @@ fn slow_retrieval_attack_on_a_target() {
     let attacked = Attacked::new();
     attacked.publish_second();
     let signed = std::fs::read(attacked.second()).unwrap();
-    // What is right, and never silent for long.
+    // What is right, and never silent for long, but not in the minute that a server is given.
+    let pause = Duration::from_mins(3) / u32::try_from(signed.len()).unwrap();
     attacked.answers(move |path, stream| {
         let mut drip = || {
             write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", signed.len())?;
             for byte in &signed {
                 stream.write_all(&[*byte])?;
-                std::thread::sleep(Duration::from_millis(200));
+                std::thread::sleep(pause);
             }
             Ok(())
         };
