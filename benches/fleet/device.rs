@@ -1,14 +1,18 @@
 //! One box: the daemon's own state, and how long its duties take.
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use ledge::fleet::decide;
+use ledge::fleet::decide::{Authority, Decision, decide};
 use ledge::fleet::manifest::Manifest;
+use ledge::fleet::reported::{self, Facts};
 use ledge::identity::device::DeviceIdentity;
+use ledge::telemetry::machine::MachineUsage;
 use ledge::updates::package::Package;
 use ledge::updates::plan::Step;
-use ledge::updates::state::{Cause, Duty, Event, Installed, Reason, Stage, SubjectState};
+use ledge::updates::state::{Cause, Duty, Event, Installed, Reason, SubjectState};
+use ledge::updates::status::{LookStatus, UpdatesStatus};
 use ledge::updates::subject::{Kind, Subject};
 use serde_json::{Value, json};
 
@@ -47,6 +51,8 @@ pub struct Device {
     identity: DeviceIdentity,
     subject: Subject,
     state: SubjectState,
+    look: LookStatus,
+    started_ms: u64,
     luck: u64,
     poll_ms: u64,
     next_poll_ms: u64,
@@ -68,6 +74,8 @@ impl Device {
             identity: DeviceIdentity { id, group: None, fleet: None },
             subject: "models/m".parse().unwrap(),
             state: SubjectState::default(),
+            look: LookStatus::default(),
+            started_ms: fleet.now_ms,
             luck: hasher.finish(),
             poll_ms: fleet.poll_s * 1000,
             next_poll_ms: fleet.now_ms,
@@ -143,7 +151,8 @@ impl Device {
             return;
         }
         self.seen = seen;
-        let wishes = decide::wishes(&published.manifest, &self.identity, now_ms);
+        let Decision { wishes, waiting } = decide(&published.manifest, &self.identity, now_ms, Authority::Valid);
+        (self.look.checked_ms, self.look.waiting) = (Some(now_ms), waiting);
         self.apply(Event::Wanted(wishes.get(&self.subject).cloned().unwrap_or_default()));
     }
 
@@ -198,24 +207,26 @@ impl Device {
         seconds.max(1) * 1000
     }
 
-    /// As the daemon reports it, as far as a platform decides by it.
-    pub fn report(&self) -> Value {
-        let trial = self.state.trial.as_ref().map(|trial| {
-            json!({"rollout": trial.plan.rollout, "version": trial.release.version, "since_s": trial.in_stage_s,
-                   "held": trial.held})
-        });
-        let last = self.state.outcome.as_ref().map(|outcome| {
-            let (stage, reason) = outcome.rolled_back.clone().unzip();
-            json!({"rollout": outcome.rollout, "version": outcome.version,
-                   "result": if reason.is_some() { "rolled_back" } else { "committed" }, "stage": stage.map(Stage::name),
-                   "cause": reason.as_ref().map(|reason| reason.cause.name()), "detail": reason.map(|reason| reason.detail)})
-        });
-        let committed = self.state.committed.as_ref();
-        let subject = json!({
-            "subject": self.subject, "version": committed.map(|release| release.version),
-            "digest": committed.map(|release| &release.digest), "pinned": self.state.pinned,
-            "stage": self.state.trial.as_ref().map_or("idle", |trial| trial.stage.name()), "trial": trial, "last": last});
-        json!({"schema": 1, "device": self.identity.id, "online": self.online,
-               "updates": {"checked": null, "error": null, "metadata": {}, "subjects": [subject]}})
+    /// What the platform hears at a moment: the daemon's own document, and from a dead box only that it is gone.
+    pub fn heard(&self, now_ms: u64) -> Value {
+        json!({"device": self.identity.id, "online": self.online, "reported": self.online.then(|| self.reported(now_ms))})
+    }
+
+    fn reported(&self, at_ms: u64) -> String {
+        let subjects = [(self.subject.clone(), self.state.clone())].into();
+        let updates = UpdatesStatus { look: self.look.clone(), subjects, ..UpdatesStatus::default() };
+        let facts = Facts {
+            device: self.identity.clone(),
+            ledge_version: env!("CARGO_PKG_VERSION"),
+            started_ms: self.started_ms,
+            at_ms,
+            index: Vec::new(),
+            live: Vec::new(),
+            machine: MachineUsage { cores: Vec::new(), temperatures: BTreeMap::new() },
+            memory: None,
+            process: None,
+            updates: Some(updates),
+        };
+        String::from_utf8(reported::document(&facts)).unwrap()
     }
 }

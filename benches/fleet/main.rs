@@ -1,8 +1,8 @@
-//! Thousands of boxes in one process: the state machine, the manifest and the waves are those of the daemon; the network,
-//! the disk, the models and the time are not there. `simulate.py` beside it owns the clock and is the platform.
+//! Thousands of boxes in one process: the state machine, the manifest, the waves and the reports are those of the daemon; the
+//! network, the disk, the models and the time are not there. `simulate.py` beside it owns the clock and is the platform.
 //!
 //! JSON, a line each. First what the boxes are ([`Fleet`]), then steps: `{"now_ms": 5, "manifest": {...}}`, the manifest
-//! only when another was published. The answer to a step is what the boxes that changed report.
+//! only when another was published. The answer to a step is what the platform hears of the boxes that changed.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that panics says where")]
 
@@ -88,5 +88,5 @@ fn advance(
     }
     changed.sort_unstable();
     changed.dedup();
-    changed.into_iter().map(|index| devices.get(index).unwrap().report()).collect()
+    changed.into_iter().map(|index| devices.get(index).unwrap().heard(now_ms)).collect()
 }

@@ -156,6 +156,7 @@ pub fn router(app: App) -> Router {
         .route("/features/compact", post(features_admin::compact))
         .route("/updates", get(updates::status))
         .route("/updates/check", post(updates::check))
+        .route("/updates/trust/reset", post(updates::reset_trust))
         .route("/updates/{kind}/{name}/{order}", post(updates::order))
         .route("/metrics", get(metrics::metrics))
         .route("/openapi.json", get(openapi::document))

@@ -1,6 +1,7 @@
 //! The picture in ARCHITECTURE.md stays true: a file uses only the layers below it, unsafe code stays in one file, and
 //! what only one file may know, only that file names.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The layers, top first. Modules of one layer do not use each other.
@@ -12,7 +13,7 @@ const LAYERS: &[&[&str]] = &[
     &["protocol"],
     &["serving", "updates"],
     &["repository"],
-    &["pipeline", "inference", "features", "audit"],
+    &["pipeline", "inference", "features"],
     &["egress", "identity", "telemetry"],
 ];
 
@@ -48,6 +49,7 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("jiff::", &["clock.rs", "updates/trust/"]),
     ("sigstore_tuf::", &["updates/trust/"]),
     ("aws_lc_rs::", &["updates/", "egress/"]),
+    ("hyper::client", EGRESS),
     ("quick_cache::", &["serving/"]),
     ("sled::", &["features/store.rs"]),
     ("crc32fast::", &["features/"]),
@@ -137,6 +139,23 @@ fn no_file_uses_a_layer_above_or_beside_it() {
         }
     }
     assert!(upward.is_empty(), "{}", upward.join("\n"));
+}
+
+#[test]
+fn the_table_in_architecture_md_has_these_layers() {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("ARCHITECTURE.md")).unwrap();
+    let mut told = vec![Vec::new(); LAYERS.len() + 1];
+    for row in text.lines().filter(|line| line.starts_with("| ")) {
+        let mut cells = row.split('|').map(str::trim).skip(1);
+        let Some(layer) = cells.next().and_then(|cell| cell.parse::<usize>().ok()) else { continue };
+        let modules = cells.next().unwrap().split([' ', '`', ',']).filter(|name| !name.is_empty()).map(module);
+        told[layer - 1].extend(modules.map(str::to_owned));
+    }
+    let sorted = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+    for (number, told) in told.iter().enumerate() {
+        let layer = LAYERS.get(number).copied().unwrap_or(BOTTOM);
+        assert_eq!(told.iter().cloned().collect::<BTreeSet<_>>(), sorted(layer), "layer {}", number + 1);
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `Platform`: a repository made and steered by `ledge-platform`, as a platform team does it; and a box that it looks after.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,12 +24,13 @@ pub const SHORT: [&str; 4] = ["--waves", "all", "--soak", "min_s=1,max_s=30"];
 /// A platform: its keys, and the folder that a web server gives out.
 pub struct Platform {
     folder: TempDir,
+    environment: Vec<(&'static str, OsString)>,
 }
 
 impl Platform {
     /// A new one, with nothing in it.
     pub fn new() -> Self {
-        let platform = Self { folder: tempfile::tempdir().unwrap() };
+        let platform = Self { folder: tempfile::tempdir().unwrap(), environment: Vec::new() };
         platform.run(&["init"], &["--encrypt", "none"]);
         platform
     }
@@ -43,18 +45,35 @@ impl Platform {
         self.repository().join("metadata/1.root.json")
     }
 
+    /// Where all keys are.
+    pub fn keys(&self) -> PathBuf {
+        self.folder.path().join("keys")
+    }
+
+    /// Variables of the environment of what follows.
+    pub fn set_environment(&mut self, environment: Vec<(&'static str, OsString)>) {
+        self.environment = environment;
+    }
+
     /// Runs a verb on the repository, with all keys.
     #[track_caller]
     pub fn run(&self, verb: &[&str], arguments: &[&str]) -> String {
-        run(self.command(verb).arg("--keys").arg(self.folder.path().join("keys")).args(arguments))
+        run(self.command(verb).arg("--keys").arg(self.keys()).args(arguments))
     }
 
     /// A verb on the repository.
     pub fn command(&self, verb: &[&str]) -> Command {
+        let mut command = self.python();
+        command.args(["-m", "ledge_platform"]).args(verb).arg(self.repository());
+        command
+    }
+
+    /// Python with the package.
+    pub fn python(&self) -> Command {
         let python = setup_root().join("platform/bin/python");
         assert!(python.exists(), "{} is missing: `make setup-platform` makes it", python.display());
         let mut command = Command::new(python);
-        command.args(["-m", "ledge_platform"]).args(verb).arg(self.repository());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/platform");
         command.env("PYTHONPATH", package).env("PYTHONDONTWRITEBYTECODE", "1");
         command
@@ -76,13 +95,19 @@ impl Platform {
     fn add_with(&self, verb: &[&str], name: &str, version: u64, source: &Path, more: &[&str]) {
         let (version, source) = (version.to_string(), source.display().to_string());
         // The positional arguments follow the repository.
-        let output = run(self
-            .command(verb)
-            .args([name, &version, &source])
-            .arg("--keys")
-            .arg(self.folder.path().join("keys"))
-            .args(more));
+        let output = run(self.command(verb).args([name, &version, &source]).arg("--keys").arg(self.keys()).args(more));
         assert!(output.contains(name), "{output}");
+    }
+
+    /// Makes a box one that this platform looks after, and that asks at `address`.
+    pub fn enrol(&self, root: TestRoot, address: &str) -> TestRoot {
+        root.set(&format!("updates.repository={address:?}"))
+            .set(&format!("updates.root_file={:?}", self.root_file().display().to_string()))
+            .set("updates.min_free_mb=0")
+            .set("updates.poll_interval_s=5")
+            // Under load the debug log is a line a request.
+            .set("log.level=\"ledge=debug,audit=info\"")
+            .set("device.id=\"box-1\"")
     }
 
     /// Starts a rollout to every box at once, with a short soak.
@@ -116,16 +141,11 @@ impl Fleet {
         write(&folder.join("ca.pem"), self.authority.pem().as_bytes());
         write(&folder.join("box.pem"), identity.certificate.as_bytes());
         write(&folder.join("box.key"), identity.key.as_bytes());
-        root.set(&format!("updates.repository={:?}", self.nginx.url()))
-            .set(&format!("updates.root_file={:?}", self.platform.root_file().display().to_string()))
+        self.platform
+            .enrol(root, &self.nginx.url())
             .set("updates.tls.ca_file=\"tls/ca.pem\"")
             .set("updates.tls.certificate_file=\"tls/box.pem\"")
             .set("updates.tls.key_file=\"tls/box.key\"")
-            .set("updates.min_free_mb=0")
-            .set("updates.poll_interval_s=5")
-            // Under load the debug log is a line a request.
-            .set("log.level=\"ledge=debug,audit=info\"")
-            .set("device.id=\"box-1\"")
     }
 }
 
@@ -151,6 +171,20 @@ pub fn subject(daemon: &TestDaemon, name: &str) -> Value {
 pub fn look(daemon: &TestDaemon) {
     let answer = daemon.client().post_json("/updates/check", &json!({}));
     assert_eq!(answer.status, 200, "{}", String::from_utf8_lossy(&answer.body));
+}
+
+/// The versions of a model that it serves.
+pub fn versions(daemon: &TestDaemon, model: &str) -> Value {
+    daemon.client().get(&format!("/v2/models/{model}")).json()["versions"].clone()
+}
+
+/// Has it look at the repository now, which must fail, and says why it did.
+#[track_caller]
+pub fn look_in_vain(daemon: &TestDaemon) -> String {
+    let answer = daemon.client().post_json("/updates/check", &json!({}));
+    assert_eq!(answer.status, 502, "{}", String::from_utf8_lossy(&answer.body));
+    assert!(status(daemon)["error"].is_string());
+    answer.error()
 }
 
 /// Callers that ask a model again and again until they are told to stop.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::broker::Broker;
 use crate::daemon::{TestDaemon, TestRoot, model_folder};
-use crate::platform::{Callers, Fleet, SHAPES, look, shapes, status, subject, wine};
+use crate::platform::{Callers, Fleet, SHAPES, look, shapes, status, subject, versions, wine};
 use crate::tools::{mosquitto, run};
 
 #[test]
@@ -135,6 +135,17 @@ fn a_version_that_fails_requests_or_answers_otherwise_is_stopped_by_what_it_answ
 }
 
 #[test]
+fn a_version_that_was_taken_with_some_wrong_answers_loads_again_with_them() {
+    let fleet = Fleet::new("");
+    fleet.platform.add_model(SHAPES, 1, &model_folder("release_bad_accuracy"), &[]);
+    fleet.platform.start("r-1", "models/shapes/1", &["--gate", "golden_min=0.7"]);
+    let daemon = fleet.enrol(TestRoot::new()).start();
+    daemon.wait_for_log("update committed");
+    let daemon = daemon.kill().start();
+    assert_eq!(versions(&daemon, SHAPES), json!(["1"]));
+}
+
+#[test]
 fn the_operator_goes_back_without_a_network() {
     let mut fleet = Fleet::new("");
     for version in [1, 2] {
@@ -222,10 +233,6 @@ fn a_revoked_version_and_a_paused_rollout_are_obeyed() {
     daemon.wait_for_log("the version before is live");
     assert_eq!(callers.stop_unharmed()[0].versions.last().map(String::as_str), Some("1"));
     assert_eq!(subject(&daemon, "models/shapes")["last"]["cause"], "revoked", "{}", status(&daemon));
-}
-
-fn versions(daemon: &TestDaemon, model: &str) -> Value {
-    daemon.client().get(&format!("/v2/models/{model}")).json()["versions"].clone()
 }
 
 fn cli(daemon: &TestDaemon, verb: &[&str]) -> String {

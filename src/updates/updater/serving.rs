@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::Updater;
 use crate::repository::ManagedVersion;
-use crate::updates::state::{Duty, Installed, SubjectState};
+use crate::updates::state::{Cause, Duty, Installed, Reason, SubjectState};
 use crate::updates::subject::{Kind, Subject};
 
 impl Updater {
@@ -60,7 +60,7 @@ impl Updater {
     /// Makes live what the state says is live.
     pub(super) async fn switch(&mut self, subject: &Subject, state: &SubjectState) {
         let live = state.live().cloned();
-        if self.hand(subject).serving == live {
+        if self.hand(subject).serving == live || !self.hand(subject).is_due() {
             return;
         }
         if subject.kind != Kind::Model {
@@ -90,10 +90,12 @@ impl Updater {
             (_, managed) => {
                 let kept = self.hand(subject).kept.take();
                 if let Err(reason) = repository.restore(&name, managed, kept).await {
-                    tracing::error!(%subject, reason, "the version before does not load again");
-                } else {
-                    tracing::info!(%subject, switch_us = started.elapsed().as_micros(), "the version before is live");
+                    // What is live goes on meanwhile.
+                    tracing::error!(%subject, reason, "the version before does not load again; it is tried once more later");
+                    self.hand(subject).pause(&Reason::new(Cause::Load, reason));
+                    return;
                 }
+                tracing::info!(%subject, switch_us = started.elapsed().as_micros(), "the version before is live");
             }
         }
         self.hand(subject).serving = live;

@@ -81,6 +81,12 @@ proptest! {
                     let rollout = &old.plan.rollout;
                     let told = state.outcome.as_ref().is_some_and(|it| it.rolled_back.is_some() && it.rollout == *rollout)
                         || state.refused.iter().any(|refused| refused.rollout == *rollout);
+                    // Or what took its place runs already, which is the newer news.
+                    let wanted = match &event {
+                        Event::Wanted(wish) => wish.desired.as_ref().map(|(plan, _)| &plan.rollout),
+                        _ => None,
+                    };
+                    let told = told || (wanted.is_some() && state.outcome.as_ref().map(|it| &it.rollout) == wanted);
                     prop_assert!(told, "{event:?} ended a trial silently");
                 }
                 _ => {}
