@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -143,6 +144,27 @@ fn order(name: &str) -> String {
     let how = ModelTrial { runtimes, own_folders: BTreeMap::new(), threads: 1, measure: false, golden_min: None };
     let order = Order { release: release(name), what: What::Model(how), memory_bytes: 1 << 30, seconds: 600 };
     serde_json::to_string(&order).unwrap() + "\n"
+}
+
+#[test]
+fn nothing_of_the_environment_or_the_files_of_who_starts_it_reaches_a_trial() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program");
+    write(&program, b"#!/bin/sh\nenv > \"$0.env\"\nls /proc/self/fd > \"$0.files\"\n");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let settings = TrialSettings { program: program.clone(), ..settings() };
+    run(&settings, &release("good"), &package(), &Gate::default()).unwrap_err();
+    drop(listener);
+    let read = |what: &str| std::fs::read_to_string(program.with_extension(what)).unwrap();
+    assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some(), "there is something to hide");
+    let environment = read("env");
+    let names = environment.lines().filter_map(|line| Some(line.split_once('=')?.0));
+    // The last three are the shell's own.
+    let known = ["PATH", "LD_LIBRARY_PATH", "ORT_DISABLE_TELEMETRY", "PWD", "SHLVL", "_"];
+    assert_eq!(names.filter(|name| !known.contains(name)).collect::<Vec<_>>(), [""; 0], "{environment}");
+    // Input, output, errors, and the folder that is listed.
+    assert_eq!(read("files").split_whitespace().collect::<Vec<_>>(), ["0", "1", "2", "3"]);
 }
 
 #[test]

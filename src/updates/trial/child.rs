@@ -10,6 +10,9 @@ use crate::updates::state::Reason;
 /// What a trial may write to one file: runtimes have no reason to write at all.
 const FILE_BYTES: u64 = 1 << 20;
 
+/// A tenth of the CPU time of a thread that answers requests, where both want the same core.
+const NICE: i32 = 10;
+
 /// Beyond the watched limit. Reserved memory is more than is resident, and the watch names the cause better.
 const RESERVE: u64 = 1 << 30;
 
@@ -58,8 +61,9 @@ fn limit(order: &Order) -> Result<(), ChildError> {
     let cores = crate::telemetry::process::usable_cores() as u64;
     set(Resource::Cpu, order.seconds.saturating_mul(cores))?;
     // A signal to the daemon's group, such as Ctrl-C, is the daemon's: it ends this process by closing its input.
-    rustix::process::setsid()?;
-    rustix::process::nice(5)?;
+    // A group, and no session: the kernel may share the CPU out by sessions first, and niceness counts within one alone.
+    rustix::process::setpgid(None, None)?;
+    rustix::process::nice(NICE)?;
     // When the machine runs out of memory this process goes first. Where the file is not there, nothing is lost.
     let _ =
         std::fs::OpenOptions::new().write(true).open("/proc/self/oom_score_adj").map(|mut file| file.write(b"1000"));
