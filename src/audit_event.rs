@@ -94,6 +94,11 @@ pub enum AuditEvent {
     },
     /// The trusted metadata on this box was found damaged, or gone.
     MetadataDamaged,
+    /// The trusted metadata was given up: what is trusted begins anew with the root file.
+    TrustReset {
+        /// Who asked for it.
+        principal: Principal,
+    },
     /// An update reached another stage, was committed, or rolled back.
     UpdateMoved {
         /// What is updated, such as `models/minilm`.

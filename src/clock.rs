@@ -1,5 +1,6 @@
-//! The only place that reads the wall clock.
+//! The only place that reads the wall clock, and what is known of the time without it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Wall-clock time in milliseconds since the Unix epoch; 0 when the clock is before it.
@@ -15,6 +16,38 @@ pub fn unix_millis() -> u64 {
 pub fn unix_micros() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
+
+/// When this was built, in milliseconds since the Unix epoch.
+pub fn built_ms() -> u64 {
+    env!("BUILT_AT_UNIX_SECONDS").parse::<u64>().map_or(0, |seconds| seconds.saturating_mul(1000))
+}
+
+/// A time before which it cannot be. It starts with the time at which this was built, and only rises.
+#[derive(Debug, Default)]
+pub struct Floor {
+    proven_ms: AtomicU64,
+}
+
+impl Floor {
+    /// Nothing is proven yet.
+    pub const fn new() -> Self {
+        Self { proven_ms: AtomicU64::new(0) }
+    }
+
+    /// It is proven to be as late as this, in milliseconds since the Unix epoch.
+    pub fn raise(&self, unix_millis: u64) {
+        self.proven_ms.fetch_max(unix_millis, Ordering::Relaxed);
+    }
+
+    /// The time by a clock that shows `system_ms`, but never before what is known.
+    pub fn plausible_millis(&self, system_ms: u64) -> u64 {
+        system_ms.max(built_ms()).max(self.proven_ms.load(Ordering::Relaxed))
+    }
+}
+
+/// The floor of this process: a box without a battery for its clock starts in 1970, and would find every certificate not
+/// valid yet. It is held in memory alone; whoever proves a time keeps the proof, too.
+pub static FLOOR: Floor = Floor::new();
 
 /// A moment in RFC 3339, in microseconds since the Unix epoch. Without an offset it is in UTC, as Feast writes it.
 pub fn parse_micros(text: &str) -> Option<i64> {
@@ -161,6 +194,18 @@ mod tests {
         assert_eq!(berlin.day(at("2026-10-25T22:59:59Z")) + 1, berlin.day(at("2026-10-25T23:00:00Z")));
         assert_eq!(TimeZone::named("UTC").unwrap().day(86_400_000 * 3 + 1), 3);
         assert!(TimeZone::named("Europe/Nowhere").is_none() && TimeZone::named("../../etc/passwd").is_none());
+    }
+
+    #[test]
+    fn the_floor_only_rises() {
+        // A build that does not know when it was would trust a clock at 1970.
+        assert!(built_ms() > 1_700_000_000_000);
+        let (floor, later) = (Floor::new(), built_ms() + 1000);
+        assert_eq!(floor.plausible_millis(0), built_ms());
+        floor.raise(later);
+        floor.raise(1);
+        assert_eq!(floor.plausible_millis(0), later);
+        assert_eq!(floor.plausible_millis(later + 1), later + 1);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::audit_event::{self, AuditEvent, AuditSink};
 use crate::config::Config;
@@ -15,7 +15,7 @@ use crate::egress::Egress;
 use crate::features::FeatureStore;
 use crate::features::config::FeaturesConfig;
 use crate::features::registry::Registry;
-use crate::http::{self, Listeners};
+use crate::http::{self, Handover, Listeners};
 use crate::identity::device::{self, DeviceIdentity};
 use crate::inference::Runtimes;
 use crate::inference::backend::Runtime;
@@ -32,9 +32,9 @@ use crate::telemetry::process;
 use crate::updates::runtime_dirs;
 use messaging::Messaging;
 
-/// Runs the daemon with the feature views of `registry` until it is told to stop. An error is the reason why it could not
-/// start or had to stop.
-pub fn run(config: Config, registry: Registry) -> anyhow::Result<Ended> {
+/// Runs the daemon with the feature views of `registry`, on the sockets that `handover` has or on new ones, until it is told
+/// to stop. An error is the reason why it could not start or had to stop.
+pub fn run(config: Config, registry: Registry, handover: &Handover) -> anyhow::Result<Ended> {
     let mut builder = match config.control.threads {
         1 => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
@@ -46,25 +46,33 @@ pub fn run(config: Config, registry: Registry) -> anyhow::Result<Ended> {
         .max_blocking_threads(process::usable_cores() + 4)
         .thread_name("control");
     let runtime = builder.build().context("the async runtime does not start")?;
-    let ended = runtime.block_on(serve(config, registry));
+    let ended = runtime.block_on(serve(config, registry, handover));
     // A photograph that is still being decoded, or a file system that hangs, must not hold up the end.
     runtime.shutdown_timeout(Duration::from_secs(1));
     ended
 }
 
-async fn serve(config: Config, registry: Registry) -> anyhow::Result<Ended> {
+async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyhow::Result<Ended> {
     let shutdown = Shutdown::default();
     let grace = config.shutdown.grace();
     // Signals first: one that comes while models load is a stop, not a kill.
-    stop_on_signals(&shutdown)?;
-    let app = App::build(config, registry).await?;
+    let mut signals = StopSignals::listen()?;
+    let app = App::build(config, registry, handover).await?;
     let (audit, repository) = (app.audit.clone(), app.serving.repository().clone());
     let features = app.serving.features().clone();
     // Apart from the other tasks: it writes what they record to their very end.
     let audit_writer = Shutdown::default();
     app.spawn(&shutdown, &audit_writer)?;
-    shutdown.requested().await;
-    notify(&[sd_notify::NotifyState::Stopping]);
+    tokio::select! {
+        () = signals.received() => {}
+        () = shutdown.requested() => {}
+    }
+    if shutdown.is_restart() {
+        let now = sd_notify::NotifyState::monotonic_usec_now();
+        notify(&[Some(sd_notify::NotifyState::Reloading), now.ok()].into_iter().flatten().collect::<Vec<_>>());
+    } else {
+        notify(&[sd_notify::NotifyState::Stopping]);
+    }
     audit.record(AuditEvent::Stopped);
     let drained = shutdown.drain(grace).await;
     let _ = tokio::time::timeout(LAST_STEPS, repository.unload_all(&Principal::Local)).await;
@@ -75,9 +83,11 @@ async fn serve(config: Config, registry: Registry) -> anyhow::Result<Ended> {
     if !drained {
         tracing::warn!(grace_ms = grace.as_millis(), "some requests were still running at the end of the grace period");
     }
+    // One that came since is a stop all the same.
+    let is_stop = tokio::time::timeout(Duration::ZERO, signals.received()).await.is_ok();
     match shutdown.failure() {
         Some(reason) => anyhow::bail!("{reason}"),
-        None if shutdown.is_restart() => Ok(Ended::ToRestart),
+        None if shutdown.is_restart() && !is_stop => Ok(Ended::ToRestart),
         None => Ok(Ended::Stopped),
     }
 }
@@ -108,14 +118,16 @@ struct App {
 }
 
 impl App {
-    async fn build(config: Config, registry: Registry) -> anyhow::Result<Self> {
+    async fn build(config: Config, registry: Registry, handover: &Handover) -> anyhow::Result<Self> {
         let device = device::load_or_create(&config.state.path, &config.device)?;
         tracing::info!(version = env!("CARGO_PKG_VERSION"), device = %device.id, "ledge starts");
-        let listeners = Listeners::bind(&config.http).await?;
+        let listeners = Listeners::bind(&config.http, handover).await?;
         let (audit, events) = AuditSink::channel();
         audit.record(AuditEvent::Started { version: env!("CARGO_PKG_VERSION") });
-        let own_folders = runtime_dirs::active(&config.updates.path);
-        let runtimes = Runtimes::with_own_folders(config.runtimes.dir.clone(), &own_folders);
+        // Both before this start is counted, which may end a trial: what was read so far is what this start runs with.
+        let runtimes = runtimes(&config);
+        // Before anything that settings or libraries on trial could bring down, so that such a start counts.
+        let found = updates::Found::read(&config);
         for runtime in Runtime::ALL {
             match runtimes.library(runtime) {
                 Ok(library) => tracing::info!(%runtime, library = %library.display(), "runtime found"),
@@ -131,7 +143,7 @@ impl App {
         let features = FeatureStore::open(&config.features, registry, audit.clone());
         let serving = serving(&config, runtimes, features, audit.clone());
         let egress = Egress::new(&config.egress, audit.clone());
-        let found = updates::Found::read(&config, serving.repository());
+        found.manage(serving.repository());
         Ok(Self { config, audit, events, serving, readiness: Arc::default(), egress, device, listeners, found })
     }
 
@@ -152,7 +164,7 @@ impl App {
             config: config.http.clone(),
             shutdown: shutdown.clone(),
         });
-        listeners.serve(&http::router(app), &config.http, shutdown);
+        listeners.serve(&http::router(app), &config.http, &readiness, shutdown);
         found.spawn(&updates::Environment {
             config: &config,
             device: &device,
@@ -205,11 +217,16 @@ impl App {
 /// The serving core of a command line, with a feature store that knows what is declared and has no values: those belong to
 /// the daemon.
 pub fn serving_alone(config: &Config, audit: AuditSink) -> Serving {
-    let runtimes = Runtimes::new(config.runtimes.dir.clone());
+    let runtimes = runtimes(config);
     let views = &config.features.views;
     // Mistakes in the declarations are told where they matter, by the daemon and `config check`.
     let registry = Registry::load(views, &config.features.path).unwrap_or_default();
     serving(config, runtimes, FeatureStore::without_values(registry, views), audit)
+}
+
+/// The runtimes of this box, those that came as releases among them.
+fn runtimes(config: &Config) -> Runtimes {
+    Runtimes::with_own_folders(config.runtimes.dir.clone(), &runtime_dirs::active(&config.updates.path))
 }
 
 /// The serving core over the configured repository.
@@ -291,19 +308,25 @@ fn reload_views(store: &FeatureStore, config: &FeaturesConfig) {
     }
 }
 
-fn stop_on_signals(shutdown: &Shutdown) -> anyhow::Result<()> {
-    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
-        let mut stream = signal(kind).context("signals cannot be received")?;
-        let asked = shutdown.clone();
-        shutdown.spawn(async move {
-            tokio::select! {
-                _ = stream.recv() => tracing::info!("asked to stop"),
-                () = asked.requested() => {}
-            }
-            asked.request();
-        });
+/// The signals that stop the daemon.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    fn listen() -> anyhow::Result<Self> {
+        let listen = |kind| signal(kind).context("signals cannot be received");
+        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
     }
-    Ok(())
+
+    async fn received(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+        tracing::info!("asked to stop");
+    }
 }
 
 /// Tells systemd, when it asked to be told.

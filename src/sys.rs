@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "the one place for it; each block says why it is sound")]
 
 use std::mem::ManuallyDrop;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// What ONNX Runtime looks for before it sends telemetry.
@@ -28,6 +29,21 @@ pub fn free_openvino_port(node: &mut ManuallyDrop<openvino::Node>) {
         let pointer: Pointer = *std::ptr::from_mut::<openvino::Node>(&mut *node).cast();
         openvino_sys::ov_output_const_port_free(pointer);
     }
+}
+
+/// Takes over the listening socket of this number, which the program before left open in this process for this one; `None`
+/// when there is none. To be called once for a number that it named.
+pub fn adopt_listener(number: RawFd) -> Option<OwnedFd> {
+    let (mut listening, mut size): (libc::c_int, libc::socklen_t) = (0, size_of::<libc::c_int>().try_into().ok()?);
+    // SAFETY: getsockopt(2) answers a number that is not open with an error, and writes at most `size` bytes to a live local
+    // of that size.
+    let asked = unsafe {
+        let place = (&raw mut listening).cast();
+        libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, place, &raw mut size)
+    };
+    // SAFETY: the number is open, as it was just asked. It is nobody else's: only what the program before cleared of
+    // FD_CLOEXEC for this purpose outlived it, it named this number, and the caller asks once for each.
+    (asked == 0 && listening == 1).then(|| unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// Keeps the allocator from making an arena for every other thread. What one thread makes and another frees stays in the

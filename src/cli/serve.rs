@@ -1,10 +1,14 @@
 //! `ledge serve`
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
 use clap::Args;
 
 use super::{Exit, Globals, Output, load_registry};
 use crate::config::Loaded;
 use crate::daemon::{self, Ended};
+use crate::http::{Handover, LISTENERS_VARIABLE};
 use crate::telemetry::logging;
 
 /// The arguments of `ledge serve`.
@@ -19,23 +23,47 @@ Examples:
 
 /// Runs the verb: the daemon, until it is told to stop.
 pub fn run(globals: &Globals, _: &ServeArgs, _: &mut Output) -> anyhow::Result<Exit> {
+    let handover = Handover::taken();
     let Loaded { config, left_out, .. } = globals.load()?;
     let registry = load_registry(&config)?;
     logging::init(&config.log)?;
     for mistake in left_out {
         tracing::error!(%mistake, "signed settings do not fit this box and are left out");
     }
-    match daemon::run(config, registry)? {
+    match daemon::run(config, registry, &handover)? {
         Ended::Stopped => Ok(Exit::Success),
-        Ended::ToRestart => Err(start_anew().into()),
+        Ended::ToRestart => Err(start_anew(&handover).into()),
     }
 }
 
-/// Starts this program anew in the same process, with the same arguments, so that whoever looks after the process sees none
-/// end. It returns only when that fails.
-fn start_anew() -> std::io::Error {
+/// Starts this program anew in the same process, with the same arguments and listening sockets, so that whoever looks after
+/// the process sees none end. It returns only when that fails.
+fn start_anew(handover: &Handover) -> std::io::Error {
     use std::os::unix::process::CommandExt as _;
-    // By its path: after the package was upgraded it is the new program.
-    let program = std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into());
-    std::process::Command::new(program).args(std::env::args_os().skip(1)).exec()
+    let listeners = handover.leave();
+    let start = |program: &Path| {
+        Command::new(program).args(std::env::args_os().skip(1)).env(LISTENERS_VARIABLE, &listeners).exec()
+    };
+    // By its path: after the package was upgraded it is the new program. Without one, the file that this process runs.
+    if let Some(program) = std::env::current_exe().ok().and_then(|program| program.to_str().map(replaced)) {
+        let error = start(&program);
+        tracing::warn!(program = %program.display(), %error, "the program cannot be started by its path");
+    }
+    start(Path::new("/proc/self/exe"))
+}
+
+/// The path of a program whose file may have been replaced: the kernel says so behind it.
+fn replaced(program: &str) -> PathBuf {
+    program.strip_suffix(" (deleted)").unwrap_or(program).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_was_replaced_is_started_in_its_new_form() {
+        assert_eq!(replaced("/usr/bin/ledge (deleted)"), Path::new("/usr/bin/ledge"));
+        assert_eq!(replaced("/usr/bin/ledge"), Path::new("/usr/bin/ledge"));
+    }
 }

@@ -48,9 +48,8 @@ pub struct Environment<'a> {
 }
 
 impl Found {
-    /// Reads the update store, and tells `repository` which models it manages. Nothing that is wrong with updates keeps
-    /// the daemon from serving.
-    pub fn read(config: &Config, repository: &Repository) -> Self {
+    /// Reads the update store, and counts this start. Nothing that is wrong with updates keeps the daemon from serving.
+    pub fn read(config: &Config) -> Self {
         let folder = &config.updates.path;
         let configured = config.updates.repository.is_some();
         if !configured && !folder.is_dir() {
@@ -58,16 +57,20 @@ impl Found {
         }
         // A box that nobody looks after any more keeps what it was brought.
         let prepared = match updater::prepare(folder) {
-            Ok(prepared) => {
-                repository.manage(prepared.managed.clone());
-                Some(prepared)
-            }
+            Ok(prepared) => Some(prepared),
             Err(error) => {
                 tracing::error!(%error, "the update store cannot be used; the owner's models serve");
                 None
             }
         };
         Self { prepared, served: configured.then(Updates::channel) }
+    }
+
+    /// Tells the repository which models updates manage.
+    pub fn manage(&self, repository: &Repository) {
+        if let Some(prepared) = &self.prepared {
+            repository.manage(prepared.managed.clone());
+        }
     }
 
     /// The handle, where a platform looks after this box.
@@ -87,6 +90,7 @@ impl Found {
             limits: DownloadLimits::new(config),
             trials: TrialSettings {
                 measure: with.config.runtimes.measure,
+                own_folders: with.repository.runtimes().own_folders(),
                 ..TrialSettings::new(with.config.runtimes.dir.clone())
             },
             updates: updates.clone(),

@@ -2,15 +2,18 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::time_provider::TimeProvider;
 use rustls::{AlertDescription, CertificateError, ClientConfig, Error, InconsistentKeys, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::address::{Host, HostPort};
+use crate::clock::{self, Floor};
 use crate::secret::{SecretError, SecretFile};
 
 /// How the other side is recognized, and how this side is. The files are read at each connection, so that a renewed
@@ -128,6 +131,20 @@ pub(super) struct Client {
     peer: Peer,
 }
 
+/// The time at which certificates are judged: that of the clock, but never before what is known to have passed.
+#[derive(Debug)]
+pub(super) struct Time {
+    pub(super) system_ms: fn() -> u64,
+    pub(super) floor: &'static Floor,
+}
+
+impl TimeProvider for Time {
+    fn current_time(&self) -> Option<UnixTime> {
+        let now_ms = self.floor.plausible_millis((self.system_ms)());
+        Some(UnixTime::since_unix_epoch(Duration::from_millis(now_ms)))
+    }
+}
+
 /// What is needed to say why a connection failed.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
@@ -138,9 +155,14 @@ pub(super) struct Peer {
 impl Client {
     /// Reads the files. It blocks.
     pub(super) fn read(settings: &TlsSettings, to: &HostPort) -> Result<Self, TlsError> {
+        Self::read_at(settings, to, Time { system_ms: clock::unix_millis, floor: &clock::FLOOR })
+    }
+
+    /// As [`Self::read`], with certificates judged at `time`.
+    pub(super) fn read_at(settings: &TlsSettings, to: &HostPort, time: Time) -> Result<Self, TlsError> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let failed = |error: Error| TlsError::Failed { reason: error.to_string() };
-        let builder = ClientConfig::builder_with_provider(provider)
+        let builder = ClientConfig::builder_with_details(provider, Arc::new(time))
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
             .map_err(failed)?
             .with_root_certificates(roots(settings.ca.as_ref())?);

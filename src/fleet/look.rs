@@ -65,6 +65,16 @@ pub enum LookError {
 }
 
 impl LookError {
+    /// What two failures of the same kind share. The words of some say what time it is.
+    pub fn kind(&self) -> String {
+        match self {
+            Self::Trust(error) => {
+                error.refusal().map_or_else(|| error.to_string(), |refusal| refusal.name().to_owned())
+            }
+            other => other.to_string(),
+        }
+    }
+
     /// After what time another try is worth it, where the server says it.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {

@@ -18,6 +18,7 @@ use super::pace::Pace;
 use crate::clock;
 use crate::identity::device::DeviceIdentity;
 use crate::names::DeviceName;
+use crate::principal::Principal;
 use crate::shutdown::Shutdown;
 use crate::updates::Updates;
 use crate::updates::config::RepositoryAddress;
@@ -25,7 +26,6 @@ use crate::updates::handle::Look;
 use crate::updates::platform::Platform;
 use crate::updates::source::Source;
 use crate::updates::status::{LookStatus, RoleStatus};
-use crate::updates::trust::time;
 
 /// How often it is decided anew, as a rule.
 pub const DECIDE: Duration = Duration::from_secs(30);
@@ -64,6 +64,9 @@ pub trait Ask: Send + Sync + Clone + 'static {
 
     /// What is trusted, role by role; and the time which it cannot be before, in milliseconds since the Unix epoch.
     fn trusted(&self) -> impl Future<Output = (BTreeMap<String, RoleStatus>, u64)> + Send;
+
+    /// Forgets what is trusted; the reason in words when that fails.
+    fn reset(&self, principal: Principal) -> impl Future<Output = Result<(), String>> + Send;
 
     /// The time of the system, in milliseconds since the Unix epoch.
     fn system_ms(&self) -> u64;
@@ -116,8 +119,12 @@ impl<C: Fn(&RepositoryAddress) -> Source + Clone + Send + Sync + 'static> Ask fo
     async fn trusted(&self) -> (BTreeMap<String, RoleStatus>, u64) {
         match self.platform.trust().await {
             Ok(trust) => (trust.roles(), trust.now_ms(0)),
-            Err(_) => (BTreeMap::new(), time::built_ms()),
+            Err(_) => (BTreeMap::new(), clock::built_ms()),
         }
+    }
+
+    async fn reset(&self, principal: Principal) -> Result<(), String> {
+        self.platform.reset(principal).await.map_err(|error| error.to_string())
     }
 
     fn system_ms(&self) -> u64 {
@@ -148,7 +155,7 @@ struct Known {
     status: LookStatus,
     /// It cannot be earlier than this, in milliseconds since the Unix epoch.
     floor_ms: u64,
-    /// The last failure that the log has.
+    /// The last failure that the log has, by its kind.
     told: Option<String>,
 }
 
@@ -189,12 +196,30 @@ impl<A: Ask> Poller<A> {
                         pace.begin(now());
                         looking = Some(self.begin(&known, from, Some(answer)));
                     }
+                    Some(Look::Reset { principal, answer }) => {
+                        self.reset(principal, answer, &mut known).await;
+                        pace.hint(now());
+                    }
                     // The handle in here keeps the queue open.
                     None => {}
                 },
                 () = shutdown.requested() => return Ok(()),
             }
         }
+    }
+
+    /// Forgets what is trusted. What was wrong with it is told until the next look says something else.
+    async fn reset(&self, principal: Principal, answer: oneshot::Sender<Result<(), String>>, known: &mut Known) {
+        let result = self.asked.reset(principal).await;
+        match &result {
+            Ok(()) => {
+                tracing::warn!("what was trusted of the platform is forgotten; it begins anew with the root file")
+            }
+            Err(reason) => tracing::error!(reason, "what is trusted of the platform cannot be forgotten"),
+        }
+        (known.status.roles, known.floor_ms) = self.asked.trusted().await;
+        self.decide(known);
+        let _ = answer.send(result);
     }
 
     fn begin(
@@ -247,11 +272,12 @@ impl<A: Ask> Poller<A> {
                     known.status.error = Some(reason.clone());
                     pace.failed(now(), error.retry_after(), random);
                     // Once: a network that is away for a month is no news.
-                    if known.told.as_ref() == Some(&reason) {
+                    let kind = error.kind();
+                    if known.told.as_ref() == Some(&kind) {
                         tracing::debug!(reason, "the platform was not heard");
                     } else {
                         tracing::warn!(reason, "the platform was not heard; what runs goes on");
-                        known.told = Some(reason.clone());
+                        known.told = Some(kind);
                     }
                 }
                 Err(reason)

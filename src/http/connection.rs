@@ -1,8 +1,8 @@
 //! Listeners and connections: bound early, served late, drained in order.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::{HeaderValue, Request, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -21,11 +21,20 @@ use tokio::sync::Semaphore;
 use tower_service::Service;
 
 use super::config::{HttpConfig, ListenAddress};
+use super::handover::{Handover, SocketFile};
 use crate::principal::Principal;
+use crate::readiness::Readiness;
 use crate::shutdown::Shutdown;
 
 /// After a failed accept (no file descriptors left, say) the listener rests for this long.
 const REST: Duration = Duration::from_millis(100);
+
+/// When the daemon starts anew, an idle connection may bring one more request for so long before it is closed: a caller who
+/// asks again and again is told with an answer, and not by a connection that breaks under the next request.
+const LINGER: Duration = Duration::from_millis(200);
+
+/// After such a start, those who connected meanwhile wait until the models are loaded, and at most so long.
+const HELD: Duration = Duration::from_secs(10);
 
 /// Why an address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -49,60 +58,71 @@ pub enum BindError {
 /// The daemon's bound sockets.
 #[derive(Debug)]
 pub struct Listeners {
-    tcp: Vec<TcpListener>,
-    unix: Vec<(UnixListener, SocketFile)>,
-}
-
-/// Removes the socket's file when the listener is gone.
-#[derive(Debug)]
-struct SocketFile(PathBuf);
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
+    tcp: Vec<(TcpListener, ListenAddress)>,
+    unix: Vec<(UnixListener, ListenAddress, SocketFile)>,
+    /// Whether the program before handed over one of them.
+    handed_over: bool,
+    handover: Handover,
 }
 
 impl Listeners {
-    /// Binds every configured address.
-    pub async fn bind(config: &HttpConfig) -> Result<Self, BindError> {
-        let mut listeners = Self { tcp: Vec::new(), unix: Vec::new() };
+    /// Binds every configured address, but for those whose sockets the program before left in `handover`: they are used as
+    /// they are. At a restart this program leaves its own there.
+    pub async fn bind(config: &HttpConfig, handover: &Handover) -> Result<Self, BindError> {
+        let handover = handover.clone();
+        let mut listeners = Self { tcp: Vec::new(), unix: Vec::new(), handed_over: false, handover };
         for address in &config.listen {
             let refused = |error| BindError::Refused { address: address.to_string(), error };
-            match address {
-                ListenAddress::Tcp(address) => {
-                    listeners.tcp.push(TcpListener::bind(address).await.map_err(refused)?);
+            let left = listeners.handover.take(address);
+            listeners.handed_over |= left.is_some();
+            match (address, left) {
+                (ListenAddress::Tcp(_), Some((socket, _))) => {
+                    let listener = TcpListener::from_std(nonblocking(socket).map_err(refused)?.into());
+                    listeners.tcp.push((listener.map_err(refused)?, address.clone()));
                 }
-                ListenAddress::Unix(path) => {
-                    remove_stale(path).await?;
-                    let listener = UnixListener::bind(path).map_err(refused)?;
-                    let file = SocketFile(path.clone());
+                (ListenAddress::Tcp(at), None) => {
+                    listeners.tcp.push((TcpListener::bind(at).await.map_err(refused)?, address.clone()));
+                }
+                (ListenAddress::Unix(path), left) => {
+                    let (listener, file) = match left {
+                        Some((socket, file)) if is_socket(path) => {
+                            let listener = UnixListener::from_std(nonblocking(socket).map_err(refused)?.into());
+                            (listener.map_err(refused)?, file)
+                        }
+                        _ => {
+                            remove_stale(path).await?;
+                            (UnixListener::bind(path).map_err(refused)?, None)
+                        }
+                    };
+                    let file = file.unwrap_or_else(|| SocketFile::new(path.clone()));
                     let mode = std::fs::Permissions::from_mode(config.socket_mode.bits());
                     std::fs::set_permissions(path, mode).map_err(refused)?;
-                    listeners.unix.push((listener, file));
+                    listeners.unix.push((listener, address.clone(), file));
                 }
             }
         }
+        listeners.handover.clear();
         Ok(listeners)
     }
 
     /// The TCP addresses, with the ports that the system chose.
     pub fn tcp_addresses(&self) -> Vec<SocketAddr> {
-        self.tcp.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+        self.tcp.iter().filter_map(|(listener, _)| listener.local_addr().ok()).collect()
     }
 
     /// Starts accepting on every socket. Connections end with `shutdown`, after the request they are answering.
-    pub fn serve(self, router: &Router, config: &HttpConfig, shutdown: &Shutdown) {
+    pub fn serve(self, router: &Router, config: &HttpConfig, readiness: &Arc<Readiness>, shutdown: &Shutdown) {
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(config.header_timeout()).pipeline_flush(true);
         let server = Server {
             router: router.clone(),
             builder,
             connections: Arc::new(Semaphore::new(config.max_connections)),
+            held_until: self.handed_over.then(|| readiness.clone()),
             shutdown: shutdown.clone(),
         };
-        for listener in self.tcp {
-            let server = server.clone();
+        for (listener, address) in self.tcp {
+            let (server, handover) = (server.clone(), self.handover.clone());
             shutdown.spawn_essential("http tcp listener", async move {
                 server
                     .accept(|| async {
@@ -111,23 +131,36 @@ impl Listeners {
                         stream.set_nodelay(true)?;
                         Ok((stream, Principal::Peer(peer.ip().to_canonical())))
                     })
-                    .await
+                    .await;
+                if server.shutdown.is_restart() {
+                    handover.keep(address, listener.into_std()?.into(), None);
+                }
+                io::Result::Ok(())
             });
         }
-        for (listener, file) in self.unix {
-            let server = server.clone();
+        for (listener, address, file) in self.unix {
+            let (server, handover) = (server.clone(), self.handover.clone());
             shutdown.spawn_essential("http unix listener", async move {
-                let _file = file;
                 server
                     .accept(|| async {
                         let (stream, _) = listener.accept().await?;
                         let uid = stream.peer_cred()?.uid();
                         Ok((stream, Principal::User(uid)))
                     })
-                    .await
+                    .await;
+                if server.shutdown.is_restart() {
+                    handover.keep(address, listener.into_std()?.into(), Some(file));
+                }
+                io::Result::Ok(())
             });
         }
     }
+}
+
+/// As the program before left it, or another process that shares it.
+fn nonblocking(socket: OwnedFd) -> io::Result<OwnedFd> {
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    Ok(socket)
 }
 
 /// Removes the file of a socket on which nobody listens any more, as a daemon that was killed leaves it.
@@ -150,23 +183,31 @@ struct Server {
     router: Router,
     builder: http1::Builder,
     connections: Arc<Semaphore>,
+    /// What the first connections wait for.
+    held_until: Option<Arc<Readiness>>,
     shutdown: Shutdown,
 }
 
 impl Server {
     /// Accepts until the stop is asked for.
-    async fn accept<S, A, F>(&self, mut accept: A) -> Result<(), Infallible>
+    async fn accept<S, A, F>(&self, mut accept: A)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         A: FnMut() -> F,
         F: Future<Output = io::Result<(S, Principal)>>,
     {
+        if let Some(readiness) = &self.held_until {
+            tokio::select! {
+                _ = tokio::time::timeout(HELD, readiness.wait()) => {}
+                () = self.shutdown.requested() => return,
+            }
+        }
         loop {
             // Beyond the limit, callers wait in the kernel's backlog. The semaphore is never closed.
-            let Ok(permit) = self.connections.clone().acquire_owned().await else { return Ok(()) };
+            let Ok(permit) = self.connections.clone().acquire_owned().await else { return };
             let accepted = tokio::select! {
                 accepted = accept() => accepted,
-                () = self.shutdown.requested() => return Ok(()),
+                () = self.shutdown.requested() => return,
             };
             match accepted {
                 Ok((stream, principal)) => {
@@ -188,17 +229,33 @@ impl Server {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let router = self.router;
+        let (router, stop) = (self.router, self.shutdown.clone());
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(principal.clone());
             // A router is always ready.
-            router.clone().call(request)
+            let (answer, stop) = (router.clone().call(request), stop.clone());
+            async move {
+                let mut answer = answer.await;
+                if let Ok(answer) = &mut answer
+                    && stop.is_restart()
+                {
+                    // The last answer on this connection says so.
+                    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                }
+                answer
+            }
         });
         let mut connection = pin!(self.builder.serve_connection(TokioIo::new(stream), service));
+        let stop = async {
+            self.shutdown.requested().await;
+            if self.shutdown.is_restart() {
+                tokio::time::sleep(LINGER).await;
+            }
+        };
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
-            () = self.shutdown.requested() => {
+            () = stop => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }

@@ -8,6 +8,7 @@ pub mod config;
 mod connection;
 mod features;
 mod features_admin;
+mod handover;
 mod health;
 mod infer;
 mod metrics;
@@ -34,6 +35,7 @@ use crate::telemetry::messages::MessageStatistics;
 use crate::updates::Updates;
 use config::HttpConfig;
 pub use connection::{BindError, Listeners};
+pub use handover::{Handover, VARIABLE as LISTENERS_VARIABLE};
 use reply::{Failure, error};
 
 /// What every handler may use.
@@ -154,6 +156,7 @@ pub fn router(app: App) -> Router {
         .route("/features/compact", post(features_admin::compact))
         .route("/updates", get(updates::status))
         .route("/updates/check", post(updates::check))
+        .route("/updates/trust/reset", post(updates::reset_trust))
         .route("/updates/{kind}/{name}/{order}", post(updates::order))
         .route("/metrics", get(metrics::metrics))
         .route("/openapi.json", get(openapi::document))

@@ -42,6 +42,23 @@ pub async fn check(
     Ok(report(&updates))
 }
 
+/// `POST /updates/trust/reset`: forgets what is trusted of the platform.
+pub async fn reset_trust(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Response, Failure> {
+    body::discard(request.into_body(), app.config()).await;
+    let updates = configured(&app)?.clone();
+    let resetting = updates.clone();
+    app.to_the_end(async move { resetting.reset_trust(principal).await }).await?.map_err(|refused| match refused {
+        // It is this box that failed, and not the platform.
+        LookRefused::Failed(reason) => Failure::new(StatusCode::INTERNAL_SERVER_ERROR, reason),
+        other => other.into(),
+    })?;
+    Ok(report(&updates))
+}
+
 /// `POST /updates/{kind}/{name}/{order}`.
 pub async fn order(
     State(app): State<App>,

@@ -53,6 +53,11 @@ impl Runtimes {
         Self { shared: Arc::new(shared) }
     }
 
+    /// The folders of those that have one of their own, by their names.
+    pub fn own_folders(&self) -> BTreeMap<String, PathBuf> {
+        self.shared.own_folders.iter().map(|(name, folder)| ((*name).to_owned(), folder.clone())).collect()
+    }
+
     /// The runtime's shared library, or why there is none. Nothing is loaded.
     pub fn library(&self, runtime: Runtime) -> Result<PathBuf, String> {
         let stem = match runtime {

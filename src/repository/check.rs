@@ -1,5 +1,6 @@
 //! Which runtimes run which models: every version tried in every runtime, without serving any.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -81,7 +82,31 @@ impl Repository {
         loaded.map(Arc::new).map_err(|error| error.to_string())
     }
 
-    /// Ends what [`Self::load_as`] loaded and waits until its memory is given back.
+    /// Loads a version from the folder of its model config, golden inputs and labels and from that of its files, beside
+    /// whatever is live: for a trial.
+    pub async fn load_from(
+        &self,
+        name: &ModelName,
+        version: ModelVersion,
+        (folder, files): (&Path, &Path),
+        golden_min: Option<f64>,
+    ) -> Result<Arc<LoadedModel>, String> {
+        let (config, config_text) = folder::model_config(folder).map_err(|error| error.to_string())?;
+        let source = VersionSource {
+            name,
+            version,
+            folder,
+            files,
+            config: &config,
+            config_text: &config_text,
+            golden_min,
+            statistics: Arc::default(),
+        };
+        let loaded = loading::load(source, &self.shared.engine, &self.shared.defaults).await;
+        loaded.map(Arc::new).map_err(|error| error.to_string())
+    }
+
+    /// Ends what was loaded beside whatever is live, and waits until its memory is given back.
     pub async fn end(&self, model: Arc<LoadedModel>) {
         let ended = model.ended();
         drop(model);

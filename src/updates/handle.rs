@@ -48,6 +48,13 @@ pub enum Look {
         /// What came of it: the reason in words for people when it failed.
         answer: oneshot::Sender<Result<(), String>>,
     },
+    /// Somebody has what is trusted forgotten, and waits. A look follows, for which nobody waits.
+    Reset {
+        /// Who.
+        principal: Principal,
+        /// What came of it.
+        answer: oneshot::Sender<Result<(), String>>,
+    },
 }
 
 /// What the administrator of this box may say about an update.
@@ -193,7 +200,17 @@ impl Updates {
     /// Has the platform, or another repository, asked now, and waits for what comes of it.
     pub async fn look(&self, from: Option<RepositoryAddress>) -> Result<(), LookRefused> {
         let (answer, answered) = oneshot::channel();
-        match self.looks.try_send(Look::Asked { from, answer }) {
+        self.ask(Look::Asked { from, answer }, answered).await
+    }
+
+    /// Has what is trusted of the platform forgotten. When this returns `Ok`, it is.
+    pub async fn reset_trust(&self, principal: Principal) -> Result<(), LookRefused> {
+        let (answer, answered) = oneshot::channel();
+        self.ask(Look::Reset { principal, answer }, answered).await
+    }
+
+    async fn ask(&self, look: Look, answered: oneshot::Receiver<Result<(), String>>) -> Result<(), LookRefused> {
+        match self.looks.try_send(look) {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Full(_)) => return Err(LookRefused::Busy),
             Err(mpsc::error::TrySendError::Closed(_)) => return Err(LookRefused::Stopped),

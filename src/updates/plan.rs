@@ -56,9 +56,11 @@ pub struct Plan {
     pub soak: Step,
     /// What the new version must hold.
     pub gate: Gate,
-    /// How often a download or a load may fail for passing reasons.
+    /// How often loading it beside the live version may fail for passing reasons, such as memory that others hold. A bad
+    /// link or a full disk does not count: a download has its deadline and its byte budget.
     pub max_attempts: u32,
-    /// The most bytes fetched for this rollout, all attempts together; `None` is no limit.
+    /// The most bytes fetched for this rollout, all attempts together, also when it is withdrawn and comes back; `None` is
+    /// no limit.
     pub byte_budget: Option<u64>,
     /// Whether a version below the one that runs may be taken.
     pub allow_downgrade: bool,

@@ -7,7 +7,8 @@ use tokio::sync::{MappedMutexGuard, Mutex as AsyncMutex, MutexGuard};
 
 use super::source::Source;
 use super::trust::{Trust, TrustError};
-use crate::audit_event::AuditSink;
+use crate::audit_event::{AuditEvent, AuditSink};
+use crate::principal::Principal;
 
 /// The platform, as this box knows it. Clones share one state.
 #[derive(Debug, Clone)]
@@ -41,6 +42,15 @@ impl Platform {
             *trust = Some(Trust::open(folder, root_file, audit.clone())?);
         }
         MutexGuard::try_map(trust, Option::as_mut).map_err(|_| TrustError::NotRefreshed)
+    }
+
+    /// Forgets what is trusted, damaged or not; what is trusted next begins with the root file. Waits for whoever uses it.
+    pub async fn reset(&self, principal: Principal) -> Result<(), TrustError> {
+        let mut trust = self.shared.trust.lock().await;
+        Trust::reset(&self.shared.folder)?;
+        self.shared.audit.record(AuditEvent::TrustReset { principal });
+        *trust = None;
+        Ok(())
     }
 
     /// Where files come from: the repository that was heard last.

@@ -59,6 +59,8 @@ pub struct SubjectReport {
     pub trial: Option<TrialReport>,
     /// What may not go on now.
     pub waiting: Option<WaitingReport>,
+    /// Why the last attempt at a step failed, when another follows.
+    pub error: Option<String>,
     /// How the last rollout ended.
     pub last: Option<LastReport>,
 }
@@ -113,7 +115,7 @@ impl From<&UpdatesStatus> for UpdatesReport {
         let nothing = SubjectState::default();
         let subject = |subject: &Subject| {
             let state = status.subjects.get(subject).unwrap_or(&nothing);
-            SubjectReport::new(subject, state, look.waiting.get(subject))
+            SubjectReport::new(subject, state, look.waiting.get(subject), status.errors.get(subject))
         };
         Self {
             repository: look.repository.clone(),
@@ -128,7 +130,7 @@ impl From<&UpdatesStatus> for UpdatesReport {
 }
 
 impl SubjectReport {
-    fn new(subject: &Subject, state: &SubjectState, waiting: Option<&Waiting>) -> Self {
+    fn new(subject: &Subject, state: &SubjectState, waiting: Option<&Waiting>, error: Option<&String>) -> Self {
         let live = state.live();
         let waiting = waiting.map(|Waiting { rollout, version, reason }| WaitingReport {
             rollout: rollout.to_string(),
@@ -144,6 +146,7 @@ impl SubjectReport {
             stage: state.trial.as_ref().map_or(IDLE, |trial| trial.stage.name()).to_owned(),
             trial: state.trial.as_ref().map(|trial| TrialReport::new(trial, waiting.as_ref())),
             waiting,
+            error: error.cloned(),
             last: state.outcome.as_ref().map(Into::into),
         }
     }
@@ -241,6 +244,7 @@ pub(crate) mod tests {
                 .into(),
             },
             subjects: [("models/m".parse().unwrap(), state)].into(),
+            errors: [("models/m".parse().unwrap(), "disk: no room".to_owned())].into(),
             fetched_bytes: 1234,
             rollbacks: [("golden", 2)].into(),
         }
@@ -260,11 +264,13 @@ pub(crate) mod tests {
             "subjects": [
                 {"subject": "models/a", "version": null, "digest": null, "previous": null, "pinned": false,
                  "stage": "idle", "trial": null,
-                 "waiting": {"rollout": "r-9", "version": 1, "reason": "needs Ledge 9.0.0"}, "last": null},
+                 "waiting": {"rollout": "r-9", "version": 1, "reason": "needs Ledge 9.0.0"},
+                 "error": null, "last": null},
                 {"subject": "models/m", "version": 2, "digest": "ab".repeat(32), "previous": 1, "pinned": false,
                  "stage": "staged",
                  "trial": {"rollout": "r-3", "version": 3, "since_s": 7, "held": "paused by the platform"},
                  "waiting": {"rollout": "r-3", "version": 3, "reason": "paused by the platform"},
+                 "error": "disk: no room",
                  "last": {"rollout": "r-2", "version": 4, "result": "rolled_back", "stage": "verified",
                           "cause": "golden", "detail": "7 of 10"}},
             ],

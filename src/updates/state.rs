@@ -23,7 +23,7 @@ use super::subject::Kind;
 use crate::names::{DeviceName, ModelVersion};
 
 pub use reason::{Cause, Reason};
-pub use trial::Trial;
+pub use trial::{Trial, Used};
 
 /// How often the daemon may start during a trial before the trial counts as the reason.
 const STARTS: u32 = 3;
@@ -118,16 +118,18 @@ pub struct SubjectState {
     pub committed: Option<Installed>,
     /// The rollout that brought it.
     pub committed_by: Option<DeviceName>,
-    /// The share of golden inputs that this rollout asked for: with it the release loads at each start.
+    /// The share of its golden inputs that it was taken with, if that is not all of them.
     pub committed_golden_min: Option<f64>,
     /// What ran before that, kept until the next commit.
     pub previous: Option<Installed>,
     /// The rollout that brought that.
     pub previous_by: Option<DeviceName>,
-    /// And what it asked for.
+    /// The share of its golden inputs that it was taken with.
     pub previous_golden_min: Option<f64>,
     /// What is on its way.
     pub trial: Option<Trial>,
+    /// What trials had used up that were withdrawn or superseded, by their rollouts: it counts on when they come back.
+    pub used: Vec<Used>,
     /// What is not tried again.
     pub refused: Vec<Refused>,
     /// Whether the administrator of this box keeps things as they are.
@@ -202,6 +204,16 @@ pub enum Duty {
 }
 
 impl SubjectState {
+    /// The least share of the golden inputs that a release must answer right to be loaded; `None` is all of them.
+    pub fn golden_min(&self, release: &Installed) -> Option<f64> {
+        match &self.trial {
+            Some(trial) if trial.release == *release => trial.plan.gate.golden_min,
+            _ if self.committed.as_ref() == Some(release) => self.committed_golden_min,
+            _ if self.previous.as_ref() == Some(release) => self.previous_golden_min,
+            _ => None,
+        }
+    }
+
     /// The release that answers requests, in the state of the disk. `None`: the owner's.
     pub fn live(&self) -> Option<&Installed> {
         match &self.trial {
@@ -313,7 +325,7 @@ impl SubjectState {
         let upward = running.is_none_or(|running| running < version) || plan.allow_downgrade;
         let known = |refused: &Refused| refused.rollout == plan.rollout && refused.version == version;
         if allow != Allow::Nothing && upward && !self.refused.iter().any(known) {
-            self.trial = Some(Trial::new(plan, allow));
+            self.trial = Some(Trial::new(plan, allow, &self.used));
         }
     }
 
@@ -379,7 +391,7 @@ impl SubjectState {
     fn leave_committed(&mut self, reason: Reason) {
         let Some(left) = self.committed.take() else { return };
         let rollout = self.committed_by.take();
-        self.go_to_previous();
+        self.take_previous();
         if let Some(rollout) = rollout {
             let version = left.version;
             self.refuse(Refused { rollout: rollout.clone(), digest: left.digest, version });
@@ -387,18 +399,9 @@ impl SubjectState {
         }
     }
 
-    fn go_to_previous(&mut self) {
-        self.committed = self.previous.take();
-        self.committed_by = self.previous_by.take();
+    fn take_previous(&mut self) {
+        (self.committed, self.committed_by) = (self.previous.take(), self.previous_by.take());
         self.committed_golden_min = self.previous_golden_min.take();
-    }
-
-    /// The share of golden inputs with which the live release must load; `None` is all of them.
-    pub fn golden_min(&self) -> Option<f64> {
-        match &self.trial {
-            Some(trial) if trial.stage == Stage::Active => trial.plan.gate.golden_min,
-            _ => self.committed_golden_min,
-        }
     }
 
     fn roll_back(&mut self, reason: Reason) {
@@ -406,6 +409,8 @@ impl SubjectState {
         let (rollout, version) = (trial.plan.rollout, trial.release.version);
         if reason.cause.is_final() {
             self.refuse(Refused { rollout: rollout.clone(), digest: trial.release.digest, version });
+        } else {
+            Used::remember(&mut self.used, &rollout, trial.failures, trial.fetched_bytes);
         }
         self.outcome = Some(Outcome { rollout, version, rolled_back: Some((trial.stage, reason)) });
     }
@@ -454,7 +459,7 @@ impl SubjectState {
             trial.enter(Stage::Downloading);
         }
         if self.committed.as_ref() == Some(release) {
-            self.go_to_previous();
+            self.take_previous();
             self.outcome = None;
         }
     }

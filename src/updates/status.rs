@@ -13,6 +13,8 @@ pub struct UpdatesStatus {
     pub look: LookStatus,
     /// Everything that is updated: the updater's part, as is what follows.
     pub subjects: BTreeMap<Subject, SubjectState>,
+    /// Why the last attempt at a step failed, in words for people, until another goes well.
+    pub errors: BTreeMap<Subject, String>,
     /// Bytes fetched since the start.
     pub fetched_bytes: u64,
     /// What was rolled back since the start, by the name of the cause.

@@ -1,5 +1,6 @@
 //! Releases tried in a process of their own: each bad one is stopped for its own cause, and whoever tries it is unharmed.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::process::{Command, Stdio};
 use ledge::updates::package::{DeclaredPort, Limits, Package, Requirements};
 use ledge::updates::plan::Gate;
 use ledge::updates::state::{Cause, Reason};
-use ledge::updates::trial::{self, ConfigurationTrial, ModelTrial, Order, TrialReport, TrialSettings, What};
+use ledge::updates::trial::{self, ConfigurationTrial, LiveModel, ModelTrial, Order, TrialReport, TrialSettings, What};
 
 use crate::daemon::{TestRoot, model_folder, setup_root, write};
 
@@ -138,7 +139,8 @@ fn what_this_box_lacks_is_known_before_a_process_is_started() {
 
 /// The order to try a release, as the daemon sends it.
 fn order(name: &str) -> String {
-    let how = ModelTrial { runtimes: setup_root().join("runtimes"), threads: 1, measure: false, golden_min: None };
+    let runtimes = setup_root().join("runtimes");
+    let how = ModelTrial { runtimes, own_folders: BTreeMap::new(), threads: 1, measure: false, golden_min: None };
     let order = Order { release: release(name), what: What::Model(how), memory_bytes: 1 << 30, seconds: 600 };
     serde_json::to_string(&order).unwrap() + "\n"
 }
@@ -196,11 +198,19 @@ fn settings_are_tried_as_the_daemon_would_read_them() {
     }
 }
 
+fn live_model(folder: &Path, files: &Path) -> LiveModel {
+    let (name, version) = ("any".parse().unwrap(), "1".parse().unwrap());
+    LiveModel { name, version, folder: folder.into(), files: files.into(), golden_min: None }
+}
+
 #[test]
 fn a_runtime_is_tried_with_what_it_would_run() {
     let run = |name: &str, folder: &Path, models: &[&str]| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let models = models.iter().map(|name| release(name)).collect();
+        let released = |name: &&str| live_model(&release(name), &release(name));
+        // And one of the owner's, whose versions lie below the folder of their model.
+        let wine = model_folder("wine_mlp");
+        let models = models.iter().map(released).chain([live_model(&wine, &wine.join("1"))]).collect();
         let name = name.parse().unwrap();
         runtime.block_on(trial::run_runtime(&settings(), &name, folder, &Package::default(), models))
     };

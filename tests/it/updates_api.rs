@@ -24,12 +24,14 @@ fn a_box_without_a_platform_says_so_in_every_way() {
     told(client.post_json("/updates/check", &json!({})));
     told(client.post_json("/updates/check", &json!({"from": "file:///media/usb"})));
     told(client.post_json("/updates/models/minilm/pin", &json!({})));
+    told(client.post_json("/updates/trust/reset", &json!({})));
     assert_eq!(client.get("/updates/check").status, 405);
     assert!(!String::from_utf8_lossy(&client.get("/metrics").body).contains("ledge_update_"));
 
     for arguments in [&["status"][..], &["check"], &["trust"], &["pin", "minilm"], &["cancel", "runtimes/openvino"]] {
         assert!(refused(&daemon, arguments).contains("updates.repository"), "{arguments:?}");
     }
+    assert!(refused(&daemon, &["reset-trust"]).contains("there is no update store"));
     assert!(refused(&daemon, &["rollback", "../x"]).contains("names nothing that is updated"));
 }
 

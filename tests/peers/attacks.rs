@@ -1,8 +1,8 @@
 //! Attacks on repositories that the reference implementation of TUF made and signed: each must leave a box with what it
 //! trusted before. The names are those of the TUF specification, section 1.5.2.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::Write;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use tokio::sync::mpsc::Receiver;
 
 use crate::daemon::setup_root;
+use crate::hostile::{endless, file, server};
 use crate::tools;
 
 const MODEL: &str = "models/minilm/2/model.onnx";
@@ -229,58 +230,10 @@ fn truncated_trusted_store() {
     }
 }
 
-/// A server that answers each request with `answer`; its connections end with the client's.
-fn server(answer: impl Fn(&str, &mut TcpStream) -> std::io::Result<()> + Send + Sync + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let answer = std::sync::Arc::new(answer);
-    // It ends with the process of the test.
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let (mut stream, answer) = (stream.unwrap(), answer.clone());
-            std::thread::spawn(move || {
-                let mut head = Vec::new();
-                while !head.ends_with(b"\r\n\r\n") {
-                    let mut byte = [0];
-                    if stream.read(&mut byte).unwrap_or(0) == 0 {
-                        return;
-                    }
-                    head.push(byte[0]);
-                }
-                let path = String::from_utf8(head).unwrap().split(' ').nth(1).unwrap().to_owned();
-                // A client that has had enough closes the connection.
-                let _ = answer(&path, &mut stream);
-            });
-        }
-    });
-    address
-}
-
-/// What is in `folder`, or 404.
-fn file(folder: &Path, path: &str, stream: &mut TcpStream) -> std::io::Result<()> {
-    match std::fs::read(folder.join(path.trim_start_matches('/'))) {
-        Ok(content) => {
-            write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", content.len())?;
-            stream.write_all(&content)
-        }
-        Err(_) => stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"),
-    }
-}
-
 fn on_network(address: SocketAddr) -> Source {
     let egress = Egress::new(&EgressConfig::default(), AuditSink::channel().0);
     let address = format!("http://{address}").parse().unwrap();
     Source::new(&address, source::client(&address, &egress, None, TlsSettings::default))
-}
-
-/// What never ends.
-fn endless(stream: &mut TcpStream) -> std::io::Result<()> {
-    stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
-    loop {
-        stream.write_all(b"4000\r\n")?;
-        stream.write_all(&[b' '; 0x4000])?;
-        stream.write_all(b"\r\n")?;
-    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics says where")]
 
 mod attacks;
+mod attacks_on_daemon;
 mod bench;
 mod bindings;
 mod boxes;
@@ -17,16 +18,23 @@ mod client;
 #[path = "../it/daemon.rs"]
 mod daemon;
 mod delivery;
+mod faults;
 mod feast;
 mod features;
 mod group;
+mod hindered;
+mod interrupted;
+mod hostile;
 mod message;
 mod mqtt;
 mod nginx;
 mod platform;
 mod poison;
 mod presence;
+mod releases;
 mod security;
 mod soak;
 mod tools;
+mod update_settings;
+mod update_clocks;
 mod updates;

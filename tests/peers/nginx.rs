@@ -15,6 +15,17 @@ use crate::tools::path_of;
 /// A server that does not listen by then never will.
 const START: Duration = Duration::from_secs(20);
 
+/// A request that was answered.
+#[derive(Debug)]
+pub struct Answered {
+    pub status: u16,
+    /// Of the body.
+    pub bytes: u64,
+    pub path: String,
+    /// Where it was asked to begin.
+    pub from: u64,
+}
+
 /// A running server; killed when dropped.
 pub struct Nginx {
     pub port: u16,
@@ -65,6 +76,12 @@ impl Nginx {
         std::fs::read_to_string(self.folder.path().join("access.log")).unwrap_or_default()
     }
 
+    /// Those for files of a version of a model.
+    pub fn transfers(&self, model: &str, version: u64) -> Vec<Answered> {
+        let wanted = format!("/targets/models/{model}/{version}/");
+        self.requests().lines().map(Answered::read).filter(|answered| answered.path.starts_with(&wanted)).collect()
+    }
+
     fn wait(&mut self) {
         let deadline = Instant::now() + START;
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
@@ -72,6 +89,19 @@ impl Nginx {
             assert!(self.child.try_wait().unwrap().is_none(), "nginx ended:\n{}", log());
             assert!(Instant::now() < deadline, "nginx does not listen:\n{}", log());
             std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Answered {
+    fn read(line: &str) -> Self {
+        let words: Vec<&str> = line.split(' ').collect();
+        let from = words[3].strip_prefix("bytes=").and_then(|range| range.strip_suffix('-'));
+        Self {
+            status: words[0].parse().unwrap(),
+            bytes: words[1].parse().unwrap(),
+            path: words[2].to_owned(),
+            from: from.map_or(0, |from| from.parse().unwrap()),
         }
     }
 }

@@ -1,10 +1,13 @@
 //! `Platform`: a repository made and steered by `ledge-platform`, as a platform team does it; and a box that it looks after.
 
+use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -21,12 +24,13 @@ pub const SHORT: [&str; 4] = ["--waves", "all", "--soak", "min_s=1,max_s=30"];
 /// A platform: its keys, and the folder that a web server gives out.
 pub struct Platform {
     folder: TempDir,
+    environment: Vec<(&'static str, OsString)>,
 }
 
 impl Platform {
     /// A new one, with nothing in it.
     pub fn new() -> Self {
-        let platform = Self { folder: tempfile::tempdir().unwrap() };
+        let platform = Self { folder: tempfile::tempdir().unwrap(), environment: Vec::new() };
         platform.run(&["init"], &["--encrypt", "none"]);
         platform
     }
@@ -41,18 +45,35 @@ impl Platform {
         self.repository().join("metadata/1.root.json")
     }
 
+    /// Where all keys are.
+    pub fn keys(&self) -> PathBuf {
+        self.folder.path().join("keys")
+    }
+
+    /// Variables of the environment of what follows.
+    pub fn set_environment(&mut self, environment: Vec<(&'static str, OsString)>) {
+        self.environment = environment;
+    }
+
     /// Runs a verb on the repository, with all keys.
     #[track_caller]
     pub fn run(&self, verb: &[&str], arguments: &[&str]) -> String {
-        run(self.command(verb).arg("--keys").arg(self.folder.path().join("keys")).args(arguments))
+        run(self.command(verb).arg("--keys").arg(self.keys()).args(arguments))
     }
 
     /// A verb on the repository.
     pub fn command(&self, verb: &[&str]) -> Command {
+        let mut command = self.python();
+        command.args(["-m", "ledge_platform"]).args(verb).arg(self.repository());
+        command
+    }
+
+    /// Python with the package.
+    pub fn python(&self) -> Command {
         let python = setup_root().join("platform/bin/python");
         assert!(python.exists(), "{} is missing: `make setup-platform` makes it", python.display());
         let mut command = Command::new(python);
-        command.args(["-m", "ledge_platform"]).args(verb).arg(self.repository());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/platform");
         command.env("PYTHONPATH", package).env("PYTHONDONTWRITEBYTECODE", "1");
         command
@@ -61,15 +82,32 @@ impl Platform {
     /// Signs a version of a model.
     #[track_caller]
     pub fn add_model(&self, name: &str, version: u64, source: &Path, more: &[&str]) {
+        self.add_with(&["model", "add"], name, version, source, more);
+    }
+
+    /// Signs a version of settings or of a runtime's libraries.
+    #[track_caller]
+    pub fn add(&self, verb: &[&str], name: &str, version: u64, source: &Path) {
+        self.add_with(verb, name, version, source, &[]);
+    }
+
+    #[track_caller]
+    fn add_with(&self, verb: &[&str], name: &str, version: u64, source: &Path, more: &[&str]) {
         let (version, source) = (version.to_string(), source.display().to_string());
         // The positional arguments follow the repository.
-        let output = run(self
-            .command(&["model", "add"])
-            .args([name, &version, &source])
-            .arg("--keys")
-            .arg(self.folder.path().join("keys"))
-            .args(more));
+        let output = run(self.command(verb).args([name, &version, &source]).arg("--keys").arg(self.keys()).args(more));
         assert!(output.contains(name), "{output}");
+    }
+
+    /// Makes a box one that this platform looks after, and that asks at `address`.
+    pub fn enrol(&self, root: TestRoot, address: &str) -> TestRoot {
+        root.set(&format!("updates.repository={address:?}"))
+            .set(&format!("updates.root_file={:?}", self.root_file().display().to_string()))
+            .set("updates.min_free_mb=0")
+            .set("updates.poll_interval_s=5")
+            // Under load the debug log is a line a request.
+            .set("log.level=\"ledge=debug,audit=info\"")
+            .set("device.id=\"box-1\"")
     }
 
     /// Starts a rollout to every box at once, with a short soak.
@@ -103,16 +141,11 @@ impl Fleet {
         write(&folder.join("ca.pem"), self.authority.pem().as_bytes());
         write(&folder.join("box.pem"), identity.certificate.as_bytes());
         write(&folder.join("box.key"), identity.key.as_bytes());
-        root.set(&format!("updates.repository={:?}", self.nginx.url()))
-            .set(&format!("updates.root_file={:?}", self.platform.root_file().display().to_string()))
+        self.platform
+            .enrol(root, &self.nginx.url())
             .set("updates.tls.ca_file=\"tls/ca.pem\"")
             .set("updates.tls.certificate_file=\"tls/box.pem\"")
             .set("updates.tls.key_file=\"tls/box.key\"")
-            .set("updates.min_free_mb=0")
-            .set("updates.poll_interval_s=5")
-            // Under load the debug log is a line a request.
-            .set("log.level=\"ledge=debug,audit=info\"")
-            .set("device.id=\"box-1\"")
     }
 }
 
@@ -140,6 +173,20 @@ pub fn look(daemon: &TestDaemon) {
     assert_eq!(answer.status, 200, "{}", String::from_utf8_lossy(&answer.body));
 }
 
+/// The versions of a model that it serves.
+pub fn versions(daemon: &TestDaemon, model: &str) -> Value {
+    daemon.client().get(&format!("/v2/models/{model}")).json()["versions"].clone()
+}
+
+/// Has it look at the repository now, which must fail, and says why it did.
+#[track_caller]
+pub fn look_in_vain(daemon: &TestDaemon) -> String {
+    let answer = daemon.client().post_json("/updates/check", &json!({}));
+    assert_eq!(answer.status, 502, "{}", String::from_utf8_lossy(&answer.body));
+    assert!(status(daemon)["error"].is_string());
+    answer.error()
+}
+
 /// Callers that ask a model again and again until they are told to stop.
 pub struct Callers {
     stop: Arc<AtomicBool>,
@@ -153,6 +200,8 @@ pub struct Answers {
     pub versions: Vec<String>,
     /// How many were answered.
     pub answered: u64,
+    /// The longest that one waited for an answer, a new connection included.
+    pub longest: Duration,
     /// What was no answer.
     pub failures: Vec<String>,
 }
@@ -163,9 +212,9 @@ impl Callers {
         let stop = Arc::new(AtomicBool::new(false));
         let threads = (0..count)
             .map(|_| {
-                let (stop, client) = (stop.clone(), daemon.client());
+                let (stop, address) = (stop.clone(), daemon.address);
                 let (path, request) = (format!("/v2/models/{model}/infer"), request.clone());
-                std::thread::spawn(move || ask(client, &path, &request, &stop))
+                std::thread::spawn(move || ask(address, &path, &request, &stop))
             })
             .collect();
         Self { stop, threads }
@@ -188,12 +237,25 @@ impl Callers {
     }
 }
 
-fn ask(mut client: Client, path: &str, request: &Value, stop: &AtomicBool) -> Answers {
+fn ask(address: SocketAddr, path: &str, request: &Value, stop: &AtomicBool) -> Answers {
     let mut answers = Answers::default();
+    let mut client = None;
     while !stop.load(Ordering::Relaxed) {
-        match client.try_post_json(path, request) {
+        let asked = Instant::now();
+        let mut connection = match client.take().map_or_else(|| Client::try_tcp(address), Ok) {
+            Ok(connection) => connection,
+            Err(error) => {
+                answers.failures.push(error.to_string());
+                break;
+            }
+        };
+        let answer = connection.try_post_json(path, request);
+        answers.longest = answers.longest.max(asked.elapsed());
+        match answer {
             Ok(response) if response.status == 200 => {
                 answers.answered += 1;
+                // Whoever is told that this was the last answer on a connection asks on another.
+                client = (response.header("connection") != Some("close")).then_some(connection);
                 let version = response.json()["model_version"].as_str().unwrap_or_default().to_owned();
                 if answers.versions.last() != Some(&version) {
                     answers.versions.push(version);

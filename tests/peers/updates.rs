@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::broker::Broker;
 use crate::daemon::{TestDaemon, TestRoot, model_folder};
-use crate::platform::{Callers, Fleet, SHAPES, look, shapes, status, subject, wine};
+use crate::platform::{Callers, Fleet, SHAPES, look, shapes, status, subject, versions, wine};
 use crate::tools::{mosquitto, run};
 
 #[test]
@@ -233,10 +233,6 @@ fn a_revoked_version_and_a_paused_rollout_are_obeyed() {
     daemon.wait_for_log("the version before is live");
     assert_eq!(callers.stop_unharmed()[0].versions.last().map(String::as_str), Some("1"));
     assert_eq!(subject(&daemon, "models/shapes")["last"]["cause"], "revoked", "{}", status(&daemon));
-}
-
-fn versions(daemon: &TestDaemon, model: &str) -> Value {
-    daemon.client().get(&format!("/v2/models/{model}")).json()["versions"].clone()
 }
 
 fn cli(daemon: &TestDaemon, verb: &[&str]) -> String {

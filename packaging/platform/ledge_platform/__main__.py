@@ -249,13 +249,16 @@ def steering(change):
 def rollout_start(given):
     repository, ring = opened(given)
     fleet = given.fleet or "default"
-    rollout = {"id": given.id, "target": release.main_file(repository, given.target),
+    target = release.main_file(repository, given.target)
+    # A box that is too old waits for a rollout that says so; a release that says so alone it would refuse for good.
+    requires_ledge = given.requires_ledge or release.needed_ledge(repository, target)
+    rollout = {"id": given.id, "target": target,
                "start": moments.text(given.start or moments.now()), "waves": given.waves, "paused": False}
     rollout.update(filled({
         "groups": given.groups and given.groups.split(","), "devices": given.devices and given.devices.split(","),
         "window": given.window,
         "gate": given.gate, "shadow": given.shadow, "canary": given.canary, "soak": given.soak, "max_attempts": given.max_attempts,
-        "byte_budget": given.byte_budget, "allow_downgrade": given.allow_downgrade or None, "requires_ledge": given.requires_ledge}))
+        "byte_budget": given.byte_budget, "allow_downgrade": given.allow_downgrade or None, "requires_ledge": requires_ledge}))
     with repository.locked():
         public = fleets.edit(repository, fleet, ring, lambda manifest, notes: rollouts.start(manifest, notes, rollout), create=True)
     first = waves.schedule(given.waves)[0]

@@ -37,6 +37,13 @@ def main_file(repository, release):
     raise Failure(f"{release} is not in this repository ({there}): add it first")
 
 
+def needed_ledge(repository, path):
+    """The oldest Ledge that may run the release whose description PATH carries, as rollouts say it."""
+    needed = description_of(repository.load("models").signed.targets[path]).get("requires", {}).get("ledge")
+    numbers = needed.split(".") if needed and re.fullmatch(r"\d+(\.\d+){0,2}", needed) else []
+    return ".".join((numbers + ["0", "0"])[:3]) if numbers else None
+
+
 def listing(repository):
     """[(release, description, bytes)] of all that may run."""
     targets = repository.load("models").signed.targets

@@ -267,6 +267,13 @@ class Rollouts(Kit):
         self.assertEqual((manifest["schema"], manifest["fleet"]), (1, "default"))
         self.accepted()
 
+    def test_a_rollout_waits_for_the_ledge_that_its_release_requires(self):
+        self.add(3, None, "--requires-ledge", "0.9")
+        self.start("r-3", "models/wine/3")
+        self.start("r-4", "models/wine/3", "--requires-ledge", "1.0.0")
+        self.start("r-5", "models/wine/2")
+        self.assertEqual([rollout.get("requires_ledge") for rollout in self.manifest()["rollouts"]], ["0.9.0", "1.0.0", None])
+
     def test_after_every_verb_the_client_accepts_it(self):
         self.start("r-1", "models/wine/2")
         for verb, words in (

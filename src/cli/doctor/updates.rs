@@ -12,7 +12,6 @@ use crate::config::Config;
 use crate::egress::Egress;
 use crate::updates::config::UpdatesConfig;
 use crate::updates::source::Source;
-use crate::updates::trust::time;
 
 /// How long the repository may take.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -26,7 +25,7 @@ pub fn checks(config: &Config) -> Vec<Check> {
     if updates.repository.is_none() {
         return Vec::new();
     }
-    vec![root(updates), repository(config), time_of_day(clock::unix_millis(), time::built_ms())]
+    vec![root(updates), repository(config), time_of_day(clock::unix_millis(), clock::built_ms())]
 }
 
 /// The root metadata that this box trusts first.

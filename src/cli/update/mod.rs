@@ -1,5 +1,6 @@
 //! `ledge update`: signed updates.
 
+mod reset;
 mod show;
 mod trial;
 pub mod tuf;
@@ -71,6 +72,14 @@ pub enum UpdateCommand {
         #[arg(value_name = "SUBJECT")]
         subject: String,
     },
+    /// Forget the signed metadata that this box trusts, and begin anew with the root file.
+    ///
+    /// For a box that says that its trusted metadata was damaged, or whose platform was set up anew. First find out why: a
+    /// failing disk, or an intruder. What you give up: until the platform is heard again, this box would take metadata that
+    /// is older than what it had, such as a repository of last month with a version that was revoked since; and it forgets
+    /// what time it is at least. What runs goes on, and what was trusted is set aside in the update store. When no daemon
+    /// runs, it is done in the folder.
+    ResetTrust,
     /// Be a plain TUF client on this machine, as the public conformance suite of TUF drives one.
     ///
     /// It neither reads the configuration nor touches what this box trusts, takes the clock of the system as it is, and
@@ -88,7 +97,8 @@ Examples:
   ledge update check --from file:///media/usb  take what a USB stick has
   ledge update pin minilm                      no update of it until unpinned
   ledge update rollback models/minilm
-  ledge update trust                           who signed what, and until when";
+  ledge update trust                           who signed what, and until when
+  ledge update reset-trust                     after damage was found, and its cause";
 
 /// Runs the verb.
 pub fn run(globals: &Globals, args: &UpdateArgs, out: &mut Output) -> anyhow::Result<Exit> {
@@ -97,6 +107,7 @@ pub fn run(globals: &Globals, args: &UpdateArgs, out: &mut Output) -> anyhow::Re
         UpdateCommand::Trial => return trial::run(),
         UpdateCommand::Status => return ask(globals, args, out, show::status),
         UpdateCommand::Trust => return ask(globals, args, out, show::trust),
+        UpdateCommand::ResetTrust => return reset::run(globals, args, out),
         UpdateCommand::Check { from } => {
             let body = from.as_ref().map_or_else(|| json!({}), |from| json!({ "from": from }));
             let report = post(globals, args, "/updates/check", &body)?;

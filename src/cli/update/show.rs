@@ -39,6 +39,9 @@ pub fn status(report: &UpdatesReport, out: &mut Output) -> anyhow::Result<()> {
         if let Some(waiting) = &subject.waiting {
             writeln!(out, "\n{name}: version {} ({}) waits: {}", waiting.version, waiting.rollout, waiting.reason)?;
         }
+        if let Some(error) = &subject.error {
+            writeln!(out, "\n{name}: tried again after a failure: {error}")?;
+        }
         if let Some(LastReport { rollout, version, detail: Some(detail), .. }) = &subject.last {
             writeln!(out, "\n{name}: version {version} ({rollout}) was rolled back: {detail}")?;
         }
@@ -117,6 +120,7 @@ mod tests {
         for told in [
             "last look failed  no way",
             "models/m: version 3 (r-3) waits: paused by the platform",
+            "models/m: tried again after a failure: disk: no room",
             "models/m: version 4 (r-2) was rolled back: 7 of 10",
             "models/a: version 1 (r-9) waits: needs Ledge 9.0.0",
         ] {

@@ -12,7 +12,9 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion, version};
 use tokio_rustls::server::TlsStream as ServerStream;
 
+use super::super::tls::Time;
 use super::*;
+use crate::clock::{self, Floor};
 use crate::secret::SecretFile;
 
 /// A CA, and the folder of its files.
@@ -194,6 +196,31 @@ async fn a_certificate_for_another_name_or_another_time_is_refused() {
     refused(authority.issue_with("localhost", early), "is not valid yet, or the clock").await;
     let ca = |params: &mut CertificateParams| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     refused(authority.issue_with("localhost", ca), "is a CA's own; let that CA sign one for the server").await;
+}
+
+#[tokio::test]
+async fn a_clock_at_1970_is_not_believed_when_it_is_known_to_be_later() {
+    static UNAWARE: Floor = Floor::new();
+    static AWARE: Floor = Floor::new();
+    let authority = Authority::new();
+    let epoch = rcgen::date_time_ymd(1970, 1, 1);
+    let shaken = async |from_ms: u64, floor: &'static Floor| {
+        let from = epoch + Duration::from_millis(from_ms);
+        let identity = authority.issue_with("localhost", |params| params.not_before = from);
+        let acceptor = modern(&identity, None);
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let to = HostPort::new("localhost", 8883).unwrap();
+        let client = Client::read_at(&authority.trusting(), &to, Time { system_ms: || 0, floor }).unwrap();
+        let (connected, _) = tokio::join!(client.connect(near), acceptor.accept(far));
+        connected.map(drop)
+    };
+    let day_after = clock::built_ms() + 86_400_000;
+    // A certificate that was there before this was built needs no proof.
+    shaken(clock::built_ms(), &UNAWARE).await.unwrap();
+    let early = shaken(day_after, &UNAWARE).await.unwrap_err();
+    assert!(matches!(early, TlsError::Dated { when: "is not valid yet" }), "{early}");
+    AWARE.raise(day_after);
+    shaken(day_after, &AWARE).await.unwrap();
 }
 
 #[tokio::test]

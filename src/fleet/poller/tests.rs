@@ -18,6 +18,7 @@ struct Fake {
     kept: Arc<Mutex<Option<Accepted>>>,
     looks: watch::Sender<u64>,
     elsewhere: Arc<AtomicU64>,
+    resets: Arc<AtomicU64>,
     system_ms: Arc<AtomicU64>,
     floor_ms: u64,
     hangs: bool,
@@ -37,6 +38,11 @@ impl Ask for Fake {
 
     async fn trusted(&self) -> (BTreeMap<String, RoleStatus>, u64) {
         (BTreeMap::new(), self.floor_ms)
+    }
+
+    async fn reset(&self, _: Principal) -> Result<(), String> {
+        self.resets.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     fn system_ms(&self) -> u64 {
@@ -205,6 +211,19 @@ async fn a_hint_is_a_look_although_the_next_one_is_a_day_away() {
     }
     let hinted = running.looks.wait_for(|looks| *looks == 2);
     assert!(tokio::time::timeout(Duration::from_mins(1), hinted).await.is_ok());
+}
+
+#[tokio::test]
+async fn what_was_trusted_is_forgotten_and_the_platform_asked_soon() {
+    let fake = Fake::default();
+    fake.says(Some(accepted()));
+    let day = Duration::from_hours(24);
+    let mut running = start_with(&fake, day, day);
+    running.status_when(|status| status.checked_ms.is_some()).await;
+    assert_eq!(running.updates.reset_trust(Principal::Local).await, Ok(()));
+    assert_eq!(fake.resets.load(Ordering::Relaxed), 1);
+    let looked = running.looks.wait_for(|looks| *looks == 2);
+    assert!(tokio::time::timeout(Duration::from_mins(1), looked).await.is_ok());
 }
 
 #[tokio::test]

@@ -32,7 +32,7 @@ impl From<&UpdatesStatus> for Updates {
             let held = subject.trial.as_mut().and_then(|trial| trial.held.as_mut());
             let reason = subject.waiting.as_mut().map(|waiting| &mut waiting.reason);
             let detail = subject.last.as_mut().and_then(|last| last.detail.as_mut());
-            for text in [held, reason, detail].into_iter().flatten() {
+            for text in [held, reason, detail, subject.error.as_mut()].into_iter().flatten() {
                 *text = super::excerpt(text, MAX_TEXT);
             }
         }

@@ -317,6 +317,37 @@ fn a_plan_of_no_attempts_still_has_one() {
 }
 
 #[test]
+fn what_a_rollout_has_used_up_counts_on_when_it_comes_back() {
+    let fetched = || Event::Fetched { bytes: 600 };
+    let state = from_nothing([want("r1", 1), fetched(), interrupted(), nothing()]);
+    assert_eq!(rolled_back(&state), Some((Stage::Downloading, Cause::Withdrawn)));
+    let again = after(state.clone(), [want("r1", 1)]);
+    let trial = again.trial.clone().unwrap();
+    assert_eq!((trial.fetched_bytes, trial.failures), (600, 1));
+    assert_eq!(rolled_back(&after(again, [fetched()])), Some((Stage::Downloading, Cause::Budget)));
+    // Another rollout has a budget of its own.
+    let other = after(state, [want("r2", 1), fetched()]);
+    assert_eq!(other.trial.unwrap().fetched_bytes, 600);
+}
+
+#[test]
+fn a_release_is_loaded_with_the_share_of_golden_inputs_that_it_was_taken_with() {
+    let gated = |rollout: &str, version: u64, golden_min: f64| {
+        let gate = Gate { golden_min: Some(golden_min), ..Gate::default() };
+        wish(Plan { gate, shadow: step(0.0), canary: step(0.0), ..plan(rollout, version) }, Allow::Everything)
+    };
+    let passed = || (0..4).map(|_| Event::Passed);
+    let mut state = from_nothing([gated("r1", 1, 0.7), described(1)]);
+    assert_eq!(state.golden_min(&state.trial.as_ref().unwrap().release), Some(0.7));
+    state = after(state, passed());
+    assert_eq!(state.golden_min(state.live().unwrap()), Some(0.7));
+    state = after(after(state, [gated("r2", 2, 0.9), described(2)]), passed());
+    assert_eq!(state.golden_min(state.live().unwrap()), Some(0.9));
+    state = after(state, [Event::RollBack]);
+    assert_eq!(state.golden_min(state.live().unwrap()), Some(0.7));
+}
+
+#[test]
 fn the_byte_budget_holds_over_all_attempts() {
     let state = after(at(Stage::Downloading), [Event::Fetched { bytes: 600 }, interrupted(), Event::Started]);
     let state = after(state, [Event::Fetched { bytes: 400 }]);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{Installed, STARTS, Stage};
+use crate::names::DeviceName;
 use crate::updates::package::Package;
 use crate::updates::plan::{Allow, Plan};
 
@@ -33,8 +34,36 @@ pub struct Trial {
     pub held: bool,
 }
 
+/// What a trial that ended without a verdict had used up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Used {
+    /// The rollout.
+    pub rollout: DeviceName,
+    /// Passing failures.
+    pub failures: u32,
+    /// Bytes fetched.
+    pub fetched_bytes: u64,
+}
+
+/// Of so many rollouts it is remembered what they had used up, the newest.
+const USED_REMEMBERED: usize = 8;
+
+impl Used {
+    /// Notes what a trial had used up, for when its rollout comes back.
+    pub(super) fn remember(all: &mut Vec<Self>, rollout: &DeviceName, failures: u32, fetched_bytes: u64) {
+        all.retain(|used| used.rollout != *rollout);
+        if failures > 0 || fetched_bytes > 0 {
+            all.push(Self { rollout: rollout.clone(), failures, fetched_bytes });
+        }
+        let surplus = all.len().saturating_sub(USED_REMEMBERED);
+        all.drain(..surplus);
+    }
+}
+
 impl Trial {
-    pub(super) fn new(plan: Plan, allow: Allow) -> Self {
+    pub(super) fn new(plan: Plan, allow: Allow, used: &[Used]) -> Self {
+        let used = used.iter().find(|used| used.rollout == plan.rollout);
+        let (failures, fetched_bytes) = used.map_or((0, 0), |used| (used.failures, used.fetched_bytes));
         let release = Installed { version: plan.target.version, digest: String::new() };
         Self {
             plan,
@@ -43,8 +72,8 @@ impl Trial {
             stage: Stage::Downloading,
             in_stage_s: 0,
             starts_left: STARTS,
-            failures: 0,
-            fetched_bytes: 0,
+            failures,
+            fetched_bytes,
             allow,
             held: false,
         }

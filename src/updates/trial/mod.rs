@@ -10,6 +10,7 @@ pub mod model;
 mod requirements;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use crate::inference::Runtimes;
 use crate::inference::backend::Runtime;
 use crate::names::ModelName;
 
-pub use model::{ModelTrial, RuntimeTrial};
+pub use model::{LiveModel, ModelTrial, RuntimeTrial};
 pub use requirements::Facts;
 
 /// The time of a trial whose package says nothing, in seconds.
@@ -35,6 +36,8 @@ pub struct TrialSettings {
     pub program: PathBuf,
     /// The folder with the runtimes' shared libraries.
     pub runtimes: PathBuf,
+    /// The folders of those runtimes that came as releases, by their names.
+    pub own_folders: BTreeMap<String, PathBuf>,
     /// How many cores it may use; 0 is every physical core that this process may use.
     pub threads: usize,
     /// Whether a model that several runtimes accept is tried in each, as the daemon does when it measures them.
@@ -45,7 +48,12 @@ impl TrialSettings {
     /// For the runtimes in this folder.
     pub fn new(runtimes: PathBuf) -> Self {
         // Through the kernel: the file may have been replaced since this program was started.
-        Self { program: "/proc/self/exe".into(), runtimes, threads: 1, measure: true }
+        let own_folders = BTreeMap::new();
+        Self { program: "/proc/self/exe".into(), runtimes, own_folders, threads: 1, measure: true }
+    }
+
+    fn facts(&self) -> Facts {
+        Facts::gather(&Runtimes::with_own_folders(self.runtimes.clone(), &self.own_folders))
     }
 }
 
@@ -142,10 +150,10 @@ pub async fn run(
     package: &Package,
     gate: &Gate,
 ) -> Result<TrialReport, Reason> {
-    let facts = Facts::gather(&Runtimes::new(settings.runtimes.clone()));
+    let facts = settings.facts();
     requirements::check(&package.requires, &facts)?;
-    let TrialSettings { runtimes, threads, measure, .. } = settings.clone();
-    let what = What::Model(ModelTrial { runtimes, threads, measure, golden_min: gate.golden_min });
+    let TrialSettings { runtimes, own_folders, threads, measure, .. } = settings.clone();
+    let what = What::Model(ModelTrial { runtimes, own_folders, threads, measure, golden_min: gate.golden_min });
     let order = order(folder, what, package, &facts);
     let report = watch::run(&settings.program, &order).await?;
     same_signature(&report, package)?;
@@ -153,23 +161,28 @@ pub async fn run(
 }
 
 /// Whether this box is what a release asks for.
-pub fn check_requirements(package: &Package, runtimes: &Path) -> Result<(), Reason> {
-    requirements::check(&package.requires, &Facts::gather(&Runtimes::new(runtimes.to_owned())))
+pub fn check_requirements(package: &Package, settings: &TrialSettings) -> Result<(), Reason> {
+    requirements::check(&package.requires, &settings.facts())
 }
 
-/// Tries the libraries of the release in `folder`: they are loaded, and then `models`, the flat folders of what they would
-/// run, on their golden inputs. `Err` says why they must not be used here.
+/// The runtime that a release of libraries is of, by its name.
+pub fn runtime_named(name: &ModelName) -> Option<Runtime> {
+    Runtime::ALL.into_iter().find(|runtime| runtime.as_str() == name.as_str())
+}
+
+/// Tries the libraries of the release in `folder`: they are loaded, and then `models`, those that they would run, on their
+/// golden inputs. `Err` says why they must not be used here.
 pub async fn run_runtime(
     settings: &TrialSettings,
     name: &ModelName,
     folder: &Path,
     package: &Package,
-    models: Vec<PathBuf>,
+    models: Vec<LiveModel>,
 ) -> Result<(), Reason> {
-    let facts = Facts::gather(&Runtimes::new(settings.runtimes.clone()));
+    let facts = settings.facts();
     requirements::check(&package.requires, &facts)?;
-    let runtime = Runtime::ALL.into_iter().find(|runtime| runtime.as_str() == name.as_str());
-    let runtime = runtime.ok_or_else(|| Reason::new(Cause::Load, format!("{name} is no runtime that Ledge knows")))?;
+    let unknown = || Reason::new(Cause::Load, format!("{name} is no runtime that Ledge knows"));
+    let runtime = runtime_named(name).ok_or_else(unknown)?;
     let how = RuntimeTrial { runtime, threads: settings.threads, models };
     let order = order(folder, What::Runtime(how), package, &facts);
     watch::run(&settings.program, &order).await.map(drop)
@@ -182,7 +195,7 @@ pub async fn run_configuration(
     package: &Package,
     how: ConfigurationTrial,
 ) -> Result<(), Reason> {
-    let facts = Facts::gather(&Runtimes::new(settings.runtimes.clone()));
+    let facts = settings.facts();
     requirements::check(&package.requires, &facts)?;
     let order = order(folder, What::Configuration(how), package, &facts);
     watch::run(&settings.program, &order).await.map(drop)

@@ -1,5 +1,6 @@
 //! A model tried: loaded as the daemon would load it, run on its golden inputs, and measured. In the trial's own process.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,6 +33,8 @@ const NO_MEMORY: [&str; 4] = ["bad alloc", "bad_alloc", "Failed to allocate memo
 pub struct ModelTrial {
     /// The folder with the runtimes' shared libraries.
     pub runtimes: PathBuf,
+    /// The folders of those runtimes that came as releases, by their names.
+    pub own_folders: BTreeMap<String, PathBuf>,
     /// How many cores it may use.
     pub threads: usize,
     /// Whether it is tried in every runtime that accepts it.
@@ -41,14 +44,29 @@ pub struct ModelTrial {
 }
 
 /// How the libraries of a runtime are tried.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RuntimeTrial {
     /// Which they are of.
     pub runtime: Runtime,
     /// How many cores it may use.
     pub threads: usize,
-    /// The flat folders of the models that it runs.
-    pub models: Vec<PathBuf>,
+    /// The models that it runs.
+    pub models: Vec<LiveModel>,
+}
+
+/// A version that is live, of a release or of the owner of this box.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LiveModel {
+    /// Its model.
+    pub name: ModelName,
+    /// Its version.
+    pub version: ModelVersion,
+    /// The folder with `model.toml`, golden inputs and labels.
+    pub folder: PathBuf,
+    /// The folder with its files; the same one for a release.
+    pub files: PathBuf,
+    /// The least share of its golden inputs that must be answered right; `None` is all of them.
+    pub golden_min: Option<f64>,
 }
 
 /// Tries the libraries of the order: with the models that they would run, each of which must answer all its golden inputs
@@ -61,13 +79,11 @@ pub async fn run_runtime(order: &Order, how: &RuntimeTrial) -> Result<Result<Tri
         return Ok(Err(Reason::new(Cause::Load, error)));
     }
     let repository = repository(runtimes, how.threads, false);
-    for folder in &how.models {
-        step(&format!("{} was loaded", folder.display()))?;
-        match load(&repository, folder, None).await {
+    for LiveModel { name, version, folder, files, golden_min } in &how.models {
+        step(&format!("{name} {version} was loaded"))?;
+        match repository.load_from(name, *version, (folder, files), *golden_min).await {
             Ok(loaded) => repository.end(loaded).await,
-            Err(Reason { cause, detail }) => {
-                return Ok(Err(Reason::new(cause, format!("{}: {detail}", folder.display()))));
-            }
+            Err(error) => return Ok(Err(Reason::new(cause(&error), format!("{name} {version}: {error}")))),
         }
     }
     let runtime = how.runtime.to_string();
@@ -77,7 +93,10 @@ pub async fn run_runtime(order: &Order, how: &RuntimeTrial) -> Result<Result<Tri
 /// Tries the model of the order. `Ok(Err(_))` when the model is at fault.
 pub async fn run(order: &Order, how: &ModelTrial) -> Result<Result<TrialReport, Reason>, ChildError> {
     step("it was loaded")?;
-    let repository = repository(Runtimes::new(how.runtimes.clone()), how.threads, how.measure);
+    let repository = {
+        let runtimes = Runtimes::with_own_folders(how.runtimes.clone(), &how.own_folders);
+        repository(runtimes, how.threads, how.measure)
+    };
     let started = Instant::now();
     let loaded = match load(&repository, &order.release, how.golden_min).await {
         Ok(loaded) => loaded,

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 
 use super::source::Source;
 use crate::audit_event::{AuditEvent, AuditSink};
+use crate::clock;
 use engine::Walk;
 use store::{Opened, TrustedStore};
 
@@ -31,6 +32,9 @@ pub use error::{Refusal, TrustError};
 /// How long a refresh, or finding a target, may take as a whole: who sends slowly enough to never stall holds nobody up
 /// for ever.
 const LIMIT: Duration = Duration::from_mins(1);
+
+/// So many refusals are remembered. Who signs more of them has them audited twice.
+const REMEMBERED: usize = 256;
 
 /// The role that signs who runs what and when.
 const FLEET: &str = "fleet";
@@ -50,7 +54,12 @@ pub struct Trust {
     audit: AuditSink,
     current: Option<Current>,
     limit: Duration,
+    /// What was refused last of what was asked for, so that the same again is no news.
+    refused: BTreeMap<Asked, Refusal>,
 }
+
+/// A target by its path, or everything that comes before targets.
+type Asked = Option<String>;
 
 /// What the last refresh that went well found.
 #[derive(Debug, Clone)]
@@ -103,8 +112,10 @@ impl Trust {
                 (store, Some(reason))
             }
         };
-        let root_file = root_file.to_owned();
-        Ok(Self { root_file, root, store: Arc::new(store), damaged, audit, current: None, limit: LIMIT })
+        clock::FLOOR.raise(store.proven_ms());
+        let (root_file, store) = (root_file.to_owned(), Arc::new(store));
+        let (current, refused) = (None, BTreeMap::new());
+        Ok(Self { root_file, root, store, damaged, audit, current, limit: LIMIT, refused })
     }
 
     /// How long a refresh, or finding a target, may take as a whole; a minute, unless it is set.
@@ -138,7 +149,8 @@ impl Trust {
         let work = engine::refresh(source.clone(), self.root.clone(), self.store.clone(), now);
         let refreshed = engine::aside(work, self.limit).await;
         let changed = self.note_changes(&before);
-        let set = self.judged(refreshed.and_then(|refreshed| refreshed.map_err(|error| TrustError::of(error, now))))?;
+        let refreshed = refreshed.and_then(|refreshed| refreshed.map_err(|error| TrustError::of(error, now)));
+        let set = self.judged(None, refreshed)?;
         let signed_at = set.timestamp().and_then(time::signed_at_ms);
         let current = Current { set, delegated: BTreeSet::new(), at_ms: now_ms, since };
         let expires_ms = current.expires_ms();
@@ -153,7 +165,10 @@ impl Trust {
     /// the first expiry of the metadata which that came with, or one wrong date would lock this box out for ever.
     pub fn prove(&mut self, ms: u64) -> Result<(), TrustError> {
         let Some(current) = &self.current else { return Err(TrustError::NotRefreshed) };
-        self.store.prove(ms.min(current.expires_ms()))
+        let proven_ms = ms.min(current.expires_ms());
+        self.store.prove(proven_ms)?;
+        clock::FLOOR.raise(proven_ms);
+        Ok(())
     }
 
     /// Finds a target through the role that must sign it: `fleet` for what is below `fleet/`, else `models`. Requires a
@@ -162,7 +177,7 @@ impl Trust {
         self.usable()?;
         let Some(current) = self.current.clone() else { return Err(TrustError::NotRefreshed) };
         let role = if path.starts_with("fleet/") { FLEET } else { MODELS };
-        let before = self.versions();
+        let (before, about) = (self.versions(), Some(path.to_owned()));
         let now = time::timestamp(current.at_ms.saturating_add(time::millis(current.since.elapsed())));
         let mut walk = Walk::new(current.set, source.clone(), self.store.clone(), now, current.delegated);
         let asked = path.to_owned();
@@ -172,21 +187,21 @@ impl Trust {
         };
         let (walk, found) = match engine::aside(work, self.limit).await {
             Ok(done) => done,
-            Err(error) => return self.judged(Err(error)),
+            Err(error) => return self.judged(about, Err(error)),
         };
         if let Some(current) = &mut self.current {
             (current.set, current.delegated) = walk.into_parts();
         }
         self.note_changes(&before);
-        let found = self.judged(found.map_err(|error| TrustError::of(error, now)))?;
-        let target = match found {
-            engine::Found::Target(target) => self.target(path, &target),
-            engine::Found::Elsewhere(other) => {
+        let target = match found.map_err(|error| TrustError::of(error, now)) {
+            Err(error) => Err(error),
+            Ok(engine::Found::Target(target)) => self.target(path, &target),
+            Ok(engine::Found::Elsewhere(other)) => {
                 Err(TrustError::Unauthorised { path: path.to_owned(), role: other, must: role })
             }
-            engine::Found::Nowhere => Err(TrustError::NotListed { path: path.to_owned(), role }),
+            Ok(engine::Found::Nowhere) => Err(TrustError::NotListed { path: path.to_owned(), role }),
         };
-        self.judged(target)
+        self.judged(about, target)
     }
 
     fn target(&self, path: &str, target: &sigstore_tuf::TargetFile) -> Result<Target, TrustError> {
@@ -213,14 +228,27 @@ impl Trust {
         }
     }
 
-    /// Audits a refusal. What could not be written down counts as not accepted, whatever else went well.
-    fn judged<T>(&self, result: Result<T, TrustError>) -> Result<T, TrustError> {
+    /// Audits a refusal, once until it is another one or over: a platform is asked again and again. What could not be
+    /// written down counts as not accepted, whatever else went well.
+    fn judged<T>(&mut self, about: Asked, result: Result<T, TrustError>) -> Result<T, TrustError> {
         let result = match self.store.take_failure() {
             Some(error) => Err(error),
             None => result,
         };
-        if let Some(cause) = result.as_ref().err().and_then(TrustError::refusal) {
-            self.audit.record(AuditEvent::MetadataRefused { cause: cause.name() });
+        match result.as_ref().map_err(TrustError::refusal) {
+            Ok(_) => {
+                self.refused.remove(&about);
+            }
+            Err(Some(refusal)) => {
+                if self.refused.len() >= REMEMBERED && !self.refused.contains_key(&about) {
+                    self.refused.clear();
+                }
+                if self.refused.insert(about, refusal) != Some(refusal) {
+                    self.audit.record(AuditEvent::MetadataRefused { cause: refusal.name() });
+                }
+            }
+            // A network that is away says nothing of what was refused.
+            Err(None) => {}
         }
         result
     }

@@ -5,6 +5,7 @@ pub(crate) mod platform;
 use super::*;
 use crate::audit_event::AuditSink;
 use crate::clock;
+use crate::updates::config::RepositoryAddress;
 use platform::{Platform, at};
 
 /// A box, and what it audits.
@@ -155,6 +156,50 @@ async fn what_was_trusted_survives_a_restart_and_an_older_copy_is_refused() {
 }
 
 #[tokio::test]
+async fn the_same_refusal_again_is_no_news_until_it_is_over() {
+    let mut platform = Platform::new();
+    platform.publish();
+    let old = platform.copy();
+    platform.bump();
+    platform.publish();
+    let mut device = Device::new(&platform);
+    device.refresh(&platform).await.unwrap();
+    device.audited();
+    let rollback = AuditEvent::MetadataRefused { cause: "rollback" };
+    let expired = AuditEvent::MetadataRefused { cause: "expired" };
+    let (right, late) = (clock::unix_millis(), at("2100-01-01T00:00:00Z"));
+    let [older, newer] = [old.source(), platform.source()];
+    let nowhere = Source::new(&RepositoryAddress::Folder("/nowhere".into()), None);
+    for (source, system_ms, news) in [
+        (&older, right, Some(&rollback)),
+        (&older, right, None),
+        (&nowhere, right, None),
+        (&older, right, None),
+        (&newer, late, Some(&expired)),
+        (&newer, late + 1000, None),
+        (&older, right, Some(&rollback)),
+        (&newer, right, None),
+        (&older, right, Some(&rollback)),
+    ] {
+        let _ = device.trust.refresh(source, system_ms).await;
+        assert_eq!(device.audited().first(), news);
+    }
+    // Of each target by itself, whatever comes of the others.
+    platform.bump();
+    for path in ["models/a/1/m", "models/b/1/m"] {
+        platform.list("fleet", path, b"evil");
+    }
+    platform.publish();
+    device.trust.refresh(&newer, right).await.unwrap();
+    let unauthorised = AuditEvent::MetadataRefused { cause: "unauthorised" };
+    for (path, news) in [("models/a/1/m", 1), ("models/b/1/m", 1), ("models/a/1/m", 0)] {
+        let found = device.trust.resolve(&newer, path).await;
+        assert!(matches!(found, Err(TrustError::Unauthorised { .. })), "{found:?}");
+        assert_eq!(device.audited().iter().filter(|event| **event == unauthorised).count(), news, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn a_damaged_trusted_file_is_an_alarm_until_it_is_reset() {
     let platform = Platform::new();
     platform.publish();
@@ -218,7 +263,7 @@ async fn a_clock_at_2100_does_no_lasting_harm_and_one_at_1970_none_at_all() {
     device.refresh(&platform).await.unwrap();
     device.trust.refresh(&source, 0).await.unwrap();
     // Turning back the clock does not bring back what has expired.
-    platform.expire("timestamp", time::built_ms() - 1000);
+    platform.expire("timestamp", clock::built_ms() - 1000);
     platform.bump();
     platform.publish();
     assert_eq!(refused(device.trust.refresh(&source, 0).await), Refusal::Expired);

@@ -75,7 +75,7 @@ pub fn prepare(folder: &Path) -> Result<Prepared, BootError> {
     }
     let live = |(subject, state): (&Subject, &SubjectState)| {
         let release = state.live().filter(|_| subject.kind == Kind::Model)?;
-        let golden_min = state.golden_min();
+        let golden_min = state.golden_min(release);
         let folder = store.release_folder(subject, release);
         Some((subject.name.clone(), ManagedVersion { version: release.version, folder, golden_min }))
     };

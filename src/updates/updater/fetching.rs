@@ -34,7 +34,7 @@ pub(super) fn job(
     let (path, known) = (trial.plan.target.clone(), trial.release.clone());
     let (platform, store) = (updater.parts.platform.clone(), updater.store.clone());
     let limits = updater.parts.limits.clone();
-    let runtimes = updater.parts.trials.runtimes.clone();
+    let trials = updater.parts.trials.clone();
     let hand = updater.hand(subject);
     let (fetched, wanted, described) = (hand.fetched(), hand.wanted(), trial.package.is_some());
     let subject = subject.clone();
@@ -45,7 +45,7 @@ pub(super) fn job(
             Err(done) => return done,
         };
         if !described || known.digest != release.digest {
-            if let Err(reason) = trial::check_requirements(&release.package, &runtimes) {
+            if let Err(reason) = trial::check_requirements(&release.package, &trials) {
                 return Done::Failed(reason);
             }
             return Done::Described { digest: release.digest, package: Box::new(release.package) };

@@ -47,6 +47,13 @@ struct Job {
     end: CancellationToken,
 }
 
+/// The time between two attempts.
+struct Pause {
+    backoff: Backoff,
+    until: Instant,
+    reason: Reason,
+}
+
 /// What is held for one subject.
 #[derive(Default)]
 pub(super) struct Hand {
@@ -68,7 +75,7 @@ pub(super) struct Hand {
     job: Option<Job>,
     fetched: Arc<AtomicU64>,
     wanted: Arc<std::sync::Mutex<BTreeSet<String>>>,
-    pause: Option<(Backoff, Instant)>,
+    pause: Option<Pause>,
     passed: Duration,
 }
 
@@ -146,7 +153,7 @@ impl Hand {
 
     /// Whether the pause before the next attempt is over.
     pub fn is_due(&self) -> bool {
-        self.pause.as_ref().is_none_or(|(_, until)| Instant::now() >= *until)
+        self.pause.as_ref().is_none_or(|pause| Instant::now() >= pause.until)
     }
 
     /// Whether a job for `duty` should be started.
@@ -180,10 +187,20 @@ impl Hand {
     /// The same, no sooner than after `least`.
     pub fn pause_at_least(&mut self, reason: &Reason, least: Option<Duration>) {
         let mut backoff =
-            self.pause.take().map_or_else(|| Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), |(backoff, _)| backoff);
+            self.pause.take().map_or_else(|| Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), |pause| pause.backoff);
         let pause = backoff.pause(random()).max(least.unwrap_or_default());
         tracing::debug!(%reason, retry_in_s = pause.as_secs(), "the next attempt waits");
-        self.pause = Some((backoff, Instant::now() + pause));
+        self.pause = Some(Pause { backoff, until: Instant::now() + pause, reason: reason.clone() });
+    }
+
+    /// An attempt went well.
+    pub fn went_well(&mut self) {
+        self.pause = None;
+    }
+
+    /// Why the last attempt failed, when it did.
+    pub fn error(&self) -> Option<&Reason> {
+        self.pause.as_ref().map(|pause| &pause.reason)
     }
 
     /// What is counted of the requests that the trial sees; made when it is first needed.

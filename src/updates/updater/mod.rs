@@ -15,7 +15,7 @@ mod telling;
 mod trying;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -28,12 +28,13 @@ use super::handle::{Ordered, UpdaterInbox, Updates};
 use super::persisted::Persisted;
 use super::plan::Wishes;
 use super::platform::Platform;
-use super::state::{Cause, Duty, Event, Reason, SubjectState};
+use super::state::{Cause, Duty, Event, Installed, Reason, Stage, SubjectState};
 use super::store::BlobStore;
 use super::subject::{Kind, Subject};
-use super::trial::TrialSettings;
+use super::trial::{LiveModel, TrialSettings};
 use crate::audit_event::AuditSink;
-use crate::repository::Repository;
+use crate::names::{DeviceName, ModelName};
+use crate::repository::{LoadedModel, Repository};
 use crate::shutdown::Shutdown;
 pub use boot::{BootError, Prepared, prepare};
 use hand::{Done, Hand, Verdict};
@@ -73,6 +74,8 @@ pub struct Updater {
     next_job: u64,
     written: Instant,
     unwritten: bool,
+    /// Whether a step was not taken because it could not be written down.
+    missed: bool,
 }
 
 impl Updater {
@@ -89,6 +92,7 @@ impl Updater {
             next_job: 0,
             written: Instant::now(),
             unwritten: false,
+            missed: false,
         }
     }
 
@@ -117,6 +121,13 @@ impl Updater {
                     let passed = last.elapsed();
                     last = Instant::now();
                     self.tick(passed).await;
+                    if self.missed && !self.unwritten {
+                        // What is wanted is said once; what it led to could not be written down then.
+                        self.missed = false;
+                        self.hands.values_mut().for_each(Hand::went_well);
+                        let wishes = inbox.wishes.borrow().clone();
+                        self.wanted(wishes.unwrap_or_default()).await;
+                    }
                 }
             }
         }
@@ -168,9 +179,9 @@ impl Updater {
                 self.advance(&subject, Event::Waited { seconds }).await;
             }
             match judging::judge(&self.state(&subject), self.hand(&subject)) {
-                Verdict::Wait => {}
-                Verdict::Pass => self.advance(&subject, Event::Passed).await,
-                Verdict::Fail(reason) => self.advance(&subject, Event::Failed(reason)).await,
+                Verdict::Pass if self.hand(&subject).is_due() => _ = self.advance(&subject, Event::Passed).await,
+                Verdict::Wait | Verdict::Pass => {}
+                Verdict::Fail(reason) => _ = self.advance(&subject, Event::Failed(reason)).await,
             }
             // A pause between two attempts may be over.
             self.reconcile(&subject).await;
@@ -187,14 +198,20 @@ impl Updater {
         }
         match done {
             Done::Described { digest, package } => {
+                self.hand(subject).went_well();
                 self.advance(subject, Event::Described { digest, package: package.into() }).await;
             }
             Done::Loaded(model) => {
                 self.hand(subject).beside = Some(model);
-                self.advance(subject, Event::Passed).await;
+                if !self.advance(subject, Event::Passed).await
+                    && let Some(model) = self.hand(subject).beside.take()
+                {
+                    // It is loaded anew when the step can be taken.
+                    self.parts.repository.clone().end(model).await;
+                }
             }
-            Done::Passed => self.advance(subject, Event::Passed).await,
-            Done::Failed(reason) => self.advance(subject, Event::Failed(reason)).await,
+            Done::Passed => _ = self.advance(subject, Event::Passed).await,
+            Done::Failed(reason) => _ = self.advance(subject, Event::Failed(reason)).await,
             Done::Interrupted(reason) => {
                 self.hand(subject).pause(&reason);
                 self.advance(subject, Event::Interrupted(reason)).await;
@@ -207,17 +224,17 @@ impl Updater {
         self.reconcile(subject).await;
     }
 
-    /// Takes a step: the state after `event`, on disk, then done.
-    async fn advance(&mut self, subject: &Subject, event: Event) {
+    /// Takes a step: the state after `event`, on disk, then done. `false`: it could not be written down, and is not taken.
+    async fn advance(&mut self, subject: &Subject, event: Event) -> bool {
         let before = self.state(subject);
         let after = before.clone().after(event, subject.kind);
         if after == before {
-            return;
+            return true;
         }
         let counts_only = without_counts(&after) == without_counts(&before);
         self.persisted.subjects.insert(subject.clone(), after.clone());
         if counts_only {
-            return;
+            return true;
         }
         if let Err(error) = self.persisted.write() {
             let falls_back = before.trial.is_some() && after.trial.is_none() && after.committed == before.committed;
@@ -227,8 +244,9 @@ impl Updater {
                 let reason = Reason::new(Cause::Disk, format!("the state of updates cannot be written: {error}"));
                 tracing::error!(%subject, %error, "the state of updates cannot be written; the step is taken later");
                 self.hand(subject).pause(&reason);
-                self.unwritten = true;
-                return;
+                (self.unwritten, self.missed) = (true, true);
+                self.tell();
+                return false;
             }
             // Falling back needs no leave. A start before it can be written tries the new version once more.
             tracing::error!(%subject, %error, "the state of updates cannot be written; falling back all the same");
@@ -237,12 +255,16 @@ impl Updater {
             self.written = Instant::now();
             self.unwritten = false;
         }
+        if stage(&before) != stage(&after) {
+            self.hand(subject).went_well();
+        }
         // First done, then said: who reads it finds it so.
         self.reconcile(subject).await;
         self.told(subject, &before, &after);
         if after.trial.is_none() && before.trial.is_some() {
             self.collect();
         }
+        true
     }
 
     /// Brings the box in line with the state of a subject.
@@ -265,10 +287,22 @@ impl Updater {
         self.tell();
     }
 
-    /// The folders of the models that are live as releases.
-    fn live_models(&self) -> Vec<PathBuf> {
-        let models = self.persisted.subjects.iter().filter(|(subject, _)| subject.kind == Kind::Model);
-        models.filter_map(|(subject, state)| Some(self.store.release_folder(subject, state.live()?))).collect()
+    /// The live models that run in the runtime of this name: those of releases, and those of the owner of this box.
+    fn live_models_in(&self, runtime: &ModelName) -> Vec<LiveModel> {
+        let repository = &self.parts.repository;
+        let live = repository.all_live().into_iter().filter(|model| model.runtime().as_str() == runtime.as_str());
+        let model = |model: Arc<LoadedModel>| {
+            let (name, version, files) = (model.name.clone(), model.version, model.folder.clone());
+            let subject = Subject { kind: Kind::Model, name: name.clone() };
+            let state = self.persisted.subjects.get(&subject);
+            let is_it = |release: &&Installed| self.store.release_folder(&subject, release) == files;
+            let golden_min = state.and_then(|state| state.golden_min(state.kept().find(is_it)?));
+            // The owner's versions lie below the folder of their model, a release is flat.
+            let above = files.parent().filter(|_| files.starts_with(repository.path()));
+            let folder = above.unwrap_or(&files).to_owned();
+            LiveModel { name, version, folder, files, golden_min }
+        };
+        live.map(model).collect()
     }
 
     fn start(&mut self, subject: &Subject, state: &SubjectState, duty: Duty) {
@@ -311,6 +345,11 @@ impl Updater {
             Err(error) => tracing::warn!(%error, "the update store cannot be cleared up"),
         }
     }
+}
+
+/// Which trial a state has, and how far it is.
+fn stage(state: &SubjectState) -> Option<(&DeviceName, Stage)> {
+    state.trial.as_ref().map(|trial| (&trial.plan.rollout, trial.stage))
 }
 
 /// What is left of a state when the counts are taken out that change all the time.

@@ -34,11 +34,12 @@ impl Updater {
             Order::RollBack => Event::RollBack,
             Order::Cancel => Event::Cancel,
         };
-        self.advance(&subject, event).await;
-        let answered = if self.unwritten {
-            Err(OrderError::Failed { subject, reason: "it is done, and cannot be written down".to_owned() })
-        } else {
-            Ok(())
+        let taken = self.advance(&subject, event).await;
+        let failed = |reason: &str| Err(OrderError::Failed { subject, reason: reason.to_owned() });
+        let answered = match (taken, self.unwritten) {
+            (false, _) => failed("it cannot be written down, and is not done; is the disk full?"),
+            (true, true) => failed("it is done, and cannot be written down; is the disk full?"),
+            (true, false) => Ok(()),
         };
         // Whoever asked may be gone.
         let _ = answer.send(answered);

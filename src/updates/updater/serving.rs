@@ -102,8 +102,7 @@ impl Updater {
     }
 
     pub(super) fn managed(&self, subject: &Subject, release: &Installed, state: &SubjectState) -> ManagedVersion {
-        let on_trial = state.trial.as_ref().filter(|trial| trial.release == *release);
-        let golden_min = on_trial.map_or_else(|| state.golden_min(), |trial| trial.plan.gate.golden_min);
+        let golden_min = state.golden_min(release);
         ManagedVersion { version: release.version, folder: self.store.release_folder(subject, release), golden_min }
     }
 }

@@ -1,6 +1,7 @@
 //! Who hears of an update: the log, the audit log, and everybody who reads the status.
 
-use super::Updater;
+use super::hand::Hand;
+use super::{Updater, stage};
 use crate::audit_event::AuditEvent;
 use crate::names::DeviceName;
 use crate::updates::state::SubjectState;
@@ -34,7 +35,6 @@ impl Updater {
                 }
             }
         }
-        let stage = |state: &SubjectState| state.trial.as_ref().map(|trial| (trial.plan.rollout.clone(), trial.stage));
         if let Some(trial) = &after.trial
             && stage(before) != stage(after)
         {
@@ -46,10 +46,13 @@ impl Updater {
 
     pub(super) fn tell(&self) {
         let subjects = &self.persisted.subjects;
+        let error = |(subject, hand): (&Subject, &Hand)| Some((subject.clone(), hand.error()?.to_string()));
+        let errors = self.hands.iter().filter_map(error).collect();
         self.parts.updates.tell(|status| {
             if status.subjects != *subjects {
                 status.subjects.clone_from(subjects);
             }
+            status.errors = errors;
         });
     }
 }

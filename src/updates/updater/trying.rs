@@ -27,7 +27,7 @@ pub(super) fn in_a_process(
     let on_trial = state.trial.as_ref()?;
     let folder = updater.store.release_folder(subject, &on_trial.release);
     let settings = updater.parts.trials.clone();
-    let models = updater.live_models();
+    let models = updater.live_models_in(&subject.name);
     let gate = on_trial.plan.gate;
     let (package, subject) = (on_trial.package.clone()?, subject.clone());
     Some(Box::pin(async move {

@@ -85,6 +85,12 @@ impl Log {
         self.starts.len() - 1
     }
 
+    /// Whether the call of this number, from 1 on, is an fsync or changes a name.
+    pub fn is_step(&self, call: usize) -> bool {
+        let start = call.checked_sub(1).filter(|_| call <= self.calls()).map(|before| self.starts[before]);
+        start.is_some_and(|start| number(&self.bytes[start..], 0, 4) > 3)
+    }
+
     /// How long it was after so many calls.
     pub fn length(&self, calls: usize) -> u64 {
         self.starts[calls] as u64

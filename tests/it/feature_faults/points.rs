@@ -65,6 +65,11 @@ impl Points {
         (0..self.count()).collect()
     }
 
+    /// Those before and after each fsync, and each change of a name.
+    pub fn at_syncs_and_names(&self) -> Vec<usize> {
+        self.all().into_iter().filter(|point| self.log.is_step(*point) || self.log.is_step(point + 1)).collect()
+    }
+
     /// `count` of them from the first to the last, at least two.
     pub fn spread(&self, count: usize) -> Vec<usize> {
         let mut points: Vec<_> = (0..count).map(|n| n * (self.count() - 1) / (count - 1)).collect();

@@ -15,6 +15,11 @@ impl Random {
         Self(seed)
     }
 
+    /// From a seed that is given.
+    pub fn of(seed: u64) -> Self {
+        Self(seed)
+    }
+
     /// Another one, with numbers of its own.
     pub fn fork(&mut self) -> Self {
         Self(self.next())

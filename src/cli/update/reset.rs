@@ -1,0 +1,49 @@
+//! `ledge update reset-trust`: by the daemon when one has the update store, else in the folder.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::bail;
+use serde_json::json;
+
+use super::{UpdateArgs, post};
+use crate::audit_event::{AuditEvent, AuditSink, write_to_log};
+use crate::cli::{Exit, Globals, Output, block_on};
+use crate::principal::Principal;
+use crate::updates::store::{BlobStore, StoreError};
+use crate::updates::trust::Trust;
+
+/// Runs the verb.
+pub fn run(globals: &Globals, args: &UpdateArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let alone = match args.url {
+        Some(_) => false,
+        None => in_folder(&globals.load_config()?.updates.path)?,
+    };
+    if !alone {
+        post(globals, args, "/updates/trust/reset", &json!({}))?;
+    }
+    if args.json {
+        writeln!(out, "{}", json!({ "reset": true }))?;
+    } else {
+        writeln!(out, "What was trusted is set aside. The next look at the platform begins with the root file.")?;
+    }
+    Ok(Exit::Success)
+}
+
+/// Does it in the update store; `false` when a daemon has that.
+fn in_folder(folder: &Path) -> anyhow::Result<bool> {
+    if !folder.is_dir() {
+        bail!("there is no update store at {}: nothing is trusted yet", folder.display());
+    }
+    // Held to the end, so that no daemon opens what is being taken away.
+    let _store = match BlobStore::open(folder) {
+        Err(StoreError::Locked { .. }) => return Ok(false),
+        opened => opened?,
+    };
+    Trust::reset(folder)?;
+    let (audit, events) = AuditSink::channel();
+    audit.record(AuditEvent::TrustReset { principal: Principal::Local });
+    drop(audit);
+    block_on(write_to_log(events))?;
+    Ok(true)
+}

@@ -1,0 +1,177 @@
+//! Signed settings and runtime libraries: taken up by a restart in place, and given up again when they are not right.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::daemon::{TestDaemon, TestRoot, model_folder, setup_root, write};
+use crate::platform::{Callers, Fleet, SHAPES, look, shapes, status, subject, wine};
+use crate::tools::run;
+
+/// Adds settings as a version of the configuration `night`.
+fn add_settings(fleet: &Fleet, version: u64, text: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("settings.toml");
+    write(&file, text.as_bytes());
+    fleet.platform.add(&["configuration", "add"], "night", version, &file);
+}
+
+/// How often the daemon started, whatever its process.
+fn starts(daemon: &TestDaemon) -> usize {
+    daemon.log().lines().filter(|line| line.contains("\"message\":\"ledge starts\"")).count()
+}
+
+fn shown(daemon: &TestDaemon) -> String {
+    run(&mut daemon.root.command(&["config", "show"]))
+}
+
+#[test]
+fn settings_are_taken_up_by_a_restart_in_place_and_no_request_is_lost() {
+    let fleet = Fleet::new("");
+    let root = fleet.enrol(TestRoot::new().models(&["wine_mlp"]));
+    write(&root.folder.path().join("ledge.toml"), b"[response_cache]\nmax_bytes = 1234567\n");
+    let daemon = root.start();
+    add_settings(&fleet, 1, "serving.max_queue_size = 17\nresponse_cache.max_bytes = 99\n");
+    let callers = Callers::start(&daemon, 2, "wine_mlp", &wine());
+    fleet.platform.start("r-1", "configurations/night/1", &[]);
+    look(&daemon);
+    daemon.wait_for_log("the daemon starts anew to take up an update");
+    let pid = daemon.wait_for_log("ledge starts")["pid"].clone();
+    daemon.wait_for_log("ready");
+    daemon.wait_for_log("update committed");
+    let all = callers.stop_unharmed();
+    let longest = all.iter().map(|answers| answers.longest).max().unwrap();
+    println!("the longest that a caller waited over the restart: {longest:?}; pid {pid}");
+    assert!(longest < Duration::from_secs(20), "{longest:?}");
+    let command = std::fs::read_to_string(format!("/proc/{}/cmdline", daemon.pid())).unwrap();
+    assert!(command.contains("serve") && starts(&daemon) == 2, "{command} {}", starts(&daemon));
+    // What the release sets is in effect, and what the owner set stays.
+    let config = daemon.client().get("/v2/models/wine_mlp/config").json();
+    assert!(config.is_object(), "{config}");
+    let shown = shown(&daemon);
+    let line = |key: &str| shown.lines().find(|line| line.starts_with(key)).unwrap().to_owned();
+    assert!(line("max_queue_size = 17").contains("settings.toml:1"), "{shown}");
+    assert!(line("max_bytes = 1234567").contains("ledge.toml:2"), "{shown}");
+    let told = subject(&daemon, "configurations/night");
+    assert_eq!((&told["version"], &told["last"]["result"]), (&json!(1), &json!("committed")), "{told}");
+}
+
+#[test]
+fn settings_that_no_release_may_set_are_refused_in_the_words_of_the_mistake() {
+    let fleet = Fleet::new("");
+    let daemon = fleet.enrol(TestRoot::new()).start();
+    for (version, (text, words)) in (1..).zip([
+        ("[log]\nlevel = \"trace\"\n", "no release may set it"),
+        ("[serving]\nmax_queue_size = 0\n", "expected a whole number from 1"),
+    ]) {
+        add_settings(&fleet, version, text);
+        fleet.platform.start(&format!("r-{version}"), &format!("configurations/night/{version}"), &[]);
+        look(&daemon);
+        let line = daemon.wait_for_log("update rolled back");
+        assert_eq!((&line["stage"], &line["cause"]), (&json!("verified"), &json!("load")), "{line}");
+        let told = subject(&daemon, "configurations/night");
+        let detail = told["last"]["detail"].as_str().unwrap_or_default().to_owned();
+        assert!(detail.contains("settings.toml:2") && detail.contains(words), "{told}");
+        assert_eq!(told["version"], Value::Null, "{told}");
+    }
+    assert_eq!(starts(&daemon), 1);
+}
+
+#[test]
+fn settings_under_which_the_daemon_does_not_stay_up_are_given_up_by_themselves() {
+    let fleet = Fleet::new("");
+    let daemon = fleet.enrol(TestRoot::new().models(&["wine_mlp"])).start();
+    add_settings(&fleet, 1, "serving.max_queue_size = 17\n");
+    fleet.platform.start("r-1", "configurations/night/1", &["--soak", "min_s=3000,max_s=4000"]);
+    look(&daemon);
+    daemon.wait_for_log("the daemon starts anew to take up an update");
+    daemon.wait_for_log("ready");
+    let mut root = daemon.kill();
+    // The start in place was the first of three.
+    for _ in 0..2 {
+        let daemon = root.start();
+        assert!(shown(&daemon).contains("max_queue_size = 17"), "{}", shown(&daemon));
+        root = daemon.kill();
+    }
+    let daemon = root.start();
+    daemon.wait_for_log("the daemon starts anew to take up an update");
+    daemon.wait_for_log("ready");
+    assert!(shown(&daemon).contains("max_queue_size = 128"), "{}", shown(&daemon));
+    let told = subject(&daemon, "configurations/night");
+    assert_eq!((&told["version"], &told["last"]["cause"]), (&Value::Null, &json!("restarts")), "{told}");
+    // And is not tried again.
+    look(&daemon);
+    assert_eq!(subject(&daemon, "configurations/night")["trial"], Value::Null);
+}
+
+#[test]
+fn a_stop_during_a_restart_in_place_is_a_stop() {
+    let fleet = Fleet::new("");
+    let mut daemon = fleet.enrol(TestRoot::new().models(&["wine_mlp"])).start();
+    add_settings(&fleet, 1, "serving.max_queue_size = 17\n");
+    fleet.platform.start("r-1", "configurations/night/1", &[]);
+    // A connection that lingers gives the signal its time.
+    let idle = daemon.client();
+    look(&daemon);
+    daemon.wait_for_log("the daemon starts anew to take up an update");
+    daemon.signal("TERM");
+    daemon.wait();
+    drop(idle);
+    assert!(starts(&daemon) <= 2);
+}
+
+/// A folder with ONNX Runtime's library, cut off after so many bytes.
+fn onnxruntime(bytes: Option<usize>) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let files = std::fs::read_dir(setup_root().join("runtimes")).unwrap().map(|entry| entry.unwrap().path());
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+    let library = files.into_iter().find(|path| name(path).starts_with("libonnxruntime.so")).unwrap();
+    let content = std::fs::read(&library).unwrap();
+    write(&folder.path().join(name(&library)), &content[..bytes.unwrap_or(content.len())]);
+    folder
+}
+
+#[test]
+fn a_box_gets_its_runtime_then_a_model_for_it_and_no_broken_one() {
+    let fleet = Fleet::new("");
+    let root = fleet.enrol(TestRoot::new().models(&["wine_mlp"]));
+    std::fs::create_dir(root.folder.path().join("none")).unwrap();
+    let daemon = root.set("runtimes.dir=\"none\"").start();
+    assert_ne!(daemon.client().post_json("/v2/models/wine_mlp/infer", &wine()).status, 200);
+    fleet.platform.add(&["runtime", "add"], "onnxruntime", 1, onnxruntime(None).path());
+    fleet.platform.start("r-1", "runtimes/onnxruntime/1", &[]);
+    look(&daemon);
+    daemon.wait_for_log("the daemon starts anew to take up an update");
+    let found = daemon.wait_for_log("runtime found");
+    assert!(found["library"].as_str().unwrap().contains("/releases/runtimes/onnxruntime/1-"), "{found}");
+    daemon.wait_for_log("update committed");
+    // The owner's model runs in it, and what is tried is tried in it.
+    assert_eq!(daemon.client().post_json("/v2/models/wine_mlp/infer", &wine()).status, 200);
+    fleet.platform.add_model(SHAPES, 1, &model_folder("release_good"), &[]);
+    fleet.platform.start("r-2", "models/shapes/1", &[]);
+    look(&daemon);
+    daemon.wait_for_log("update committed");
+    let callers = Callers::start(&daemon, 1, SHAPES, &shapes());
+    fleet.platform.add(&["runtime", "add"], "onnxruntime", 2, onnxruntime(Some(9_000_000)).path());
+    fleet.platform.start("r-3", "runtimes/onnxruntime/2", &[]);
+    look(&daemon);
+    let line = daemon.wait_for_log("update rolled back");
+    assert_eq!(line["stage"], "verified", "{line}");
+    println!("a library that is cut off: {} {}", line["cause"], line["detail"]);
+    assert_eq!(subject(&daemon, "runtimes/onnxruntime")["version"], json!(1), "{}", status(&daemon));
+    callers.stop_unharmed();
+    assert_eq!(starts(&daemon), 2);
+}
+
+#[test]
+fn a_box_that_is_too_old_for_a_rollout_says_that_it_waits() {
+    let fleet = Fleet::new("");
+    let daemon = fleet.enrol(TestRoot::new()).start();
+    fleet.platform.add_model(SHAPES, 1, &model_folder("release_good"), &[]);
+    fleet.platform.start("r-1", "models/shapes/1", &["--requires-ledge", "99.0.0"]);
+    look(&daemon);
+    let status = status(&daemon);
+    assert!(status.to_string().contains("needs Ledge 99.0.0"), "{status}");
+}
