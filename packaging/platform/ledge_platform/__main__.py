@@ -257,10 +257,13 @@ def rollout_start(given):
     rollout.update(filled({
         "groups": given.groups and given.groups.split(","), "devices": given.devices and given.devices.split(","),
         "window": given.window,
-        "gate": given.gate, "shadow": given.shadow, "canary": given.canary, "soak": given.soak, "max_attempts": given.max_attempts,
-        "byte_budget": given.byte_budget, "allow_downgrade": given.allow_downgrade or None, "requires_ledge": requires_ledge}))
+        "gate": given.gate, "shadow": given.shadow, "canary": given.canary, "soak": given.soak,
+        "max_attempts": given.max_attempts, "byte_budget": given.byte_budget,
+        "allow_downgrade": given.allow_downgrade or None, "requires_ledge": requires_ledge}))
     with repository.locked():
-        public = fleets.edit(repository, fleet, ring, lambda manifest, notes: rollouts.start(manifest, notes, rollout), create=True)
+        def change(manifest, notes):
+            rollouts.start(manifest, notes, rollout)
+        public = fleets.edit(repository, fleet, ring, change, create=True)
     first = waves.schedule(given.waves)[0]
     told(public, f"fleet {fleet}: rollout {given.id} of {rollout['target']} starts {rollout['start']}, "
                  f"{moments.spoken(first[0])} later for {100 * first[1] / waves.SEEDS:.3g} % of the boxes")

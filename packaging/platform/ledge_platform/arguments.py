@@ -298,7 +298,8 @@ def start_options(add):
     add("--max-attempts", type=int, metavar="N", help="how often a box tries it when something passing fails")
     add("--byte-budget", type=int, metavar="BYTES", help="the most a box fetches for it")
     add("--allow-downgrade", action="store_true", help="boxes with a newer version take it too")
-    add("--requires-ledge", metavar="VERSION", help="boxes with an older Ledge wait (default: what the release requires)")
+    add("--requires-ledge", metavar="VERSION",
+        help="boxes with an older Ledge wait (default: what the release requires)")
 
 
 def roles(verbs):

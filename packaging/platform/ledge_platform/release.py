@@ -33,7 +33,9 @@ def main_file(repository, release):
             return path
     versions = sorted(int(path.split("/")[2]) for path, target in targets.items()
                       if path.startswith(f"{release.subject}/") and description_of(target))
-    there = f"of {release.subject} there is {', '.join(map(str, versions))}" if versions else f"there is nothing of {release.subject}"
+    there = f"there is nothing of {release.subject}"
+    if versions:
+        there = f"of {release.subject} there is {', '.join(map(str, versions))}"
     raise Failure(f"{release} is not in this repository ({there}): add it first")
 
 

@@ -18,6 +18,7 @@ class Subject:
     trial_rollout: str | None = None
     trial_version: int | None = None
     held: bool = False
+    error: str | None = None  # why the last attempt failed, when another follows
     last_rollout: str | None = None
     last_version: int | None = None
     result: str | None = None
@@ -73,6 +74,7 @@ def subject(entry):
         trial.get("rollout"),
         trial.get("version"),
         bool(trial.get("held")),
+        entry.get("error"),
         last.get("rollout"),
         last.get("version"),
         last.get("result"),
@@ -114,15 +116,17 @@ def rows(devices, now):
             )
             rollout = entry.trial_rollout or entry.last_rollout or "-"
             result_of = "under way" if entry.trial_rollout else (entry.result or "-").replace("_", " ")
-            cause = (
-                "-"
-                if entry.trial_rollout or not entry.cause
-                else f"{entry.cause} at {entry.failed_stage}: {entry.detail}"
-            )
-            result.append([*start, entry.subject, version, stage, rollout, result_of, cause, seen])
+            result.append([*start, entry.subject, version, stage, rollout, result_of, why(entry), seen])
         if not device.subjects:
             result.append([*start, "-", "-", "-", "-", "-", f"error: {device.error}" if device.error else "-", seen])
     return result
+
+
+def why(entry):
+    """Why a rollout ended, or why its last attempt failed."""
+    if entry.trial_rollout:
+        return f"again after {entry.error}" if entry.error else "-"
+    return f"{entry.cause} at {entry.failed_stage}: {entry.detail}" if entry.cause else "-"
 
 
 def age(at, now):

@@ -272,7 +272,8 @@ class Rollouts(Kit):
         self.start("r-3", "models/wine/3")
         self.start("r-4", "models/wine/3", "--requires-ledge", "1.0.0")
         self.start("r-5", "models/wine/2")
-        self.assertEqual([rollout.get("requires_ledge") for rollout in self.manifest()["rollouts"]], ["0.9.0", "1.0.0", None])
+        required = [rollout.get("requires_ledge") for rollout in self.manifest()["rollouts"]]
+        self.assertEqual(required, ["0.9.0", "1.0.0", None])
 
     def test_after_every_verb_the_client_accepts_it(self):
         self.start("r-1", "models/wine/2")

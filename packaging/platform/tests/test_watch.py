@@ -147,6 +147,14 @@ class Reports(unittest.TestCase):
         )
         self.assertRegex(lines[3], r"^box-3 .*offline never$")
 
+    def test_the_table_says_why_a_box_tries_again(self):
+        document_of_box = document("box-1", "r-42", stage="downloading")
+        document_of_box["updates"]["subjects"][0]["error"] = "disk: 5 bytes free"
+        device = reports.Device("box-1")
+        device.apply(reports.parse(json.dumps(document_of_box)))
+        text = reports.table(reports.HEAD, reports.rows([device], moments.now()))
+        self.assertIn("under way  again after disk: 5 bytes free", text)
+
     def test_a_box_cannot_draw_on_the_terminal(self):
         hostile = document("box-1", "r-42", cause="golden")
         hostile["updates"]["subjects"][0]["last"]["detail"] = "\x1b[2Jgone\nnew line"
