@@ -14,13 +14,16 @@
 //!    "subjects": [{"subject": "models/m", "version": 1, "digest": "…", "previous": null, "pinned": false,
 //!      "stage": "staged", "trial": {"rollout": "r-2", "version": 2, "since_s": 7, "held": "paused by the platform"},
 //!      "waiting": {"rollout": "r-2", "version": 2, "reason": "paused by the platform"},
+//!      "error": null,
 //!      "last": {"rollout": "r-1", "version": 1, "result": "committed", "stage": null, "cause": null, "detail": null}}],
 //!    "subjects_left_out": 0}}
 //! ```
 //!
-//! `updates` is there where a platform looks after this box. Keys come in this order and models and versions in that of their names. A figure that is not known is `null`; of a
-//! version, `reason`, `runtime` and `digest` are there only where there is one. `requests` counts since the start, over the
-//! versions that are live; the refused are among the failed. A key may be added; `schema` grows when one changes.
+//! `updates` is there where a platform looks after this box; the `error` of a subject is why its last attempt failed when
+//! another follows. Keys come in this order, and models and versions in that of their names. A figure that is not known is
+//! `null`; of a version, `reason`, `runtime` and `digest` are there only where there is one. `requests` counts since the
+//! start, over the versions that are live; the refused are among the failed. A key may be added; `schema` grows when one
+//! changes.
 
 #[cfg(test)]
 mod tests;

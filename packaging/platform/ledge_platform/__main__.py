@@ -4,7 +4,22 @@ import os
 import sys
 from pathlib import Path
 
-from . import arguments, ceremony, fleets, keys, moments, names, ports, publish, release, reports, rollouts, verify, waves, watching
+from . import (
+    arguments,
+    ceremony,
+    fleets,
+    keys,
+    moments,
+    names,
+    ports,
+    publish,
+    release,
+    reports,
+    rollouts,
+    verify,
+    waves,
+    watching,
+)
 from .broker import Broker
 from .errors import DONE, FAILED, REFUSED, Failure
 from .repository import OFFLINE, ROLES, SIGNED_AT, Repository, is_private, left, lifetime
@@ -45,10 +60,14 @@ def told(public, line):
 def init(given):
     offline = given.offline_keys or given.keys
     repository, ring = ceremony.init(
-        given.repository, given.keys, offline, given.root_keys, given.root_threshold, given.encrypt, dict(given.expires))
-    tell(f"made {repository.folder} with {len(ring.found)} keys",
-         f"  online:  {given.keys} (snapshot, timestamp, fleet)", f"  offline: {offline} (root, targets, models)",
-         f"  boxes get {repository.folder / 'root.json'} as their updates.root_file")
+        given.repository, given.keys, offline, given.root_keys, given.root_threshold, given.encrypt, dict(given.expires)
+    )
+    tell(
+        f"made {repository.folder} with {len(ring.found)} keys",
+        f"  online:  {given.keys} (snapshot, timestamp, fleet)",
+        f"  offline: {offline} (root, targets, models)",
+        f"  boxes get {repository.folder / 'root.json'} as their updates.root_file",
+    )
 
 
 def key_list(given):
@@ -80,7 +99,9 @@ def key_rotate(given):
         role, old = ceremony.find(repository, given.key, ring)
         beside = ring.found[old].parent if old in ring.found else given.keys[0]
         folder = given.new_keys or beside
-        lines, complete = ceremony.rotate(repository, given.key, ring, folder, given.public, not given.plain and role in OFFLINE)
+        lines, complete = ceremony.rotate(
+            repository, given.key, ring, folder, given.public, not given.plain and role in OFFLINE
+        )
     tell(*lines)
     return DONE if complete else REFUSED
 
@@ -117,16 +138,27 @@ def refresh(given):
         rest = left(repository.load(role).signed)
         if rest < given.warn:
             days = max(0, int(rest // 86_400))
-            print(f"ledge-platform: {role} expires in {days} days: `ledge-platform renew {role}` where its keys are", file=sys.stderr)
+            print(
+                f"ledge-platform: {role} expires in {days} days: `ledge-platform renew {role}` where its keys are",
+                file=sys.stderr,
+            )
 
 
 # --- releases ---
 
 def description_of(given, config):
-    requires = {"ledge": given.requires_ledge, "runtimes": given.requires_runtime, "architectures": given.requires_architecture,
-                "memory_mb": given.requires_memory_mb}
+    requires = {
+        "ledge": given.requires_ledge,
+        "runtimes": given.requires_runtime,
+        "architectures": given.requires_architecture,
+        "memory_mb": given.requires_memory_mb,
+    }
     limits = {"memory_mb": given.limit_memory_mb, "seconds": given.limit_seconds}
-    description = {"semantic_version": given.release or config.get("release"), "requires": filled(requires), "limits": filled(limits)}
+    description = {
+        "semantic_version": given.release or config.get("release"),
+        "requires": filled(requires),
+        "limits": filled(limits),
+    }
     return filled(description)
 
 
@@ -141,7 +173,9 @@ def model_add(given):
         path, _, label = golden.partition("=")
         folder.add_golden(path, label or None, given.golden_tolerance, given.golden_min_score)
     if not folder.config.get("golden") and not given.no_golden:
-        raise Failure("the model has no golden input, so no box could tell whether it runs right: --golden FILE, or --no-golden")
+        raise Failure(
+            "the model has no golden input, so no box could tell whether it runs right: --golden FILE, or --no-golden"
+        )
     found = folder.ports() or ([], [])
     description = description_of(given, folder.config)
     description.update(filled({
@@ -205,7 +239,9 @@ def steering(change):
         with repository.locked():
             fleet = fleets.holding(repository, given.id, given.fleet) if hasattr(given, "id") else given.fleet
             said = []
-            public = fleets.edit(repository, fleet, ring, lambda manifest, notes: said.append(change(given, manifest, notes)))
+            public = fleets.edit(
+                repository, fleet, ring, lambda manifest, notes: said.append(change(given, manifest, notes))
+            )
         told(public, f"fleet {fleet}: {said[0]}")
     return verb
 
@@ -221,10 +257,13 @@ def rollout_start(given):
     rollout.update(filled({
         "groups": given.groups and given.groups.split(","), "devices": given.devices and given.devices.split(","),
         "window": given.window,
-        "gate": given.gate, "shadow": given.shadow, "canary": given.canary, "soak": given.soak, "max_attempts": given.max_attempts,
-        "byte_budget": given.byte_budget, "allow_downgrade": given.allow_downgrade or None, "requires_ledge": requires_ledge}))
+        "gate": given.gate, "shadow": given.shadow, "canary": given.canary, "soak": given.soak,
+        "max_attempts": given.max_attempts, "byte_budget": given.byte_budget,
+        "allow_downgrade": given.allow_downgrade or None, "requires_ledge": requires_ledge}))
     with repository.locked():
-        public = fleets.edit(repository, fleet, ring, lambda manifest, notes: rollouts.start(manifest, notes, rollout), create=True)
+        def change(manifest, notes):
+            rollouts.start(manifest, notes, rollout)
+        public = fleets.edit(repository, fleet, ring, change, create=True)
     first = waves.schedule(given.waves)[0]
     told(public, f"fleet {fleet}: rollout {given.id} of {rollout['target']} starts {rollout['start']}, "
                  f"{moments.spoken(first[0])} later for {100 * first[1] / waves.SEEDS:.3g} % of the boxes")
@@ -315,7 +354,11 @@ def fleet_status(given):
     for device, complaint in sorted(broker.complaints.items()):
         print(f"ledge-platform: what {device} reported is left out: {complaint}", file=sys.stderr)
     if given.json:
-        tell(json.dumps([reports.as_json(device) for device in sorted(devices, key=lambda device: device.device)], indent=1))
+        tell(
+            json.dumps(
+                [reports.as_json(device) for device in sorted(devices, key=lambda device: device.device)], indent=1
+            )
+        )
     else:
         tell(reports.table(reports.HEAD, reports.rows(devices, moments.now())))
 
@@ -335,13 +378,32 @@ def watch_verb(given):
 
 
 VERBS = {
-    "init": init, "key list": key_list, "key generate": key_generate, "key rotate": key_rotate, "root sign": root_sign,
-    "renew": renew, "refresh": refresh, "rollout start": rollout_start, "rollout widen": steering(widen), "rollout pause": steering(pause),
-    "rollout resume": steering(resume), "rollout stop": steering(stop), "rollout revoke": steering(revoke),
-    "rollout minimum": steering(minimum), "rollout pin": steering(pin), "rollout show": rollout_show, "verify": verify_verb,
-    "publish": publish_verb, "fleet status": fleet_status, "hint": hint, "watch": watch_verb, "model add": model_add,
-    "configuration add": configuration_add, "runtime add": runtime_add,
-    **{f"{kind} list": release_list for kind in names.FOLDERS}, **{f"{kind} remove": release_remove for kind in names.FOLDERS},
+    "init": init,
+    "key list": key_list,
+    "key generate": key_generate,
+    "key rotate": key_rotate,
+    "root sign": root_sign,
+    "renew": renew,
+    "refresh": refresh,
+    "rollout start": rollout_start,
+    "rollout widen": steering(widen),
+    "rollout pause": steering(pause),
+    "rollout resume": steering(resume),
+    "rollout stop": steering(stop),
+    "rollout revoke": steering(revoke),
+    "rollout minimum": steering(minimum),
+    "rollout pin": steering(pin),
+    "rollout show": rollout_show,
+    "verify": verify_verb,
+    "publish": publish_verb,
+    "fleet status": fleet_status,
+    "hint": hint,
+    "watch": watch_verb,
+    "model add": model_add,
+    "configuration add": configuration_add,
+    "runtime add": runtime_add,
+    **{f"{kind} list": release_list for kind in names.FOLDERS},
+    **{f"{kind} remove": release_remove for kind in names.FOLDERS},
 }
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from .errors import Failure
 from .repository import ROLES
 
 EPILOG = """\
-keys: a verb that signs says which keys it needs; name the folders that have them with --keys, as often as needed. A passphrase is
-taken from LEDGE_PLATFORM_PASSPHRASE_<KEY>, else LEDGE_PLATFORM_PASSPHRASE, else asked for.
+keys: a verb that signs says which keys it needs; name the folders that have them with --keys, as often as needed. A
+passphrase is taken from LEDGE_PLATFORM_PASSPHRASE_<KEY>, else LEDGE_PLATFORM_PASSPHRASE, else asked for.
 
 exit status: 0 done, 1 judged and not good (verify, watch), 2 not done
 """
@@ -53,8 +53,13 @@ class Words(argparse.ArgumentParser):
 
 
 def parser():
-    result = Words(prog="ledge-platform", description="Decides what a fleet of Ledge boxes runs: signs models, settings and runtimes, rolls "
-                   "them out in waves, and watches.", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result = Words(
+        prog="ledge-platform",
+        description="Decides what a fleet of Ledge boxes runs: signs models, settings and runtimes, rolls "
+        "them out in waves, and watches.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     verbs = result.add_subparsers(dest="verb", required=True, metavar="VERB")
     init(verbs)
     for kind in names.FOLDERS:
@@ -70,56 +75,111 @@ def verb(verbs, name, text, signs=False, repository=True, **more):
     if repository:
         added.add_argument("repository", type=Path, metavar="REPO", help="the folder of the repository")
     if signs:
-        added.add_argument("--keys", action="append", default=[], type=Path, metavar="DIR", help=f"a folder of keys ({signs})")
+        added.add_argument(
+            "--keys", action="append", default=[], type=Path, metavar="DIR", help=f"a folder of keys ({signs})"
+        )
     return added
 
 
 def init(verbs):
     add = verb(verbs, "init", "make a repository and its keys").add_argument
     add("--keys", type=Path, required=True, metavar="DIR", help="where the online keys go: snapshot, timestamp, fleet")
-    add("--offline-keys", type=Path, metavar="DIR", help="where root, targets and models go, such as a stick (default: the same)")
+    add(
+        "--offline-keys",
+        type=Path,
+        metavar="DIR",
+        help="where root, targets and models go, such as a stick (default: the same)",
+    )
     add("--root-keys", type=int, default=3, metavar="N", help="how many root keys there are (3)")
     add("--root-threshold", type=int, default=2, metavar="N", help="how many of them must sign (2)")
-    add("--encrypt", choices=("offline", "all", "none"), default="offline", help="which keys get a passphrase (offline)")
+    add(
+        "--encrypt", choices=("offline", "all", "none"), default="offline", help="which keys get a passphrase (offline)"
+    )
     defaults = ", ".join(f"{role} {moments.spoken(seconds)}" for role, seconds in ceremony.LIFETIMES.items())
     add("--expires", action="append", default=[], type=checked(expiry), metavar="ROLE=DURATION",
         help=f"how long signed metadata is good for ({defaults})")
 
 
 def releases(verbs, kind):
-    group = verbs.add_parser(kind, help=f"add, list or remove {kind}s").add_subparsers(dest="action", required=True, metavar="ACTION")
-    adding = verb(group, "add", f"sign a version of a {kind}", signs="needed: models; snapshot and timestamp make it public")
+    group = verbs.add_parser(kind, help=f"add, list or remove {kind}s").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
+    adding = verb(
+        group, "add", f"sign a version of a {kind}", signs="needed: models; snapshot and timestamp make it public"
+    )
     add = adding.add_argument
     add("name", type=checked(names.name), metavar="NAME")
     add("version", type=checked(names.version), metavar="VERSION")
     if kind == "model":
-        add("source", type=Path, metavar="FOLDER", help="a model folder: model.onnx (or .xml with .bin, .tflite), model.toml and what it "
-            "names; in the folder itself or in FOLDER/VERSION")
+        add(
+            "source",
+            type=Path,
+            metavar="FOLDER",
+            help="a model folder: model.onnx (or .xml with .bin, .tflite), model.toml and what it "
+            "names; in the folder itself or in FOLDER/VERSION",
+        )
         model_options(adding)
     elif kind == "configuration":
-        add("source", type=Path, metavar="SETTINGS.toml", help="settings that boxes let a platform change; see Ledge's README")
+        add(
+            "source",
+            type=Path,
+            metavar="SETTINGS.toml",
+            help="settings that boxes let a platform change; see Ledge's README",
+        )
     else:
-        add("source", type=Path, metavar="FOLDER", help="the shared libraries of the runtime, all in one folder; NAME is the runtime's")
+        add(
+            "source",
+            type=Path,
+            metavar="FOLDER",
+            help="the shared libraries of the runtime, all in one folder; NAME is the runtime's",
+        )
     requirements(adding)
     verb(group, "list", f"what there is of {kind}s")
-    removing = verb(group, "remove", f"take a version of a {kind} out", signs="needed: models; snapshot and timestamp make it public")
+    removing = verb(
+        group,
+        "remove",
+        f"take a version of a {kind} out",
+        signs="needed: models; snapshot and timestamp make it public",
+    )
     removing.add_argument("name", type=checked(names.name), metavar="NAME")
     removing.add_argument("version", type=checked(names.version), metavar="VERSION")
 
 
 def model_options(adding):
     add = adding.add_argument
-    add("--golden", action="append", default=[], metavar="FILE[=LABEL]", help="an input with its known answer, beside those of model.toml: a "
-        "request with its outputs in JSON, or a photograph and its label")
+    add(
+        "--golden",
+        action="append",
+        default=[],
+        metavar="FILE[=LABEL]",
+        help="an input with its known answer, beside those of model.toml: a "
+        "request with its outputs in JSON, or a photograph and its label",
+    )
     add("--golden-tolerance", type=float, metavar="X", help="how much the numbers of --golden may differ")
     add("--golden-min-score", type=float, metavar="X", help="what the label of --golden must score at least")
-    add("--no-golden", action="store_true", help="sign a model without golden inputs; nothing then proves that it runs right on a box")
-    add("--accuracy", type=Path, metavar="REPORT.json", help="how good it was found to be: signed and shown, not judged")
-    add("--reference", type=Path, metavar="FILE.json", help='how its classes should be distributed, for the gate psi_max: '
-        '{"output": "probabilities", "classes": [0.2, 0.8]}')
+    add(
+        "--no-golden",
+        action="store_true",
+        help="sign a model without golden inputs; nothing then proves that it runs right on a box",
+    )
+    add(
+        "--accuracy", type=Path, metavar="REPORT.json", help="how good it was found to be: signed and shown, not judged"
+    )
+    add(
+        "--reference",
+        type=Path,
+        metavar="FILE.json",
+        help="how its classes should be distributed, for the gate psi_max: "
+        '{"output": "probabilities", "classes": [0.2, 0.8]}',
+    )
     add("--tolerance", type=float, metavar="X", help="how much two versions may differ and still agree (0.01)")
-    add("--input", action="append", default=[], metavar="NAME:TYPE:SHAPE", help="an input, like features:FP32:-1,13; read from the ONNX "
-        "file where the Python package onnx is installed")
+    add(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME:TYPE:SHAPE",
+        help="an input, like features:FP32:-1,13; read from the ONNX file where the Python package onnx is installed",
+    )
     add("--output", action="append", default=[], metavar="NAME:TYPE:SHAPE", help="an output, likewise")
 
 
@@ -127,34 +187,59 @@ def requirements(adding):
     add = adding.add_argument
     add("--release", metavar="TEXT", help="its semantic version, for people (default: `release` of model.toml)")
     add("--requires-ledge", metavar="VERSION", help="the oldest Ledge that may run it")
-    add("--requires-runtime", action="append", default=[], choices=("onnxruntime", "openvino"), help="a runtime that can run it")
-    add("--requires-architecture", action="append", default=[], choices=("x86_64", "aarch64"), help="a machine that can")
+    add(
+        "--requires-runtime",
+        action="append",
+        default=[],
+        choices=("onnxruntime", "openvino"),
+        help="a runtime that can run it",
+    )
+    add(
+        "--requires-architecture", action="append", default=[], choices=("x86_64", "aarch64"), help="a machine that can"
+    )
     add("--requires-memory-mb", type=int, metavar="MIB", help="the least memory of the machine")
     add("--limit-memory-mb", type=int, metavar="MIB", help="what its trial in a process of its own may take")
     add("--limit-seconds", type=int, metavar="S", help="how long that may last")
 
 
 def rollout(verbs):
-    group = verbs.add_parser("rollout", help="start and steer rollouts").add_subparsers(dest="action", required=True, metavar="ACTION")
+    group = verbs.add_parser("rollout", help="start and steer rollouts").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
     online = "needed: fleet, snapshot, timestamp"
 
     def steer(name, text, fleet_help="the fleet that has it (default: found by the id)"):
         added = verb(group, name, text, signs=online)
         if fleet_help:
-            added.add_argument("--id", required=True, type=checked(lambda text: names.name(text, "rollout")), metavar="ROLLOUT")
+            added.add_argument(
+                "--id", required=True, type=checked(lambda text: names.name(text, "rollout")), metavar="ROLLOUT"
+            )
             added.add_argument("--fleet", type=checked(names.name), metavar="FLEET", help=fleet_help)
         else:
-            added.add_argument("--fleet", type=checked(names.name), default="default", metavar="FLEET", help="(default)")
+            added.add_argument(
+                "--fleet", type=checked(names.name), default="default", metavar="FLEET", help="(default)"
+            )
         return added
 
     starting = steer("start", "start a rollout", "the fleet (default)")
     start_options(starting.add_argument)
-    widening = steer("widen", "let more of the fleet in: the next wave now, unless an option says otherwise").add_mutually_exclusive_group()
-    widening.add_argument("--to", type=checked(waves.share), metavar="PERCENT", help="so much of the fleet now; later waves come as planned")
-    widening.add_argument("--waves", type=checked(waves.parse), metavar="WAVES", help="another schedule, counted from the same start")
+    widening = steer(
+        "widen", "let more of the fleet in: the next wave now, unless an option says otherwise"
+    ).add_mutually_exclusive_group()
+    widening.add_argument(
+        "--to",
+        type=checked(waves.share),
+        metavar="PERCENT",
+        help="so much of the fleet now; later waves come as planned",
+    )
+    widening.add_argument(
+        "--waves", type=checked(waves.parse), metavar="WAVES", help="another schedule, counted from the same start"
+    )
     steer("pause", "stop boxes from going on; those that are done stay as they are")
     resuming = steer("resume", "go on with a paused rollout where it stood")
-    resuming.add_argument("--catch-up", action="store_true", help="keep the old times: the waves of the meantime all come at once")
+    resuming.add_argument(
+        "--catch-up", action="store_true", help="keep the old times: the waves of the meantime all come at once"
+    )
     steer("stop", "take a rollout out of the manifest: boxes that try it go back, boxes that are done stay")
     revoking = steer("revoke", "forbid a version: boxes that run it go back to the one before", None)
     revoking.add_argument("release", type=checked(names.release), metavar="models/NAME/VERSION")
@@ -172,57 +257,115 @@ def rollout(verbs):
 
 
 def start_options(add):
-    add("--target", required=True, type=checked(names.release), metavar="models/NAME/VERSION", help="what is rolled out")
-    add("--start", type=checked(moments.parse), metavar="MOMENT", help="when it starts, like 2026-11-20T06:00:00Z (now)")
-    add("--waves", type=checked(waves.parse), default="default", metavar="WAVES",
-        help=f"{', '.join(waves.PRESETS)}, or shares and times after the start: 1%%@1h,20%%@1d,100%%@3d (default)")
+    add(
+        "--target", required=True, type=checked(names.release), metavar="models/NAME/VERSION", help="what is rolled out"
+    )
+    add(
+        "--start", type=checked(moments.parse), metavar="MOMENT", help="when it starts, like 2026-11-20T06:00:00Z (now)"
+    )
+    add(
+        "--waves",
+        type=checked(waves.parse),
+        default="default",
+        metavar="WAVES",
+        help=f"{', '.join(waves.PRESETS)}, or shares and times after the start: 1%%@1h,20%%@1d,100%%@3d (default)",
+    )
     add("--groups", metavar="GROUP,...", help="only boxes of these groups")
     add("--devices", metavar="DEVICE,...", help="only these boxes; with --groups, either")
-    add("--window", type=checked(manifest.parse_window), metavar="WINDOW", help="'Asia/Dubai mon,tue 01:00-05:00': boxes change only then")
-    add("--gate", type=checked(lambda text: manifest.parse_fields(text, manifest.GATE, "gate")), metavar="KEY=VALUE,...",
-        help=f"what the new version must hold: {', '.join(manifest.GATE)}")
-    for step, text in (("shadow", "mirror a share of the requests to it"), ("canary", "let it answer a share"),
-                       ("soak", "let it answer all before it is called a success")):
-        add(f"--{step}", type=checked(lambda text, step=step: manifest.parse_fields(text, manifest.STEP, step)), metavar="KEY=VALUE,...",
-            help=f"{text}: {', '.join(manifest.STEP)}")
+    add(
+        "--window",
+        type=checked(manifest.parse_window),
+        metavar="WINDOW",
+        help="'Asia/Dubai mon,tue 01:00-05:00': boxes change only then",
+    )
+    add(
+        "--gate",
+        type=checked(lambda text: manifest.parse_fields(text, manifest.GATE, "gate")),
+        metavar="KEY=VALUE,...",
+        help=f"what the new version must hold: {', '.join(manifest.GATE)}",
+    )
+    for step, text in (
+        ("shadow", "mirror a share of the requests to it"),
+        ("canary", "let it answer a share"),
+        ("soak", "let it answer all before it is called a success"),
+    ):
+        add(
+            f"--{step}",
+            type=checked(lambda text, step=step: manifest.parse_fields(text, manifest.STEP, step)),
+            metavar="KEY=VALUE,...",
+            help=f"{text}: {', '.join(manifest.STEP)}",
+        )
     add("--max-attempts", type=int, metavar="N", help="how often a box tries it when something passing fails")
     add("--byte-budget", type=int, metavar="BYTES", help="the most a box fetches for it")
     add("--allow-downgrade", action="store_true", help="boxes with a newer version take it too")
-    add("--requires-ledge", metavar="VERSION", help="boxes with an older Ledge wait (default: what the release requires)")
+    add("--requires-ledge", metavar="VERSION",
+        help="boxes with an older Ledge wait (default: what the release requires)")
 
 
 def roles(verbs):
-    group = verbs.add_parser("key", help="list, make and replace keys").add_subparsers(dest="action", required=True, metavar="ACTION")
+    group = verbs.add_parser("key", help="list, make and replace keys").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
     listing = verb(group, "list", "all keys, where they are, and when what they signed expires")
-    listing.add_argument("--keys", action="append", default=[], type=Path, metavar="DIR", help="folders to look for them")
+    listing.add_argument(
+        "--keys", action="append", default=[], type=Path, metavar="DIR", help="folders to look for them"
+    )
     making = verb(group, "generate", "make a key on a machine of its own, for `key rotate --public`", repository=False)
     making.add_argument("name", type=checked(names.name), metavar="NAME")
     making.add_argument("--keys", type=Path, required=True, metavar="DIR", help="where it goes")
     making.add_argument("--plain", action="store_true", help="without a passphrase")
-    rotating = verb(group, "rotate", "put a new key in the place of one", signs="needed: for models and fleet the key of targets, for all "
-                    "others a threshold of root keys; and those of the roles that are signed anew")
-    rotating.add_argument("key", metavar="ROLE|KEY", help="a role with one key, the name of a key's file, or 8 digits of its id")
-    rotating.add_argument("--new-keys", type=Path, metavar="DIR", help="where the new key goes (default: beside the old one)")
+    rotating = verb(
+        group,
+        "rotate",
+        "put a new key in the place of one",
+        signs="needed: for models and fleet the key of targets, for all "
+        "others a threshold of root keys; and those of the roles that are signed anew",
+    )
+    rotating.add_argument(
+        "key", metavar="ROLE|KEY", help="a role with one key, the name of a key's file, or 8 digits of its id"
+    )
+    rotating.add_argument(
+        "--new-keys", type=Path, metavar="DIR", help="where the new key goes (default: beside the old one)"
+    )
     rotating.add_argument("--public", type=Path, metavar="FILE", help="take this public key, made elsewhere")
-    rotating.add_argument("--plain", action="store_true", help="without a passphrase (default for snapshot, timestamp and fleet)")
-    root = verbs.add_parser("root", help="sign a new root together").add_subparsers(dest="action", required=True, metavar="ACTION")
+    rotating.add_argument(
+        "--plain", action="store_true", help="without a passphrase (default for snapshot, timestamp and fleet)"
+    )
+    root = verbs.add_parser("root", help="sign a new root together").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
     verb(root, "sign", "add signatures to the root that waits for them", signs="needed: a root key")
     renewing = verb(verbs, "renew", "sign an offline role anew before it expires", signs="needed: that of the role")
     renewing.add_argument("role", choices=("root", "targets", "models"))
-    refreshing = verb(verbs, "refresh", "sign the online roles anew before they expire, and make public what was signed offline",
-                      signs="needed: fleet, snapshot, timestamp")
-    refreshing.add_argument("--warn", type=checked(moments.duration), default="30d", metavar="DURATION",
-                            help="say so when an offline role expires within it (30d)")
+    refreshing = verb(
+        verbs,
+        "refresh",
+        "sign the online roles anew before they expire, and make public what was signed offline",
+        signs="needed: fleet, snapshot, timestamp",
+    )
+    refreshing.add_argument(
+        "--warn",
+        type=checked(moments.duration),
+        default="30d",
+        metavar="DURATION",
+        help="say so when an offline role expires within it (30d)",
+    )
 
 
 def outward(verbs):
-    verifying = verb(verbs, "verify", "let python-tuf's client go through the repository as a box does", repository=False)
+    verifying = verb(
+        verbs, "verify", "let python-tuf's client go through the repository as a box does", repository=False
+    )
     verifying.add_argument("repository", metavar="REPO|URL")
-    verifying.add_argument("--root", type=Path, metavar="FILE", help="the root that boxes have (default: the first one in REPO)")
+    verifying.add_argument(
+        "--root", type=Path, metavar="FILE", help="the root that boxes have (default: the first one in REPO)"
+    )
     publishing = verb(verbs, "publish", "bring the repository to where boxes fetch it")
     publishing.add_argument("destination", metavar="FOLDER|s3://BUCKET/PREFIX")
     publishing.add_argument("--endpoint", metavar="URL", help="of an S3 that is not Amazon's")
-    fleet = verbs.add_parser("fleet", help="what the boxes report").add_subparsers(dest="action", required=True, metavar="ACTION")
+    fleet = verbs.add_parser("fleet", help="what the boxes report").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
     status = verb(fleet, "status", "a table of all boxes", repository=False)
     broker(status)
     status.add_argument("--fleet", type=checked(names.name), metavar="FLEET", help="only this fleet")
@@ -230,17 +373,38 @@ def outward(verbs):
     hinting = verb(verbs, "hint", "tell the boxes that there is news, so that they look at once")
     broker(hinting)
     hinting.add_argument("--fleet", type=checked(names.name), metavar="FLEET", help="only this fleet")
-    watching = verb(verbs, "watch", "pause a rollout by itself when too many boxes fail it", signs="needed: fleet, snapshot, timestamp")
+    watching = verb(
+        verbs,
+        "watch",
+        "pause a rollout by itself when too many boxes fail it",
+        signs="needed: fleet, snapshot, timestamp",
+    )
     broker(watching)
     add = watching.add_argument
     add("--rollout", required=True, type=checked(names.name), metavar="ROLLOUT")
     add("--fleet", type=checked(names.name), metavar="FLEET", help="the fleet that has it (default: found by the id)")
     add("--max-failures", type=checked(share), default="2%", metavar="SHARE", help="of the boxes that tried it (2%%)")
-    add("--max-silent", type=checked(share), default="5%", metavar="SHARE", help="that fall silent during the trial (5%%)")
+    add(
+        "--max-silent",
+        type=checked(share),
+        default="5%",
+        metavar="SHARE",
+        help="that fall silent during the trial (5%%)",
+    )
     add("--min-failures", type=int, default=3, metavar="N", help="never pause for fewer (3)")
     add("--min-reports", type=int, default=3, metavar="N", help="judge once so many boxes tried it (3)")
-    add("--silent-after", type=checked(moments.duration), default="15m", metavar="DURATION", help="how long offline is silent (15m)")
-    add("--publish", metavar="FOLDER|s3://...", help="where to bring the paused manifest (default: REPO itself is served)")
+    add(
+        "--silent-after",
+        type=checked(moments.duration),
+        default="15m",
+        metavar="DURATION",
+        help="how long offline is silent (15m)",
+    )
+    add(
+        "--publish",
+        metavar="FOLDER|s3://...",
+        help="where to bring the paused manifest (default: REPO itself is served)",
+    )
     add("--endpoint", metavar="URL", help="of an S3 that is not Amazon's")
     add("--once", action="store_true", help="judge once and end, for a cron line: 0 goes on, 1 paused")
 

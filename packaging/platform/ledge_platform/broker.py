@@ -78,7 +78,9 @@ class Broker:
 
     def on_subscribe(self, _client, _data, _mid, reasons, _properties):
         if any(reason.is_failure for reason in reasons):
-            self.error = "the broker does not let this client read ledge/v1/+/reported and ledge/v1/+/online: see its ACL"
+            self.error = (
+                "the broker does not let this client read ledge/v1/+/reported and ledge/v1/+/online: see its ACL"
+            )
         self.heard_at = time.monotonic()
         self.granted.set()
 
@@ -124,6 +126,9 @@ class Broker:
         end = time.monotonic() + 30
         while any(not message.is_published() for message in sent):
             if time.monotonic() > end:
-                raise Failure("the broker did not take the hints within 30 s; boxes will see the news when they look by themselves")
+                raise Failure(
+                    "the broker did not take the hints within 30 s; boxes will see the news "
+                    "when they look by themselves"
+                )
             time.sleep(0.02)
         return len(sent)

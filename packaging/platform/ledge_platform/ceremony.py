@@ -12,7 +12,13 @@ from .repository import LIFETIME, OFFLINE, ROLES, SIGNED_AT, TARGETS_ROLES, TOP_
 
 DAY = 86_400
 LIFETIMES = {
-    "root": 365 * DAY, "targets": 365 * DAY, "models": 365 * DAY, "fleet": 7 * DAY, "snapshot": 7 * DAY, "timestamp": 2 * DAY}
+    "root": 365 * DAY,
+    "targets": 365 * DAY,
+    "models": 365 * DAY,
+    "fleet": 7 * DAY,
+    "snapshot": 7 * DAY,
+    "timestamp": 2 * DAY,
+}
 DELEGATED = {"models": ["models/*/*/*", "configurations/*/*/*", "runtimes/*/*/*"], "fleet": ["fleet/*/*"]}
 
 
@@ -26,7 +32,10 @@ def init(folder, ring_folder, offline_folder, root_keys, root_threshold, encrypt
     made = {}
     for role in ROLES:
         offline = role in OFFLINE
-        where, encrypted = (offline_folder if offline else ring_folder), encrypt == "all" or encrypt == "offline" and offline
+        where, encrypted = (
+            (offline_folder if offline else ring_folder),
+            encrypt == "all" or encrypt == "offline" and offline,
+        )
         names = [f"root{number + 1}" for number in range(root_keys)] if role == "root" else [role]
         made[role] = [keys.generate(where, name, encrypted) for name in names]
     ring = keys.KeyRing({ring_folder: None, offline_folder: None})
@@ -49,7 +58,10 @@ def init(folder, ring_folder, offline_folder, root_keys, root_threshold, encrypt
     repository.sign(metadata, root.roles["root"], ring)
     repository.write("root", metadata)
 
-    roles = {role: DelegatedRole(role, [key.keyid for key in made[role]], 1, True, paths) for role, paths in DELEGATED.items()}
+    roles = {
+        role: DelegatedRole(role, [key.keyid for key in made[role]], 1, True, paths)
+        for role, paths in DELEGATED.items()
+    }
     delegated_keys = {key.keyid: key for role in DELEGATED for key in made[role]}
     targets = signed_of(Targets, "targets", delegations=Delegations(delegated_keys, roles))
     write("targets", Metadata(targets))
@@ -106,8 +118,10 @@ def find(repository, what, ring):
     matches = [(role, keyid) for role, ids in held.items() for keyid in ids
                if ring.name_of(keyid) == what or len(what) >= 8 and keyid.startswith(what)]
     if len(matches) != 1:
-        raise Failure(f"{what!r} names no key of this repository: give a role with one key, the name of a key's file in --keys, "
-                      "or 8 digits of an id (`ledge-platform key list`)")
+        raise Failure(
+            f"{what!r} names no key of this repository: give a role with one key, the name of a key's file in --keys, "
+            "or 8 digits of an id (`ledge-platform key list`)"
+        )
     return matches[0]
 
 
@@ -179,12 +193,18 @@ def finish(repository, ring, complete):
     if not complete:
         version = repository.newest("root") + 1
         path = repository.staged / f"{version}.root.json"
-        return [f"root {version} needs more signatures and waits in {path}: each holder signs it with `ledge-platform root sign`"]
+        return [
+            f"root {version} needs more signatures and waits in {path}: each holder "
+            f"signs it with `ledge-platform root sign`"
+        ]
     lines = []
     for role in TARGETS_ROLES:
         if not is_valid(repository, role):
             if not repository.can_sign(role, ring):
-                lines.append(f"{role} must be signed by its new key BEFORE you publish: `ledge-platform renew {role}` where it is")
+                lines.append(
+                    f"{role} must be signed by its new key BEFORE you publish: "
+                    f"`ledge-platform renew {role}` where it is"
+                )
                 continue
             repository.save(role, repository.load(role), ring)
     if not repository.publish(ring, fresh_snapshot=not is_valid(repository, "snapshot")):

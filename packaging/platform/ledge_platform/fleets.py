@@ -18,7 +18,9 @@ def load(repository, fleet):
     target = repository.load("fleet").signed.targets.get(path)
     if target is None:
         there = ", ".join(all_of(repository)) or "none"
-        raise Failure(f"there is no fleet {fleet!r} (there is: {there}); `ledge-platform rollout start --fleet` makes one")
+        raise Failure(
+            f"there is no fleet {fleet!r} (there is: {there}); `ledge-platform rollout start --fleet` makes one"
+        )
     try:
         content = repository.place(target).read_bytes()
     except OSError as error:
@@ -58,7 +60,9 @@ def edit(repository, fleet, ring, change, create=False):
             raise Failure(f"rollout {rollout['id']} names {rollout['target']}, which is not the main file of {release}")
     content = form.encode(state.manifest)
     if len(content) > form.MOST_BYTES:
-        raise Failure(f"the manifest has {len(content)} bytes, a box takes {form.MOST_BYTES} at most: stop rollouts that are done")
+        raise Failure(
+            f"the manifest has {len(content)} bytes, a box takes {form.MOST_BYTES} at most: stop rollouts that are done"
+        )
     target = repository.add_target(path, content, form.notes_to_custom(state.notes))
     metadata.signed.targets[path] = target
     repository.save("fleet", metadata, ring)

@@ -1,7 +1,8 @@
 """Signing keys as files: NAME.pem, which may be under a passphrase, and NAME.pub.pem, which everybody may read.
 
-Keys are found by what they are and not by how their file is called: a key's id is a hash of its public half. So the halves
-may lie in any of the folders that `--keys` names: on this machine, on a stick, or only for the time of a ceremony.
+Keys are found by what they are and not by how their file is called: a key's id is a hash of its public half. So the
+halves may lie in any of the folders that `--keys` names: on this machine, on a stick, or only for the time of a
+ceremony.
 """
 import getpass
 import os
@@ -10,7 +11,14 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat, PublicFormat, load_pem_private_key, load_pem_public_key)
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
 from securesystemslib.signer import CryptoSigner, SSlibKey
 
 from . import files, names
@@ -25,7 +33,9 @@ def passphrase(key_name, new=False):
     found = os.environ.get(specific) or os.environ.get(PASSPHRASE)
     if found is None:
         if not sys.stdin.isatty():
-            raise Failure(f"the key {key_name} is under a passphrase: set {specific} or {PASSPHRASE}, or run this in a terminal")
+            raise Failure(
+                f"the key {key_name} is under a passphrase: set {specific} or {PASSPHRASE}, or run this in a terminal"
+            )
         found = getpass.getpass(f"Passphrase of the key {key_name}: ")
         if new and getpass.getpass("The same again: ") != found:
             raise Failure("the two passphrases differ")

@@ -1,4 +1,5 @@
-"""The rollout manifest of a fleet: its one form, which boxes read in `src/fleet/manifest.rs`, and what is noted beside it.
+"""The rollout manifest of a fleet: its one form, which boxes read in `src/fleet/manifest.rs`, and what is noted beside
+it.
 
 Beside it, in the custom data of its target, are the platform's own notes: since when a rollout is paused, and which ids
 were used. Boxes do not read them.
@@ -14,11 +15,33 @@ from .errors import Failure
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 # The fields of a rollout, and what each is.
 POSITIVE, COUNT, SHARE = "a number above 0", "a whole number", "a number from 0 to 1"
-GATE = {"golden_min": SHARE, "agreement_min": SHARE, "p95_ratio_max": POSITIVE, "error_rate_max": SHARE, "memory_ratio_max": POSITIVE,
-        "psi_max": POSITIVE}
+GATE = {
+    "golden_min": SHARE,
+    "agreement_min": SHARE,
+    "p95_ratio_max": POSITIVE,
+    "error_rate_max": SHARE,
+    "memory_ratio_max": POSITIVE,
+    "psi_max": POSITIVE,
+}
 STEP = {"share": SHARE, "min_s": COUNT, "min_requests": COUNT, "max_s": COUNT, "quiet": ("pass", "roll_back")}
-ROLLOUT = {"id", "target", "start", "waves", "paused", "groups", "devices", "window", "gate", "shadow", "canary", "soak",
-           "max_attempts", "byte_budget", "allow_downgrade", "requires_ledge"}
+ROLLOUT = {
+    "id",
+    "target",
+    "start",
+    "waves",
+    "paused",
+    "groups",
+    "devices",
+    "window",
+    "gate",
+    "shadow",
+    "canary",
+    "soak",
+    "max_attempts",
+    "byte_budget",
+    "allow_downgrade",
+    "requires_ledge",
+}
 MANIFEST = {"schema", "fleet", "published", "rollouts", "pins", "revoked", "minimum"}
 # What a box takes at most.
 MOST_BYTES, MOST_ROLLOUTS, MOST_ATTEMPTS, LONGEST_S = 1 << 20, 256, 1_000, 90 * 86_400
@@ -158,7 +181,9 @@ def value(content, form, what, least=0, most=None):
         return
     number = isinstance(content, (int, float)) and not isinstance(content, bool) and math.isfinite(content)
     good = number and (form != COUNT or isinstance(content, int)) and content >= least
-    good = good and not (form == SHARE and content > 1 or form == POSITIVE and content == 0 or most is not None and content > most)
+    good = good and not (
+        form == SHARE and content > 1 or form == POSITIVE and content == 0 or most is not None and content > most
+    )
     if not good:
         bounds = f", from {least} to {most}" if most is not None else ""
         raise Failure(f"{what} is {form}{bounds}, not {content!r}")
@@ -176,7 +201,9 @@ def parse_fields(text, forms, what):
             continue
         try:
             if forms[key] == COUNT:
-                table[key] = moments.duration(content) if key.endswith("_s") and content[-1:].isalpha() else int(content)
+                table[key] = (
+                    moments.duration(content) if key.endswith("_s") and content[-1:].isalpha() else int(content)
+                )
             else:
                 table[key] = float(content)
         except ValueError:

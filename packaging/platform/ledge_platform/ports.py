@@ -2,8 +2,22 @@
 from .errors import Failure
 
 # By the number of the element type in ONNX.
-DATATYPES = {1: "FP32", 2: "UINT8", 3: "INT8", 4: "UINT16", 5: "INT16", 6: "INT32", 7: "INT64", 8: "BYTES", 9: "BOOL", 10: "FP16",
-             11: "FP64", 12: "UINT32", 13: "UINT64", 16: "BF16"}
+DATATYPES = {
+    1: "FP32",
+    2: "UINT8",
+    3: "INT8",
+    4: "UINT16",
+    5: "INT16",
+    6: "INT32",
+    7: "INT64",
+    8: "BYTES",
+    9: "BOOL",
+    10: "FP16",
+    11: "FP64",
+    12: "UINT32",
+    13: "UINT64",
+    16: "BF16",
+}
 
 
 def of_onnx(path):
@@ -15,11 +29,15 @@ def of_onnx(path):
     try:
         model = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # a protobuf error of whichever implementation is installed
-        raise Failure(f"{path} is no ONNX model: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from None
+        raise Failure(
+            f"{path} is no ONNX model: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        ) from None
     if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in model.graph.initializer):
         raise Failure(f"{path} keeps its weights in another file, which no box loads: save it as one file")
     constants = {constant.name for constant in model.graph.initializer}
-    return [port(value) for value in model.graph.input if value.name not in constants], [port(value) for value in model.graph.output]
+    return [port(value) for value in model.graph.input if value.name not in constants], [
+        port(value) for value in model.graph.output
+    ]
 
 
 def port(value):

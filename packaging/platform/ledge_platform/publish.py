@@ -1,11 +1,11 @@
 """Puts a repository where boxes fetch it, so that no box ever sees a half of it.
 
-A client reads from timestamp.json down: each file names the next by version and hash. So what is named is there before who
-names it: targets, then the metadata of targets, snapshots, roots, and timestamp.json last. All but timestamp.json and
-root.json never change once they are there, so a publication that was cut off is simply made again.
+A client reads from timestamp.json down: each file names the next by version and hash. So what is named is there before
+who names it: targets, then the metadata of targets, snapshots, roots, and timestamp.json last. All but timestamp.json
+and root.json never change once they are there, so a publication that was cut off is simply made again.
 
-A root that replaces the key of snapshot or timestamp goes out right before timestamp.json. A box that looks in between refuses
-the old timestamp under the new root, goes on as it is, and looks again: TUF leaves no way around that moment.
+A root that replaces the key of snapshot or timestamp goes out right before timestamp.json. A box that looks in between
+refuses the old timestamp under the new root, goes on as it is, and looks again: TUF leaves no way around that moment.
 """
 import re
 from pathlib import Path
@@ -13,8 +13,15 @@ from pathlib import Path
 from . import files
 from .errors import Failure
 
-ORDER = [r"targets/.*", r"metadata/\d+\.(fleet|models)\.json", r"metadata/\d+\.targets\.json", r"metadata/\d+\.snapshot\.json",
-         r"root\.json", r"metadata/\d+\.root\.json", r"metadata/timestamp\.json"]
+ORDER = [
+    r"targets/.*",
+    r"metadata/\d+\.(fleet|models)\.json",
+    r"metadata/\d+\.targets\.json",
+    r"metadata/\d+\.snapshot\.json",
+    r"root\.json",
+    r"metadata/\d+\.root\.json",
+    r"metadata/timestamp\.json",
+]
 CHANGING = ("root.json", "metadata/timestamp.json")
 
 

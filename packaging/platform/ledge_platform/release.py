@@ -33,7 +33,9 @@ def main_file(repository, release):
             return path
     versions = sorted(int(path.split("/")[2]) for path, target in targets.items()
                       if path.startswith(f"{release.subject}/") and description_of(target))
-    there = f"of {release.subject} there is {', '.join(map(str, versions))}" if versions else f"there is nothing of {release.subject}"
+    there = f"there is nothing of {release.subject}"
+    if versions:
+        there = f"of {release.subject} there is {', '.join(map(str, versions))}"
     raise Failure(f"{release} is not in this repository ({there}): add it first")
 
 
@@ -113,7 +115,9 @@ class ModelFolder:
     def version_folder(self, version):
         if any((self.folder / file).is_file() for file in MODEL_FILES):
             return self.folder
-        numbered = sorted(entry for entry in self.folder.iterdir() if entry.is_dir() and names.VERSION.fullmatch(entry.name))
+        numbered = sorted(
+            entry for entry in self.folder.iterdir() if entry.is_dir() and names.VERSION.fullmatch(entry.name)
+        )
         exact = [entry for entry in numbered if entry.name == str(version)]
         if not (exact or numbered):
             raise Failure(f"{self.folder} holds no model: neither {', '.join(MODEL_FILES)} nor a folder of a version")
@@ -147,11 +151,17 @@ class ModelFolder:
             if value != name:
                 self.toml = re.sub(rf"""(["']){re.escape(value)}\1""", json.dumps(name), self.toml)
         missing = [entry["file"] for entry in self.config.get("golden", []) if entry.get("file") not in flat]
-        missing += [entry["labels"] for entry in self.config.get("output", []) if "labels" in entry and entry["labels"] not in flat]
+        missing += [
+            entry["labels"]
+            for entry in self.config.get("output", [])
+            if "labels" in entry and entry["labels"] not in flat
+        ]
         if missing:
             raise Failure(f"{self.folder / 'model.toml'} names {', '.join(missing)}, which is not there")
         if self.parse(self.toml) != replaced(self.config, flat):
-            raise Failure(f"{self.folder / 'model.toml'}: the paths of its files could not be made flat; put the files beside it")
+            raise Failure(
+                f"{self.folder / 'model.toml'}: the paths of its files could not be made flat; put the files beside it"
+            )
 
     def include(self, name, path):
         other = self.contents.get(name)
@@ -165,7 +175,9 @@ class ModelFolder:
             raise Failure(f"golden input {path} is no file")
         self.include(path.name, path)
         entry = {"file": path.name, "label": label, "tolerance": tolerance, "min_score": min_score}
-        lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items() if value is not None]
+        lines = [
+            f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items() if value is not None
+        ]
         self.toml = self.toml.rstrip("\n") + "\n\n[[golden]]\n" + "\n".join(lines) + "\n"
         self.config = self.parse(self.toml)
 
@@ -181,8 +193,14 @@ class ModelFolder:
         """Files that are there and do not come along."""
         taken = {path for path in self.contents.values() if isinstance(path, Path)} | {self.folder / "model.toml"}
         main = self.contents[self.main].parent
-        left = [path for path in self.folder.rglob("*") if path.is_file() and path not in taken and not path.name.startswith(".")]
-        return sorted(str(path.relative_to(self.folder)) for path in left if main in path.parents or not self.is_version(path))
+        left = [
+            path
+            for path in self.folder.rglob("*")
+            if path.is_file() and path not in taken and not path.name.startswith(".")
+        ]
+        return sorted(
+            str(path.relative_to(self.folder)) for path in left if main in path.parents or not self.is_version(path)
+        )
 
     def is_version(self, path):
         """Whether it belongs to a version of its own."""
@@ -252,9 +270,15 @@ def read_reference(path):
     """How the best classes should be distributed: {"output": NAME, "classes": [shares]}."""
     reference = read_json(path, "reference")
     classes = reference.get("classes") if isinstance(reference, dict) else None
-    shares = isinstance(classes, list) and classes and all(isinstance(share, (int, float)) and 0 <= share <= 1 for share in classes)
+    shares = (
+        isinstance(classes, list)
+        and classes
+        and all(isinstance(share, (int, float)) and 0 <= share <= 1 for share in classes)
+    )
     if not shares or set(reference) != {"output", "classes"} or not isinstance(reference["output"], str):
-        raise Failure(f'{path} is not of the form {{"output": NAME, "classes": [the share of each class, from 0 to 1]}}')
+        raise Failure(
+            f'{path} is not of the form {{"output": NAME, "classes": [the share of each class, from 0 to 1]}}'
+        )
     if abs(sum(classes) - 1) > 0.01:
         raise Failure(f"{path}: the shares of the classes sum up to {sum(classes):.3f}, not to 1")
     return reference

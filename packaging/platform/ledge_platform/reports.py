@@ -18,6 +18,7 @@ class Subject:
     trial_rollout: str | None = None
     trial_version: int | None = None
     held: bool = False
+    error: str | None = None  # why the last attempt failed, when another follows
     last_rollout: str | None = None
     last_version: int | None = None
     result: str | None = None
@@ -46,7 +47,11 @@ class Device:
         """Takes in a reported document."""
         updates = document.get("updates") or {}
         self.fleet, self.group = document.get("fleet") or "default", document.get("group")
-        self.ledge_version, self.health, self.at = document.get("ledge_version"), document.get("health"), document.get("at")
+        self.ledge_version, self.health, self.at = (
+            document.get("ledge_version"),
+            document.get("health"),
+            document.get("at"),
+        )
         self.error, self.metadata = updates.get("error"), updates.get("metadata") or {}
         self.subjects = [subject(entry) for entry in updates.get("subjects", [])]
 
@@ -61,9 +66,22 @@ class Device:
 def subject(entry):
     trial, last = entry.get("trial") or {}, entry.get("last") or {}
     return Subject(
-        entry["subject"], entry.get("version"), entry.get("digest"), bool(entry.get("pinned")), entry.get("stage", "idle"),
-        trial.get("rollout"), trial.get("version"), bool(trial.get("held")), last.get("rollout"), last.get("version"),
-        last.get("result"), last.get("stage"), last.get("cause"), last.get("detail"))
+        entry["subject"],
+        entry.get("version"),
+        entry.get("digest"),
+        bool(entry.get("pinned")),
+        entry.get("stage", "idle"),
+        trial.get("rollout"),
+        trial.get("version"),
+        bool(trial.get("held")),
+        entry.get("error"),
+        last.get("rollout"),
+        last.get("version"),
+        last.get("result"),
+        last.get("stage"),
+        last.get("cause"),
+        last.get("detail"),
+    )
 
 
 def parse(payload):
@@ -91,14 +109,24 @@ def rows(devices, now):
         start = [device.device, device.fleet, device.group or "-"]
         for entry in device.subjects:
             version = f"{entry.version or 'own'}{' pinned' if entry.pinned else ''}"
-            stage = entry.stage + (f" {entry.trial_version}" if entry.trial_version else "") + (" held" if entry.held else "")
+            stage = (
+                entry.stage
+                + (f" {entry.trial_version}" if entry.trial_version else "")
+                + (" held" if entry.held else "")
+            )
             rollout = entry.trial_rollout or entry.last_rollout or "-"
             result_of = "under way" if entry.trial_rollout else (entry.result or "-").replace("_", " ")
-            cause = "-" if entry.trial_rollout or not entry.cause else f"{entry.cause} at {entry.failed_stage}: {entry.detail}"
-            result.append([*start, entry.subject, version, stage, rollout, result_of, cause, seen])
+            result.append([*start, entry.subject, version, stage, rollout, result_of, why(entry), seen])
         if not device.subjects:
             result.append([*start, "-", "-", "-", "-", "-", f"error: {device.error}" if device.error else "-", seen])
     return result
+
+
+def why(entry):
+    """Why a rollout ended, or why its last attempt failed."""
+    if entry.trial_rollout:
+        return f"again after {entry.error}" if entry.error else "-"
+    return f"{entry.cause} at {entry.failed_stage}: {entry.detail}" if entry.cause else "-"
 
 
 def age(at, now):
@@ -118,11 +146,21 @@ def table(head, lines):
     """Columns as wide as their texts; the last is not padded."""
     printable = [["".join(c if c.isprintable() else "?" for c in str(cell)) for cell in line] for line in lines]
     widths = [max(len(str(line[column])) for line in [head, *printable]) for column in range(len(head))]
-    return "\n".join("  ".join(str(cell).ljust(width) for cell, width in zip(line, widths)).rstrip() for line in [head, *printable])
+    return "\n".join(
+        "  ".join(str(cell).ljust(width) for cell, width in zip(line, widths)).rstrip() for line in [head, *printable]
+    )
 
 
 def as_json(device):
     return {
-        "device": device.device, "fleet": device.fleet, "group": device.group, "online": device.online, "at": device.at,
-        "ledge_version": device.ledge_version, "health": device.health, "error": device.error, "metadata": device.metadata,
-        "subjects": [vars(entry) for entry in device.subjects]}
+        "device": device.device,
+        "fleet": device.fleet,
+        "group": device.group,
+        "online": device.online,
+        "at": device.at,
+        "ledge_version": device.ledge_version,
+        "health": device.health,
+        "error": device.error,
+        "metadata": device.metadata,
+        "subjects": [vars(entry) for entry in device.subjects],
+    }

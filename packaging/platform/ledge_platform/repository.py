@@ -1,7 +1,8 @@
 """A TUF repository in a folder: metadata/, targets/ and, for new boxes, root.json.
 
-Each version of a role's metadata is a file of its own. The newest is what counts here; the world sees what the timestamp
-leads to. So the role `models` can be signed on a machine that has no other key, and `refresh` makes it public elsewhere.
+Each version of a role's metadata is a file of its own. The newest is what counts here; the world sees what the
+timestamp leads to. So the role `models` can be signed on a machine that has no other key, and `refresh` makes it
+public elsewhere.
 """
 import fcntl
 import os
@@ -34,7 +35,9 @@ class Repository:
     def open(cls, folder):
         repository = cls(folder)
         if not repository.newest("root"):
-            raise Failure(f"{folder} is no repository (it has no metadata/1.root.json): make one with `ledge-platform init`")
+            raise Failure(
+                f"{folder} is no repository (it has no metadata/1.root.json): make one with `ledge-platform init`"
+            )
         return repository
 
     @contextmanager
@@ -86,9 +89,11 @@ class Repository:
             here = sum(ring.has(keyid) for keyid in accepted.keyids)
             if here < accepted.threshold:
                 missing = ", ".join(keyid[:8] for keyid in accepted.keyids if not ring.has(keyid))
+                present = f"{here} {'is' if here == 1 else 'are'} in {ring}"
                 raise Failure(
-                    f"the role {role} needs {accepted.threshold} of its {len(accepted.keyids)} keys, and {here} {'is' if here == 1 else 'are'} "
-                    f"in {ring} (missing: {missing}): name the folder that has them with --keys")
+                    f"the role {role} needs {accepted.threshold} of its {len(accepted.keyids)} keys, and {present} "
+                    f"(missing: {missing}): name the folder that has them with --keys"
+                )
 
     def save(self, role, metadata, ring):
         """Signs a new version of what was loaded, and writes it."""

@@ -1,4 +1,4 @@
-"""What can be done with rollouts. Pure: a manifest and the notes beside it go in, and are changed; nothing is signed here."""
+"""What can be done with rollouts. Pure: a manifest and the notes beside it are changed; nothing is signed here."""
 from . import moments, names, waves
 from .errors import Failure
 
@@ -16,7 +16,10 @@ def find(manifest, rollout_id):
 def start(manifest, notes, rollout):
     used = notes.setdefault("used", [])
     if rollout["id"] in used or any(other["id"] == rollout["id"] for other in manifest["rollouts"]):
-        raise Failure(f"the id {rollout['id']!r} was used already: boxes that refused it then would not try it again, take a new one")
+        raise Failure(
+            f"the id {rollout['id']!r} was used already: boxes that refused it then "
+            f"would not try it again, take a new one"
+        )
     release = names.release(rollout["target"])
     if is_revoked(manifest, release):
         raise Failure(f"{release} is revoked, or below the minimum: no box would take it")
@@ -25,7 +28,9 @@ def start(manifest, notes, rollout):
 
 
 def is_revoked(manifest, release):
-    return str(release) in manifest.get("revoked", []) or release.version < manifest.get("minimum", {}).get(release.subject, 0)
+    return str(release) in manifest.get("revoked", []) or release.version < manifest.get("minimum", {}).get(
+        release.subject, 0
+    )
 
 
 def elapsed(rollout, moment):

@@ -25,15 +25,22 @@ class FolderFetcher(FetcherInterface):
 
 
 def verify(address, root, download=True):
-    """Goes from ROOT (bytes) through all that ADDRESS (file://..., https://...) serves. Returns lines on what was found."""
+    """Goes from ROOT (bytes) through all that ADDRESS (file://..., https://...) serves. Returns what was found."""
     fetcher = FolderFetcher() if address.startswith("file://") else None
     config = UpdaterConfig(app_user_agent="ledge-platform")
     with tempfile.TemporaryDirectory(prefix="ledge-platform-") as scratch:
         cache = Path(scratch)
         (cache / "targets").mkdir()
         try:
-            client = Updater(scratch, f"{address}/metadata/", str(cache / "targets"), f"{address}/targets/", fetcher=fetcher,
-                             config=config, bootstrap=root)
+            client = Updater(
+                scratch,
+                f"{address}/metadata/",
+                str(cache / "targets"),
+                f"{address}/targets/",
+                fetcher=fetcher,
+                config=config,
+                bootstrap=root,
+            )
             client.refresh()
             for probe in ("models/-/1/-", "fleet/-/-"):  # brings the metadata of the two delegated roles
                 client.get_targetinfo(probe)
@@ -85,7 +92,12 @@ def check_manifest(path, content, releases):
         raise Refused(f"{path} is the manifest of the fleet {content['fleet']}")
     for rollout in content["rollouts"]:
         if rollout["target"] not in releases:
-            raise Refused(f"fleet {content['fleet']}: rollout {rollout['id']} names {rollout['target']}, which models does not sign")
-    states = [f"{rollout['id']} ({'paused' if rollout.get('paused') else json.dumps(rollout['waves'])})"
-              for rollout in content["rollouts"]]
+            raise Refused(
+                f"fleet {content['fleet']}: rollout {rollout['id']} names "
+                f"{rollout['target']}, which models does not sign"
+            )
+    states = [
+        f"{rollout['id']} ({'paused' if rollout.get('paused') else json.dumps(rollout['waves'])})"
+        for rollout in content["rollouts"]
+    ]
     return f"fleet {content['fleet']}: {', '.join(states) or 'no rollout'}"

@@ -1,10 +1,10 @@
 """Whether a rollout may go on. Pure: what boxes reported goes in, a decision comes out.
 
-A share alone decides badly: one broken box of five is 20 %, and a release that fails everywhere is at 0 % until the first
-box has tried it. So the failures are counted among the boxes that have TRIED the release, and the question is whether so
-many could be chance if no more than the limit failed in truth: the tail of a binomial distribution, below ALPHA, and at
-least MIN_FAILURES boxes. With the limit at 2 % that is 3 failures among up to 41 boxes, 6 among 100, 29 among 1,000.
-Boxes that fall silent during a trial are judged in the same way, with a limit of their own.
+A share alone decides badly: one broken box of five is 20 %, and a release that fails everywhere is at 0 % until the
+first box has tried it. So the failures are counted among the boxes that have TRIED the release, and the question is
+whether so many could be chance if no more than the limit failed in truth: the tail of a binomial distribution, below
+ALPHA, and at least MIN_FAILURES boxes. With the limit at 2 % that is 3 failures among up to 41 boxes, 6 among 100, 29
+among 1,000. Boxes that fall silent during a trial are judged in the same way, with a limit of their own.
 """
 import math
 from collections import Counter
@@ -67,7 +67,11 @@ def count_trial(decision, device, entry, policy, now_s):
         decision.under_way += 1
         return
     decision.tried += 1
-    if device.online is False and device.offline_since is not None and now_s - device.offline_since >= policy.silent_after_s:
+    if (
+        device.online is False
+        and device.offline_since is not None
+        and now_s - device.offline_since >= policy.silent_after_s
+    ):
         decision.silent += 1
         decision.examples.setdefault("silent", f"{device.device}: silent since it was {entry.stage}")
 
@@ -80,18 +84,25 @@ def count_end(decision, device, entry):
         decision.tried += 1
         decision.failed += 1
         decision.causes[entry.cause] += 1
-        decision.examples.setdefault(entry.cause, f"{device.device}: {entry.cause} at {entry.failed_stage}: {entry.detail}")
+        decision.examples.setdefault(
+            entry.cause, f"{device.device}: {entry.cause} at {entry.failed_stage}: {entry.detail}"
+        )
 
 
 def judge(decision, policy):
-    for what, count, limit in (("failed", decision.failed, policy.max_failures), ("fell silent", decision.silent, policy.max_silent)):
+    for what, count, limit in (
+        ("failed", decision.failed, policy.max_failures),
+        ("fell silent", decision.silent, policy.max_silent),
+    ):
         if count < policy.min_failures or count <= limit * decision.tried:
             continue
         chance = tail(decision.tried, count, limit)
         if chance <= policy.alpha:
             decision.pause = True
-            decision.reason = (f"{count} of {decision.tried} boxes that tried it {what} ({100 * count / decision.tried:.1f} %, "
-                               f"limit {100 * limit:g} %)")
+            decision.reason = (
+                f"{count} of {decision.tried} boxes that tried it {what} ({100 * count / decision.tried:.1f} %, "
+                f"limit {100 * limit:g} %)"
+            )
             return
 
 

@@ -23,7 +23,9 @@ def run(given, repository, ring, broker):
                     publish.publish(repository, given.publish, given.endpoint)
             say(f"rollout {given.rollout} is {'paused' if state else 'gone'}: nothing to watch")
             return DONE
-        decision = watch.decide([device for device in broker.snapshot() if device.fleet == fleet], policy, broker.clock())
+        decision = watch.decide(
+            [device for device in broker.snapshot() if device.fleet == fleet], policy, broker.clock()
+        )
         if str(decision) != before:
             say(str(decision))
             before = str(decision)
@@ -36,7 +38,10 @@ def run(given, repository, ring, broker):
 
 
 def rollout_of(repository, fleet, rollout_id):
-    return next((rollout for rollout in fleets.load(repository, fleet).manifest["rollouts"] if rollout["id"] == rollout_id), None)
+    return next(
+        (rollout for rollout in fleets.load(repository, fleet).manifest["rollouts"] if rollout["id"] == rollout_id),
+        None,
+    )
 
 
 def pause(given, repository, ring, broker, fleet, decision):

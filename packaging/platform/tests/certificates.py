@@ -14,7 +14,9 @@ class Authority:
         self.folder, self.name = folder, x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.file = folder / f"{name}.pem"
-        builder = self.builder(self.name, self.key).add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        builder = self.builder(self.name, self.key).add_extension(
+            x509.BasicConstraints(ca=True, path_length=0), critical=True
+        )
         self.file.write_bytes(builder.sign(self.key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
     def builder(self, subject, key):

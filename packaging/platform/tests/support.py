@@ -90,10 +90,14 @@ class Kit(unittest.TestCase):
 
     def add(self, version=1, weights=None, *more, name="wine"):
         folder = model_folder(self.models, weights or b"weights %d" % version, version)
-        return self.done("model", "add", self.repo, name, version, folder, "--keys", self.online, "--keys", self.offline, *more)
+        return self.done(
+            "model", "add", self.repo, name, version, folder, "--keys", self.online, "--keys", self.offline, *more
+        )
 
     def start(self, rollout="r-1", target="models/wine/1", *more):
-        return self.done("rollout", "start", self.repo, "--id", rollout, "--target", target, "--keys", self.online, *more)
+        return self.done(
+            "rollout", "start", self.repo, "--id", rollout, "--target", target, "--keys", self.online, *more
+        )
 
     def steer(self, action, *more):
         return self.done("rollout", action, self.repo, *more, "--keys", self.online)
@@ -121,13 +125,33 @@ def document(device, rollout=None, **fields):
     if fields.get("stage", "idle") != "idle":
         entry["trial"] = {"rollout": rollout, "version": 2, "since_s": 5, "held": False}
     elif rollout and "cause" in fields:
-        entry["last"] = {"rollout": rollout, "version": 2, "result": "rolled_back", "stage": "staged", "cause": fields["cause"],
-                         "detail": "2 of 6 golden inputs answered right"}
+        entry["last"] = {
+            "rollout": rollout,
+            "version": 2,
+            "result": "rolled_back",
+            "stage": "staged",
+            "cause": fields["cause"],
+            "detail": "2 of 6 golden inputs answered right",
+        }
     elif rollout:
-        entry["last"] = {"rollout": rollout, "version": 2, "result": "committed", "stage": None, "cause": None, "detail": None}
-    return {"schema": 1, "device": device, "group": fields.get("group"), "fleet": fields.get("fleet"), "ledge_version": "0.1.0",
-            "at": "2026-11-20T00:00:00Z", "health": "ok",
-            "updates": {"checked": None, "error": None, "metadata": {"timestamp": 4}, "subjects": [entry]}}
+        entry["last"] = {
+            "rollout": rollout,
+            "version": 2,
+            "result": "committed",
+            "stage": None,
+            "cause": None,
+            "detail": None,
+        }
+    return {
+        "schema": 1,
+        "device": device,
+        "group": fields.get("group"),
+        "fleet": fields.get("fleet"),
+        "ledge_version": "0.1.0",
+        "at": "2026-11-20T00:00:00Z",
+        "health": "ok",
+        "updates": {"checked": None, "error": None, "metadata": {"timestamp": 4}, "subjects": [entry]},
+    }
 
 
 def reported(device, *words, **fields):

@@ -1,4 +1,4 @@
-"""The whole platform with the example files: nginx serves the repository, mosquitto carries reports and hints, both by mTLS."""
+"""The whole platform with the example files: nginx with the repository, mosquitto with reports and hints, by mTLS."""
 import getpass
 import json
 import os
@@ -76,15 +76,25 @@ class Platform(Kit):
 class WebServer(Platform):
     def setUp(self):
         super().setUp()
-        scratch = "".join(f"    {kind}_temp_path {self.state};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
-        conf = self.example("nginx.conf", ("/run/nginx.pid", self.state / "pid"), ("/var/log/nginx", self.state), ("/srv/ledge", self.repo),
-                            ("listen 443 ssl", f"listen 127.0.0.1:{self.port} ssl"), ("http {\n", f"http {{\n{scratch}"))
+        scratch = "".join(
+            f"    {kind}_temp_path {self.state};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        )
+        conf = self.example(
+            "nginx.conf",
+            ("/run/nginx.pid", self.state / "pid"),
+            ("/var/log/nginx", self.state),
+            ("/srv/ledge", self.repo),
+            ("listen 443 ssl", f"listen 127.0.0.1:{self.port} ssl"),
+            ("http {\n", f"http {{\n{scratch}"),
+        )
         nginx = shutil.which("nginx", path=PATH)
         if nginx is None:
             self.skipTest("nginx is not installed: tests/peers/setup")
         if os.geteuid() == 0:  # its workers are another user than the one who made the folder
             conf.write_text(f"user {getpass.getuser()};\n" + conf.read_text())
-        checked = subprocess.run([nginx, "-t", "-q", "-c", conf, "-e", self.state / "error.log"], capture_output=True, text=True)
+        checked = subprocess.run(
+            [nginx, "-t", "-q", "-c", conf, "-e", self.state / "error.log"], capture_output=True, text=True
+        )
         self.assertEqual((checked.returncode, checked.stderr), (0, ""))
         self.serve("nginx", "-c", conf, "-e", self.state / "error.log", "-g", "daemon off;")
 
@@ -116,13 +126,26 @@ class BrokerAndFleet(Platform):
     def setUp(self):
         super().setUp()
         rules = self.example_acl()
-        conf = self.example("mosquitto.conf", ("/etc/mosquitto/ledge.acl", rules), ("/var/lib/mosquitto/", f"{self.state}/"),
-                            ("listener 8883", f"listener {self.port} 127.0.0.1"))
+        conf = self.example(
+            "mosquitto.conf",
+            ("/etc/mosquitto/ledge.acl", rules),
+            ("/var/lib/mosquitto/", f"{self.state}/"),
+            ("listener 8883", f"listener {self.port} 127.0.0.1"),
+        )
         if os.geteuid() == 0:
             conf.write_text(f"user {getpass.getuser()}\n" + conf.read_text())
         self.serve("mosquitto", "-c", conf)
         platform = self.authority.issue("platform")
-        self.broker = ("--broker", f"mqtts://127.0.0.1:{self.port}", "--ca", self.authority.file, "--certificate", platform[0], "--key", platform[1])
+        self.broker = (
+            "--broker",
+            f"mqtts://127.0.0.1:{self.port}",
+            "--ca",
+            self.authority.file,
+            "--certificate",
+            platform[0],
+            "--key",
+            platform[1],
+        )
 
     def example_acl(self):
         path = self.folder / "ledge.acl"
@@ -158,7 +181,10 @@ class BrokerAndFleet(Platform):
         self.assertRegex(text, r"box-1 +default .* rolled back +golden at staged: .* online ")
         self.assertNotIn("box-2", text)
         devices = json.loads(self.done("fleet", "status", *self.broker, "--json"))
-        self.assertEqual([(device["device"], device["online"], device["subjects"][0]["cause"]) for device in devices], [("box-1", True, "golden")])
+        self.assertEqual(
+            [(device["device"], device["online"], device["subjects"][0]["cause"]) for device in devices],
+            [("box-1", True, "golden")],
+        )
 
     def test_what_is_no_report_is_left_out_and_said(self):
         first, _ = self.box("box-1")
@@ -213,14 +239,20 @@ class BrokerAndFleet(Platform):
             self.report(client, name, "r-42", stage="staged")
             client._sock.shutdown(socket.SHUT_RDWR)  # no orderly end: the broker tells the last will
             client.loop_stop()
-        status, text = self.run_verb("watch", self.repo, "--rollout", "r-42", "--keys", self.online, *self.broker, "--silent-after", "0s")
+        status, text = self.run_verb(
+            "watch", self.repo, "--rollout", "r-42", "--keys", self.online, *self.broker, "--silent-after", "0s"
+        )
         self.assertEqual(status, 1, text)
         self.assertIn("3 of 3 boxes that tried it fell silent", text)
 
     def test_a_broker_that_refuses_is_told(self):
         stranger = self.authority.issue("stranger")
-        status, text = self.run_verb("fleet", "status", *self.broker[:4], "--certificate", stranger[0], "--key", stranger[1])
-        self.assertEqual((status, text.count("box-")), (0, 0), text)  # mosquitto grants the subscription, and sends nothing
+        status, text = self.run_verb(
+            "fleet", "status", *self.broker[:4], "--certificate", stranger[0], "--key", stranger[1]
+        )
+        self.assertEqual(
+            (status, text.count("box-")), (0, 0), text
+        )  # mosquitto grants the subscription, and sends nothing
         self.failed("cannot be reached", "fleet", "status", "--broker", f"mqtt://127.0.0.1:{free_port()}")
         self.failed("without TLS only within this machine", "fleet", "status", "--broker", "mqtt://broker.example.com")
 

@@ -1,4 +1,4 @@
-"""Publishing to a folder and to S3: complete, in an order that no box can trip over, and again without doing it again."""
+"""Publishing to a folder and to S3: complete, in an order that no box can trip over, and again for nothing."""
 import logging
 import os
 import unittest
@@ -58,7 +58,9 @@ class Folders(Kit):
         self.done("publish", self.repo, served)
         self.assertIn("2 files sent", self.done("publish", self.repo, served))
         self.start()
-        self.assertIn("5 files sent", self.done("publish", self.repo, served))  # manifest, fleet, snapshot, root.json, timestamp
+        self.assertIn(
+            "5 files sent", self.done("publish", self.repo, served)
+        )  # manifest, fleet, snapshot, root.json, timestamp
         self.done("verify", served)
 
     def test_what_was_cut_off_is_completed(self):
@@ -105,12 +107,17 @@ class S3(Kit):
         self.assertEqual(caching["metadata/timestamp.json"], "no-cache")
         self.assertIn("immutable", caching["metadata/1.root.json"])
         self.assertIn("2 files sent", self.done("publish", self.repo, "s3://fleet/ledge", "--endpoint", self.endpoint))
-        self.s3.put_bucket_policy(Bucket="fleet", Policy='{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Principal": "*", '
-                                  '"Action": "s3:GetObject", "Resource": "arn:aws:s3:::fleet/*"}]}')
+        self.s3.put_bucket_policy(
+            Bucket="fleet",
+            Policy='{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Principal": "*", '
+            '"Action": "s3:GetObject", "Resource": "arn:aws:s3:::fleet/*"}]}',
+        )
         self.done("verify", f"{self.endpoint}/fleet/ledge", "--root", self.repo / "root.json")
 
     def test_a_bucket_that_is_not_there_is_told(self):
-        self.failed("s3://nowhere/x cannot be read", "publish", self.repo, "s3://nowhere/x", "--endpoint", self.endpoint)
+        self.failed(
+            "s3://nowhere/x cannot be read", "publish", self.repo, "s3://nowhere/x", "--endpoint", self.endpoint
+        )
 
 
 if __name__ == "__main__":

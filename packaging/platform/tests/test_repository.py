@@ -41,7 +41,15 @@ class Repositories(Kit):
 
     def test_a_missing_key_is_named_and_nothing_is_written(self):
         before = sorted(self.repo.rglob("*"))
-        self.failed("the role fleet needs 1 of its 1 keys", "rollout", "revoke", self.repo, "models/wine/1", "--keys", self.offline)
+        self.failed(
+            "the role fleet needs 1 of its 1 keys",
+            "rollout",
+            "revoke",
+            self.repo,
+            "models/wine/1",
+            "--keys",
+            self.offline,
+        )
         self.failed("the role fleet needs", "rollout", "revoke", self.repo, "models/wine/1")
         self.assertEqual([path for path in sorted(self.repo.rglob("*")) if path.name != ".lock"],
                          [path for path in before if path.name != ".lock"])
@@ -103,18 +111,36 @@ class Repositories(Kit):
                 (self.offline / half).rename(holder / half)
         third = self.folder / "third"
         self.done("key", "generate", "carla", "--keys", third)
-        status, text = self.run_verb("key", "rotate", self.repo, "root3", "--keys", self.online, "--keys", self.offline, "--keys", holders[0],
-                                     "--public", third / "carla.pub.pem")
+        status, text = self.run_verb(
+            "key",
+            "rotate",
+            self.repo,
+            "root3",
+            "--keys",
+            self.online,
+            "--keys",
+            self.offline,
+            "--keys",
+            holders[0],
+            "--public",
+            third / "carla.pub.pem",
+        )
         # Two of the old three signed, and of the new three only root1.
         self.assertEqual((status, self.repository.newest("root")), (1, 1), text)
-        self.assertIn("root 2 is complete", self.done("root", "sign", self.repo, "--keys", holders[1], "--keys", self.online))
-        status, text = self.run_verb("key", "rotate", self.repo, "timestamp", "--keys", self.online, "--keys", holders[0])
+        self.assertIn(
+            "root 2 is complete", self.done("root", "sign", self.repo, "--keys", holders[1], "--keys", self.online)
+        )
+        status, text = self.run_verb(
+            "key", "rotate", self.repo, "timestamp", "--keys", self.online, "--keys", holders[0]
+        )
         self.assertEqual((status, self.repository.newest("root")), (1, 2), text)
         self.assertIn("needs more signatures", text)
         self.accepted()  # clients see the old root until the new one is whole
         status, text = self.run_verb("root", "sign", self.repo, "--keys", holders[0], "--keys", self.online)
         self.assertEqual(status, 1, text)
-        self.assertIn("root 3 is complete", self.done("root", "sign", self.repo, "--keys", holders[1], "--keys", self.online))
+        self.assertIn(
+            "root 3 is complete", self.done("root", "sign", self.repo, "--keys", holders[1], "--keys", self.online)
+        )
         self.accepted()
         self.failed("no root waits", "root", "sign", self.repo, "--keys", holders[1])
 
@@ -143,9 +169,22 @@ class Repositories(Kit):
 
     def test_lifetimes_are_kept_from_version_to_version(self):
         repo = self.folder / "short"
-        self.done("init", repo, "--keys", self.folder / "keys", "--expires", "timestamp=3h", "--expires", "fleet=1d", "--encrypt", "none")
+        self.done(
+            "init",
+            repo,
+            "--keys",
+            self.folder / "keys",
+            "--expires",
+            "timestamp=3h",
+            "--expires",
+            "fleet=1d",
+            "--encrypt",
+            "none",
+        )
         self.done("refresh", repo, "--keys", self.folder / "keys")
-        left = (Metadata.from_file(str(repo / "metadata" / "timestamp.json")).signed.expires - moments.now()).total_seconds()
+        left = (
+            Metadata.from_file(str(repo / "metadata" / "timestamp.json")).signed.expires - moments.now()
+        ).total_seconds()
         self.assertAlmostEqual(left, 3 * 3_600, delta=60)
 
     def test_old_versions_are_cleared_away_but_for_roots(self):

@@ -17,9 +17,14 @@ class Releases(Kit):
     def test_a_model_folder_becomes_one_flat_release(self):
         text = self.add(1)
         self.assertIn("left out, for model.toml does not name them: README.md", text)
-        self.assertEqual(sorted(self.targets()), [f"models/wine/1/{file}" for file in ("labels.txt", "model.onnx", "model.toml", "rows.json")])
-        self.assertEqual(self.description("models/wine/1/model.onnx"),
-            {"schema": 1, "files": ["labels.txt", "model.toml", "rows.json"], "semantic_version": "2.1.0"})
+        self.assertEqual(
+            sorted(self.targets()),
+            [f"models/wine/1/{file}" for file in ("labels.txt", "model.onnx", "model.toml", "rows.json")],
+        )
+        self.assertEqual(
+            self.description("models/wine/1/model.onnx"),
+            {"schema": 1, "files": ["labels.txt", "model.toml", "rows.json"], "semantic_version": "2.1.0"},
+        )
         toml = self.repository.place(self.targets()["models/wine/1/model.toml"]).read_text()
         self.assertIn('file = "rows.json"', toml)
         self.accepted()
@@ -38,16 +43,52 @@ class Releases(Kit):
         accuracy, reference = self.folder / "accuracy.json", self.folder / "reference.json"
         accuracy.write_text('{"dataset": "wine", "top1": 0.97}')
         reference.write_text('{"output": "probabilities", "classes": [0.33, 0.4, 0.27]}')
-        self.add(1, None, "--accuracy", accuracy, "--reference", reference, "--tolerance", "0.25", "--requires-ledge", "0.1.0",
-                 "--requires-runtime", "onnxruntime", "--requires-architecture", "x86_64", "--requires-memory-mb", "128",
-                 "--limit-memory-mb", "512", "--limit-seconds", "120", "--input", "x:FP32:-1,13", "--output", "probabilities:fp32:-1,3")
-        self.assertEqual(self.description("models/wine/1/model.onnx"), {
-            "schema": 1, "files": ["labels.txt", "model.toml", "rows.json"], "semantic_version": "2.1.0",
-            "requires": {"ledge": "0.1.0", "runtimes": ["onnxruntime"], "architectures": ["x86_64"], "memory_mb": 128},
-            "limits": {"memory_mb": 512, "seconds": 120}, "tolerance": 0.25, "accuracy": {"dataset": "wine", "top1": 0.97},
-            "reference": {"output": "probabilities", "classes": [0.33, 0.4, 0.27]},
-            "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 13]}],
-            "outputs": [{"name": "probabilities", "datatype": "FP32", "shape": [-1, 3]}]})
+        self.add(
+            1,
+            None,
+            "--accuracy",
+            accuracy,
+            "--reference",
+            reference,
+            "--tolerance",
+            "0.25",
+            "--requires-ledge",
+            "0.1.0",
+            "--requires-runtime",
+            "onnxruntime",
+            "--requires-architecture",
+            "x86_64",
+            "--requires-memory-mb",
+            "128",
+            "--limit-memory-mb",
+            "512",
+            "--limit-seconds",
+            "120",
+            "--input",
+            "x:FP32:-1,13",
+            "--output",
+            "probabilities:fp32:-1,3",
+        )
+        self.assertEqual(
+            self.description("models/wine/1/model.onnx"),
+            {
+                "schema": 1,
+                "files": ["labels.txt", "model.toml", "rows.json"],
+                "semantic_version": "2.1.0",
+                "requires": {
+                    "ledge": "0.1.0",
+                    "runtimes": ["onnxruntime"],
+                    "architectures": ["x86_64"],
+                    "memory_mb": 128,
+                },
+                "limits": {"memory_mb": 512, "seconds": 120},
+                "tolerance": 0.25,
+                "accuracy": {"dataset": "wine", "top1": 0.97},
+                "reference": {"output": "probabilities", "classes": [0.33, 0.4, 0.27]},
+                "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 13]}],
+                "outputs": [{"name": "probabilities", "datatype": "FP32", "shape": [-1, 3]}],
+            },
+        )
         self.accepted()
 
     def test_what_does_not_change_is_stored_once(self):
@@ -59,7 +100,17 @@ class Releases(Kit):
 
     def test_a_signed_version_is_never_changed(self):
         self.add(1)
-        self.failed("take the next version", "model", "add", self.repo, "wine", 1, model_folder(self.models), "--keys", self.offline)
+        self.failed(
+            "take the next version",
+            "model",
+            "add",
+            self.repo,
+            "wine",
+            1,
+            model_folder(self.models),
+            "--keys",
+            self.offline,
+        )
 
     def test_a_golden_input_can_be_added(self):
         photograph = self.folder / "cup.png"
@@ -73,7 +124,9 @@ class Releases(Kit):
         def refused(says, change, *more):
             folder = model_folder(self.models)
             change(folder)
-            self.failed(says, "model", "add", self.repo, "wine", 1, folder, "--keys", self.online, "--keys", self.offline, *more)
+            self.failed(
+                says, "model", "add", self.repo, "wine", 1, folder, "--keys", self.online, "--keys", self.offline, *more
+            )
 
         refused("holds no model", lambda folder: (folder / "1").rename(folder / "one"))
         refused("holds none of", lambda folder: (folder / "1" / "model.onnx").unlink())
@@ -83,9 +136,15 @@ class Releases(Kit):
         refused("no golden input", lambda folder: (folder / "model.toml").write_text(""))
         refused("model.toml:", lambda folder: (folder / "model.toml").write_text("a ="))
         refused("which is meant", lambda folder: ((folder / "1").rename(folder / "2"), (folder / "3").mkdir()))
-        refused("sum up to", lambda folder: (folder / "r.json").write_text('{"output": "p", "classes": [0.5, 0.1]}'), "--reference",
-                self.models / "model-8" / "r.json")
-        self.failed("no dot in front", "model", "add", self.repo, ".wine", 1, model_folder(self.models), "--keys", self.offline)
+        refused(
+            "sum up to",
+            lambda folder: (folder / "r.json").write_text('{"output": "p", "classes": [0.5, 0.1]}'),
+            "--reference",
+            self.models / "model-8" / "r.json",
+        )
+        self.failed(
+            "no dot in front", "model", "add", self.repo, ".wine", 1, model_folder(self.models), "--keys", self.offline
+        )
         self.assertEqual(self.targets(), {})
 
     def test_settings_and_runtimes_are_releases_too(self):
@@ -96,7 +155,10 @@ class Releases(Kit):
         keys = ("--keys", self.online, "--keys", self.offline)
         self.done("configuration", "add", self.repo, "night", 1, settings, *keys)
         self.done("runtime", "add", self.repo, "onnxruntime", 7, libraries, *keys)
-        self.assertEqual(sorted(self.targets()), ["configurations/night/1/settings.toml", "runtimes/onnxruntime/7/libonnxruntime.so.1"])
+        self.assertEqual(
+            sorted(self.targets()),
+            ["configurations/night/1/settings.toml", "runtimes/onnxruntime/7/libonnxruntime.so.1"],
+        )
         self.start("r-1", "configurations/night/1")
         self.start("r-2", "runtimes/onnxruntime/7")
         self.accepted()
@@ -105,7 +167,9 @@ class Releases(Kit):
     def test_a_release_can_be_taken_out_unless_it_is_rolled_out(self):
         self.add(1)
         self.start()
-        self.failed("stop it first", "model", "remove", self.repo, "wine", 1, "--keys", self.online, "--keys", self.offline)
+        self.failed(
+            "stop it first", "model", "remove", self.repo, "wine", 1, "--keys", self.online, "--keys", self.offline
+        )
         self.steer("stop", "--id", "r-1")
         self.done("model", "remove", self.repo, "wine", 1, "--keys", self.online, "--keys", self.offline)
         self.assertEqual(self.targets(), {})
@@ -130,7 +194,10 @@ class OnnxPorts(unittest.TestCase):
         graph = helper.make_graph([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.INT64)], "g", [x], [y])
         path = Path(folder.name) / "model.onnx"
         onnx.save(helper.make_model(graph), path)
-        expected = ([{"name": "x", "datatype": "FP32", "shape": [-1, 13]}], [{"name": "y", "datatype": "INT64", "shape": [-1, 3]}])
+        expected = (
+            [{"name": "x", "datatype": "FP32", "shape": [-1, 13]}],
+            [{"name": "y", "datatype": "INT64", "shape": [-1, 3]}],
+        )
         self.assertEqual(ports.of_onnx(path), expected)
         path.write_bytes(b"no model")
         with self.assertRaises(Failure):
@@ -144,17 +211,59 @@ class Rollouts(Kit):
         self.add(2)
 
     def test_a_rollout_has_the_form_that_boxes_read(self):
-        self.start("r-42", "models/wine/2", "--start", "2026-11-20T04:00:00+04:00", "--groups", "kitchen,hall", "--devices", "box-1",
-                   "--window", "Asia/Dubai mon,tue 01:00-05:00", "--gate", "golden_min=0.9,psi_max=0.25",
-                   "--shadow", "share=0.1,min_requests=100", "--canary", "share=0.05", "--soak", "min_s=2h", "--max-attempts", "5",
-                   "--byte-budget", "100000000", "--requires-ledge", "0.1.0", "--allow-downgrade", "--waves", "accelerated")
+        self.start(
+            "r-42",
+            "models/wine/2",
+            "--start",
+            "2026-11-20T04:00:00+04:00",
+            "--groups",
+            "kitchen,hall",
+            "--devices",
+            "box-1",
+            "--window",
+            "Asia/Dubai mon,tue 01:00-05:00",
+            "--gate",
+            "golden_min=0.9,psi_max=0.25",
+            "--shadow",
+            "share=0.1,min_requests=100",
+            "--canary",
+            "share=0.05",
+            "--soak",
+            "min_s=2h",
+            "--max-attempts",
+            "5",
+            "--byte-budget",
+            "100000000",
+            "--requires-ledge",
+            "0.1.0",
+            "--allow-downgrade",
+            "--waves",
+            "accelerated",
+        )
         manifest = self.manifest()
-        self.assertEqual(manifest["rollouts"], [{
-            "id": "r-42", "target": "models/wine/2/model.onnx", "start": "2026-11-20T00:00:00Z", "waves": "accelerated", "paused": False,
-            "groups": ["kitchen", "hall"], "devices": ["box-1"],
-            "window": {"timezone": "Asia/Dubai", "days": ["mon", "tue"], "from": "01:00", "to": "05:00"},
-            "gate": {"golden_min": 0.9, "psi_max": 0.25}, "shadow": {"share": 0.1, "min_requests": 100}, "canary": {"share": 0.05},
-            "soak": {"min_s": 7_200}, "max_attempts": 5, "byte_budget": 100_000_000, "allow_downgrade": True, "requires_ledge": "0.1.0"}])
+        self.assertEqual(
+            manifest["rollouts"],
+            [
+                {
+                    "id": "r-42",
+                    "target": "models/wine/2/model.onnx",
+                    "start": "2026-11-20T00:00:00Z",
+                    "waves": "accelerated",
+                    "paused": False,
+                    "groups": ["kitchen", "hall"],
+                    "devices": ["box-1"],
+                    "window": {"timezone": "Asia/Dubai", "days": ["mon", "tue"], "from": "01:00", "to": "05:00"},
+                    "gate": {"golden_min": 0.9, "psi_max": 0.25},
+                    "shadow": {"share": 0.1, "min_requests": 100},
+                    "canary": {"share": 0.05},
+                    "soak": {"min_s": 7_200},
+                    "max_attempts": 5,
+                    "byte_budget": 100_000_000,
+                    "allow_downgrade": True,
+                    "requires_ledge": "0.1.0",
+                }
+            ],
+        )
         self.assertEqual((manifest["schema"], manifest["fleet"]), (1, "default"))
         self.accepted()
 
@@ -163,14 +272,25 @@ class Rollouts(Kit):
         self.start("r-3", "models/wine/3")
         self.start("r-4", "models/wine/3", "--requires-ledge", "1.0.0")
         self.start("r-5", "models/wine/2")
-        self.assertEqual([rollout.get("requires_ledge") for rollout in self.manifest()["rollouts"]], ["0.9.0", "1.0.0", None])
+        required = [rollout.get("requires_ledge") for rollout in self.manifest()["rollouts"]]
+        self.assertEqual(required, ["0.9.0", "1.0.0", None])
 
     def test_after_every_verb_the_client_accepts_it(self):
         self.start("r-1", "models/wine/2")
-        for verb, words in (("widen", ("--id", "r-1")), ("widen", ("--id", "r-1", "--to", "30%")), ("widen", ("--id", "r-1", "--waves", "ohno")),
-                            ("pause", ("--id", "r-1")), ("resume", ("--id", "r-1")), ("minimum", ("models/wine", "1")),
-                            ("pin", ("box-7", "models/wine", "1")), ("revoke", ("models/wine/1",)), ("stop", ("--id", "r-1")),
-                            ("revoke", ("models/wine/1", "--undo")), ("minimum", ("models/wine", "none")), ("pin", ("box-7", "models/wine", "none"))):
+        for verb, words in (
+            ("widen", ("--id", "r-1")),
+            ("widen", ("--id", "r-1", "--to", "30%")),
+            ("widen", ("--id", "r-1", "--waves", "ohno")),
+            ("pause", ("--id", "r-1")),
+            ("resume", ("--id", "r-1")),
+            ("minimum", ("models/wine", "1")),
+            ("pin", ("box-7", "models/wine", "1")),
+            ("revoke", ("models/wine/1",)),
+            ("stop", ("--id", "r-1")),
+            ("revoke", ("models/wine/1", "--undo")),
+            ("minimum", ("models/wine", "none")),
+            ("pin", ("box-7", "models/wine", "none")),
+        ):
             self.steer(verb, *words)
             self.accepted()
         self.assertEqual(self.manifest()["rollouts"], [])
@@ -180,14 +300,33 @@ class Rollouts(Kit):
         with self.at(2 * 3_600):
             self.steer("widen", "--id", "r-1")
         waves = self.manifest()["rollouts"][0]["waves"]
-        self.assertEqual(waves[:3], [{"seed_below": 20, "after_s": 3_600}, {"seed_below": 102, "after_s": waves[1]["after_s"]},
-                                     {"seed_below": 307, "after_s": 86_400}])
+        self.assertEqual(
+            waves[:3],
+            [
+                {"seed_below": 20, "after_s": 3_600},
+                {"seed_below": 102, "after_s": waves[1]["after_s"]},
+                {"seed_below": 307, "after_s": 86_400},
+            ],
+        )
         self.assertAlmostEqual(waves[1]["after_s"], 7_200, delta=60)
         with self.at(2 * 3_600 + 60):
             self.steer("widen", "--id", "r-1", "--to", "50%")
-        self.assertEqual([wave["seed_below"] for wave in self.manifest()["rollouts"][0]["waves"]], [20, 102, 1024, 1228, 1843, 2048])
+        self.assertEqual(
+            [wave["seed_below"] for wave in self.manifest()["rollouts"][0]["waves"]], [20, 102, 1024, 1228, 1843, 2048]
+        )
         with self.at(2 * 3_600 + 60):
-            self.failed("has reached 50.0 % already", "rollout", "widen", self.repo, "--id", "r-1", "--to", "1%", "--keys", self.online)
+            self.failed(
+                "has reached 50.0 % already",
+                "rollout",
+                "widen",
+                self.repo,
+                "--id",
+                "r-1",
+                "--to",
+                "1%",
+                "--keys",
+                self.online,
+            )
 
     def test_a_rollout_of_tomorrow_can_begin_now(self):
         self.start("r-1", "models/wine/2", "--start", moments.text(moments.after(moments.now(), 86_400)))
@@ -223,21 +362,69 @@ class Rollouts(Kit):
     def test_what_boxes_would_refuse_is_refused_here(self):
         self.start("r-1", "models/wine/2")
         online = ("--keys", self.online)
-        self.failed("was used already", "rollout", "start", self.repo, "--id", "r-1", "--target", "models/wine/1", *online)
-        self.failed("of models/wine there is 1, 2", "rollout", "start", self.repo, "--id", "r-2", "--target", "models/wine/3", *online)
-        self.failed("there is nothing of models/beer", "rollout", "start", self.repo, "--id", "r-2", "--target", "models/beer/1", *online)
-        self.failed("min_s 172800 is more than max_s", "rollout", "start", self.repo, "--id", "r-2", "--target", "models/wine/1", "--soak",
-                    "min_s=2d", *online)
-        self.failed("is a version such as", "rollout", "start", self.repo, "--id", "r-2", "--target", "models/wine/1", "--requires-ledge", "new",
-                    *online)
+        self.failed(
+            "was used already", "rollout", "start", self.repo, "--id", "r-1", "--target", "models/wine/1", *online
+        )
+        self.failed(
+            "of models/wine there is 1, 2",
+            "rollout",
+            "start",
+            self.repo,
+            "--id",
+            "r-2",
+            "--target",
+            "models/wine/3",
+            *online,
+        )
+        self.failed(
+            "there is nothing of models/beer",
+            "rollout",
+            "start",
+            self.repo,
+            "--id",
+            "r-2",
+            "--target",
+            "models/beer/1",
+            *online,
+        )
+        self.failed(
+            "min_s 172800 is more than max_s",
+            "rollout",
+            "start",
+            self.repo,
+            "--id",
+            "r-2",
+            "--target",
+            "models/wine/1",
+            "--soak",
+            "min_s=2d",
+            *online,
+        )
+        self.failed(
+            "is a version such as",
+            "rollout",
+            "start",
+            self.repo,
+            "--id",
+            "r-2",
+            "--target",
+            "models/wine/1",
+            "--requires-ledge",
+            "new",
+            *online,
+        )
         self.failed("no fleet has a rollout", "rollout", "pause", self.repo, "--id", "r-9", *online)
         self.failed("is not paused", "rollout", "resume", self.repo, "--id", "r-1", *online)
         self.steer("stop", "--id", "r-1")
-        self.failed("was used already", "rollout", "start", self.repo, "--id", "r-1", "--target", "models/wine/1", *online)
+        self.failed(
+            "was used already", "rollout", "start", self.repo, "--id", "r-1", "--target", "models/wine/1", *online
+        )
         self.steer("revoke", "models/wine/1")
         self.failed("is revoked", "rollout", "start", self.repo, "--id", "r-3", "--target", "models/wine/1", *online)
         self.steer("minimum", "models/wine", "3")
-        self.failed("below the minimum", "rollout", "start", self.repo, "--id", "r-3", "--target", "models/wine/2", *online)
+        self.failed(
+            "below the minimum", "rollout", "start", self.repo, "--id", "r-3", "--target", "models/wine/2", *online
+        )
         self.accepted()
 
     def test_rollouts_are_shown(self):
@@ -247,7 +434,9 @@ class Rollouts(Kit):
             text = self.done("rollout", "show", self.repo)
         self.assertIn("4.98 % of the boxes", text)
         self.assertIn('{"box-7": {"models/wine": 1}}', text)
-        self.assertEqual(json.loads(self.done("rollout", "show", self.repo, "--json"))[0]["pins"], {"box-7": {"models/wine": 1}})
+        self.assertEqual(
+            json.loads(self.done("rollout", "show", self.repo, "--json"))[0]["pins"], {"box-7": {"models/wine": 1}}
+        )
 
 
 if __name__ == "__main__":

@@ -68,7 +68,9 @@ class Decisions(unittest.TestCase):
         self.assertTrue(decision.pause)
         self.assertIn("fell silent", decision.reason)
         self.assertFalse(self.decide(silent=3, committed=10, now_s=899.0).pause)
-        offline_before = [box(number, "r-42", stage="downloading", online=False, offline_since=0.0) for number in range(10)]
+        offline_before = [
+            box(number, "r-42", stage="downloading", online=False, offline_since=0.0) for number in range(10)
+        ]
         self.assertFalse(watch.decide(offline_before, POLICY, 10_000).pause)
 
     def test_a_fleet_of_two_can_be_watched(self):
@@ -118,18 +120,40 @@ class Reports(unittest.TestCase):
         self.assertEqual((device.fleet, device.subjects), ("default", []))
 
     def test_what_is_no_report_is_told(self):
-        for payload in (b"", b"[]", b"{", b'{"schema": 2}', b'{"schema": 1, "updates": {"subjects": [{}]}}', b'{"schema": 1, "updates": 5}', b"\xff"):
+        for payload in (
+            b"",
+            b"[]",
+            b"{",
+            b'{"schema": 2}',
+            b'{"schema": 1, "updates": {"subjects": [{}]}}',
+            b'{"schema": 1, "updates": 5}',
+            b"\xff",
+        ):
             with self.assertRaises(Failure, msg=payload):
                 reports.parse(payload)
 
     def test_the_table_has_a_row_for_each_subject(self):
-        boxes = [box(2, "r-42", cause="golden", group="kitchen"), box(1, "r-42", stage="canary"), reports.Device("box-3", online=False)]
+        boxes = [
+            box(2, "r-42", cause="golden", group="kitchen"),
+            box(1, "r-42", stage="canary"),
+            reports.Device("box-3", online=False),
+        ]
         text = reports.table(reports.HEAD, reports.rows(boxes, moments.parse("2026-11-20T00:10:00Z")))
         lines = text.splitlines()
         self.assertEqual(len(lines), 4)
         self.assertRegex(lines[1], r"^box-1 +default +- +models/wine +1 +canary 2 +r-42 +under way +- +online 10m ago$")
-        self.assertRegex(lines[2], r"^box-2 +default +kitchen .* rolled back +golden at staged: 2 of 6 .* online 10m ago$")
+        self.assertRegex(
+            lines[2], r"^box-2 +default +kitchen .* rolled back +golden at staged: 2 of 6 .* online 10m ago$"
+        )
         self.assertRegex(lines[3], r"^box-3 .*offline never$")
+
+    def test_the_table_says_why_a_box_tries_again(self):
+        document_of_box = document("box-1", "r-42", stage="downloading")
+        document_of_box["updates"]["subjects"][0]["error"] = "disk: 5 bytes free"
+        device = reports.Device("box-1")
+        device.apply(reports.parse(json.dumps(document_of_box)))
+        text = reports.table(reports.HEAD, reports.rows([device], moments.now()))
+        self.assertIn("under way  again after disk: 5 bytes free", text)
 
     def test_a_box_cannot_draw_on_the_terminal(self):
         hostile = document("box-1", "r-42", cause="golden")
