@@ -213,7 +213,7 @@ impl<A: Ask> Poller<A> {
         let result = self.asked.reset(principal).await;
         match &result {
             Ok(()) => {
-                tracing::warn!("what was trusted of the platform is forgotten; it begins anew with the root file")
+                tracing::warn!("what was trusted of the platform is forgotten; it begins anew with the root file");
             }
             Err(reason) => tracing::error!(reason, "what is trusted of the platform cannot be forgotten"),
         }
