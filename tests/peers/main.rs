@@ -35,6 +35,7 @@ mod releases;
 mod security;
 mod soak;
 mod tools;
+mod update_setbacks;
 mod update_settings;
 mod update_clocks;
 mod updates;

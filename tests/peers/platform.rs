@@ -166,6 +166,18 @@ pub fn subject(daemon: &TestDaemon, name: &str) -> Value {
         .unwrap_or_else(|| panic!("no {name} in {status}"))
 }
 
+/// Waits until the box says of the model what `is` wants.
+#[track_caller]
+pub fn until(daemon: &TestDaemon, is: impl Fn(&Value) -> bool) {
+    for _ in 0..300 {
+        if is(&subject(daemon, "models/shapes")) {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    panic!("{}", status(daemon));
+}
+
 /// Has it look at the repository now.
 #[track_caller]
 pub fn look(daemon: &TestDaemon) {

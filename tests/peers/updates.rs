@@ -240,18 +240,6 @@ fn cli(daemon: &TestDaemon, verb: &[&str]) -> String {
     run(command.arg("--url").arg(format!("http://{}", daemon.address)))
 }
 
-/// Waits until the box says of the model what `is` wants.
-#[track_caller]
-fn until(daemon: &TestDaemon, is: impl Fn(&Value) -> bool) {
-    for _ in 0..300 {
-        if is(&subject(daemon, "models/shapes")) {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
-    panic!("{}", status(daemon));
-}
-
 /// The first retained report of which `is` holds.
 fn reported(broker: &Broker, is: impl Fn(&Value) -> bool) -> Value {
     let mut last = Value::Null;
