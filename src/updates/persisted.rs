@@ -187,14 +187,15 @@ pub fn live_as_it_lies(folder: &Path) -> Vec<Live> {
     let Some((_, _, subjects)) = newest else { return Vec::new() };
     let subjects: BTreeMap<String, Value> = serde_json::from_str(subjects).unwrap_or_default();
     let live = |(name, state): (String, Value)| {
-        let is_active = state["trial"]["stage"] == "active";
+        let is_active = state.pointer("/trial/stage").is_some_and(|stage| stage == "active");
         let (release, golden_min) = if is_active {
-            (&state["trial"]["release"], &state["trial"]["plan"]["gate"]["golden_min"])
+            ("/trial/release", "/trial/plan/gate/golden_min")
         } else {
-            (&state["committed"], &state["committed_golden_min"])
+            ("/committed", "/committed_golden_min")
         };
-        let release = Installed::deserialize(release).ok()?;
-        Some(Live { subject: name.parse().ok()?, release, golden_min: golden_min.as_f64() })
+        let release = Installed::deserialize(state.pointer(release)?).ok()?;
+        let golden_min = state.pointer(golden_min).and_then(Value::as_f64);
+        Some(Live { subject: name.parse().ok()?, release, golden_min })
     };
     subjects.into_iter().filter_map(live).collect()
 }

@@ -107,9 +107,8 @@ impl SourceError {
                 (400..500).contains(status) && !matches!(status, 400 | 401 | 403 | 407 | 408 | 425 | 429)
             }
             // A stick may be back in a moment, and the platform has what a stick has not.
-            Self::Folder { .. } => false,
+            Self::Folder { .. } | Self::Http(_) => false,
             Self::Name { .. } | Self::NoClient { .. } | Self::TooLong { .. } => true,
-            Self::Http(_) => false,
         }
     }
 
