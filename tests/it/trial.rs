@@ -147,24 +147,19 @@ fn order(name: &str) -> String {
 }
 
 #[test]
-fn nothing_of_the_environment_or_the_files_of_who_starts_it_reaches_a_trial() {
+fn nothing_of_the_environment_of_who_starts_it_reaches_a_trial() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("program");
-    write(&program, b"#!/bin/sh\nenv > \"$0.env\"\nls /proc/self/fd > \"$0.files\"\n");
+    write(&program, b"#!/bin/sh\nenv > \"$0.env\"\n");
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let settings = TrialSettings { program: program.clone(), ..settings() };
     run(&settings, &release("good"), &package(), &Gate::default()).unwrap_err();
-    drop(listener);
-    let read = |what: &str| std::fs::read_to_string(program.with_extension(what)).unwrap();
     assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some(), "there is something to hide");
-    let environment = read("env");
+    let environment = std::fs::read_to_string(program.with_extension("env")).unwrap();
     let names = environment.lines().filter_map(|line| Some(line.split_once('=')?.0));
     // The last three are the shell's own.
     let known = ["PATH", "LD_LIBRARY_PATH", "ORT_DISABLE_TELEMETRY", "PWD", "SHLVL", "_"];
     assert_eq!(names.filter(|name| !known.contains(name)).collect::<Vec<_>>(), [""; 0], "{environment}");
-    // Input, output, errors, and the folder that is listed.
-    assert_eq!(read("files").split_whitespace().collect::<Vec<_>>(), ["0", "1", "2", "3"]);
 }
 
 #[test]
