@@ -259,7 +259,7 @@ fn a_kill_in_any_stage_leaves_the_old_version_or_the_new_one() {
     let stages = ["downloading", "verified", "staged", "shadow", "canary", "active"];
     for (version, stage) in (2..).zip(stages) {
         add(&fleet.platform, version, if stage == "downloading" { 8 << 10 } else { 1 });
-        let callers = Callers::start(&daemon, 2, SHAPES, &shapes());
+        let callers = Callers::start(&daemon, 1, SHAPES, &shapes());
         fleet.platform.start(&format!("r-{version}"), &format!("models/shapes/{version}"), &STAGES);
         look(&daemon);
         let mut came = 0;
@@ -279,7 +279,7 @@ fn a_kill_in_any_stage_leaves_the_old_version_or_the_new_one() {
         }
         daemon = root.start();
         answered(&mut daemon.client());
-        let callers = Callers::start(&daemon, 2, SHAPES, &shapes());
+        let callers = Callers::start(&daemon, 1, SHAPES, &shapes());
         committed(&daemon, version);
         seen.extend(callers.stop_unharmed());
         let (old, new) = ((version - 1).to_string(), version.to_string());
