@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::{TestDaemon, TestRoot};
 use crate::faults::shim::Shim;
-use crate::platform::{Callers, Fleet, SHAPES, look, shapes, status, subject};
+use crate::platform::{Callers, Fleet, SHAPES, look, shapes, subject, until};
 use crate::releases::{add, answered, model_file, new_bytes};
 
 /// The size of a model that takes a while to come.
@@ -22,19 +22,6 @@ fn looked_after(fleet: &Fleet, root: TestRoot) -> TestDaemon {
     let daemon = fleet.enrol(root).start();
     daemon.wait_for_log("update committed");
     daemon
-}
-
-/// Waits until the box says of the model what `is` wants.
-#[track_caller]
-fn until(daemon: &TestDaemon, is: impl Fn(&Value) -> bool) -> Value {
-    for _ in 0..600 {
-        let told = subject(daemon, "models/shapes");
-        if is(&told) {
-            return told;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("{}", status(daemon));
 }
 
 /// Waits until the box says why nothing moves, with these words.

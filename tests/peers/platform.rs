@@ -166,14 +166,15 @@ pub fn subject(daemon: &TestDaemon, name: &str) -> Value {
         .unwrap_or_else(|| panic!("no {name} in {status}"))
 }
 
-/// Waits until the box says of the model what `is` wants.
+/// Waits until the box says of the model what `is` wants, and gives what it says.
 #[track_caller]
-pub fn until(daemon: &TestDaemon, is: impl Fn(&Value) -> bool) {
-    for _ in 0..300 {
-        if is(&subject(daemon, "models/shapes")) {
-            return;
+pub fn until(daemon: &TestDaemon, is: impl Fn(&Value) -> bool) -> Value {
+    for _ in 0..600 {
+        let told = subject(daemon, "models/shapes");
+        if is(&told) {
+            return told;
         }
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        std::thread::sleep(std::time::Duration::from_millis(50));
     }
     panic!("{}", status(daemon));
 }

@@ -99,7 +99,8 @@ fn settings_under_which_the_daemon_does_not_stay_up_are_given_up_by_themselves()
         assert!(shown(&daemon).contains("max_queue_size = 17"), "{}", shown(&daemon));
         root = daemon.kill();
     }
-    let daemon = root.start();
+    let daemon = root.start_unready();
+    daemon.wait_for_log("update rolled back");
     daemon.wait_for_log("the daemon starts anew to take up an update");
     daemon.wait_for_log("ready");
     assert!(!shown(&daemon).contains("max_queue_size = 17"), "{}", shown(&daemon));

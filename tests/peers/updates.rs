@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::broker::Broker;
 use crate::daemon::{TestDaemon, TestRoot, model_folder};
-use crate::platform::{Callers, Fleet, SHAPES, look, shapes, status, subject, versions, wine};
+use crate::platform::{Callers, Fleet, SHAPES, look, shapes, status, subject, until, versions, wine};
 use crate::tools::{mosquitto, run};
 
 #[test]
