@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::{TestDaemon, TestRoot};
 use crate::faults::shim::Shim;
-use crate::platform::{Callers, Fleet, SHAPES, look, shapes, subject, until};
+use crate::platform::{Callers, Fleet, SHAPES, look, shapes, status, subject, until};
 use crate::releases::{add, answered, model_file, new_bytes};
 
 /// The size of a model that takes a while to come.
