@@ -70,7 +70,7 @@ impl Recorded {
         });
         self.points.leave(point, how, random);
         let root = TestRoot::new();
-        std::fs::rename(&self.folder, root.folder.path().join("updates")).unwrap();
+        ledge::durable::rename(&self.folder, &root.folder.path().join("updates")).unwrap();
         std::fs::create_dir(&self.folder).unwrap();
         (root, missing)
     }
@@ -134,7 +134,8 @@ fn names(folder: &Path) -> BTreeSet<PathBuf> {
 /// Waits until a version is committed, however many times the daemon said so before.
 #[track_caller]
 fn committed(daemon: &TestDaemon, version: u64) {
-    for _ in 0..600 {
+    // A disk that others write to may keep an fsync waiting for a minute, and the daemon with it; callers hear nothing of it.
+    for _ in 0..1800 {
         // It is said in a moment when the daemon has just become ready.
         let told = status(daemon)["subjects"][0].clone();
         assert_ne!(told["last"]["result"], "rolled_back", "{told}");

@@ -91,7 +91,7 @@ struct Blocked(PathBuf);
 
 impl Blocked {
     fn new(file: &Path) -> Self {
-        std::fs::rename(file, file.with_extension("aside")).unwrap();
+        ledge::durable::rename(file, &file.with_extension("aside")).unwrap();
         std::fs::create_dir(file).unwrap();
         Self(file.to_owned())
     }
@@ -100,7 +100,7 @@ impl Blocked {
 impl Drop for Blocked {
     fn drop(&mut self) {
         std::fs::remove_dir(&self.0).unwrap();
-        std::fs::rename(self.0.with_extension("aside"), &self.0).unwrap();
+        ledge::durable::rename(&self.0.with_extension("aside"), &self.0).unwrap();
     }
 }
 
@@ -120,7 +120,7 @@ fn a_stick_that_is_pulled_during_a_download_refuses_nothing() {
     while daemon.client().get("/updates").json()["fetched_bytes"] == 0 {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    std::fs::rename(&copy, stick.path().join("pulled")).unwrap();
+    ledge::durable::rename(&copy, &stick.path().join("pulled")).unwrap();
     daemon.wait_for_log("an update waits before its next attempt");
     fleet.nginx.start_again(None);
     look(&daemon);
