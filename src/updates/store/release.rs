@@ -68,7 +68,8 @@ impl BlobStore {
             }
             found += 1;
         }
-        Ok(found == listed.len())
+        // No release is without files.
+        Ok(found > 0 && found == listed.len())
     }
 
     /// Removes a release that [`Self::verify_release`] does not find whole, and those of its blobs that are not what their
