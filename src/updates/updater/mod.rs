@@ -445,8 +445,7 @@ impl Turns {
 fn falls_back(before: &SubjectState, after: &SubjectState) -> bool {
     let commits =
         after.committed != before.committed && after.committed != before.previous && after.committed.is_some();
-    after.trial.is_none() && !commits && after.live() != before.live()
-        || before.trial.is_some() && after.trial.is_none() && !commits
+    after.trial.is_none() && !commits && (before.trial.is_some() || after.live() != before.live())
 }
 
 /// Which trial a state has, and how far it is.
