@@ -131,7 +131,9 @@ impl Updater {
                 }
                 Ok(()) = inbox.wishes.changed() => {
                     let wishes = inbox.wishes.borrow_and_update().clone();
-                    self.wanted(wishes.unwrap_or_default()).await;
+                    if let Some(wishes) = wishes {
+                        self.wanted(wishes).await;
+                    }
                 }
                 Some(Finished { subject, job, done }) = self.finished.recv() => self.done(&subject, job, done).await,
                 _ = ticks.tick() => {
@@ -143,7 +145,10 @@ impl Updater {
                         self.missed = false;
                         self.hands.values_mut().for_each(Hand::went_well);
                         let wishes = inbox.wishes.borrow().clone();
-                        self.wanted(wishes.unwrap_or_default()).await;
+                        // Nothing known is not the same as nothing wanted.
+                        if let Some(wishes) = wishes {
+                            self.wanted(wishes).await;
+                        }
                     }
                 }
             }

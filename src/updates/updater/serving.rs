@@ -24,19 +24,29 @@ impl Updater {
         }
     }
 
-    /// A live version that did not load at this start is given up for the one before it.
+    /// A live version that did not load at this start gives way to the one before it: on trial for good.
     pub(super) async fn give_up_what_does_not_load(&mut self, subject: &Subject) {
         let state = self.state(subject);
         let (Kind::Model, Some(live)) = (subject.kind, state.live().cloned()) else { return };
         let fault = self.parts.repository.managed(&subject.name).and_then(|managed| managed.fault);
         let Some(fault) = fault else { return };
         tracing::error!(%subject, version = %live.version, reason = fault, "the live version does not load at this start");
-        let event = match state.duty() {
-            Duty::Soak => Event::Failed(Reason::new(Cause::Load, fault)),
-            // Nothing says that it is bad: it did load once. What is wanted comes back as a rollout does.
-            _ => Event::Lost(live),
-        };
-        self.advance(subject, event).await;
+        if state.duty() == Duty::Soak {
+            self.advance(subject, Event::Failed(Reason::new(Cause::Load, fault))).await;
+            return;
+        }
+        // It did load once, and may again: a runtime that is gone for a while must not cost a box its releases. So the
+        // state stays, and the next start tries it anew.
+        let Some(previous) = &state.previous else { return };
+        let managed = self.managed(subject, previous, &state);
+        match self.parts.repository.restore(&subject.name, Some(managed), None).await {
+            Ok(()) => {
+                tracing::warn!(%subject, version = %previous.version, "the version before serves until the next start");
+            }
+            Err(reason) => {
+                tracing::error!(%subject, version = %previous.version, reason, "nor does the version before");
+            }
+        }
     }
 
     /// Whether a version is to be compared with requests to one that is not there: the first of its model.
