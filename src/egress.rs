@@ -12,6 +12,7 @@ mod link;
 mod policy;
 mod raw;
 mod tls;
+mod tls_files;
 mod tunnel;
 
 use std::collections::BTreeMap;
@@ -38,6 +39,7 @@ pub use link::{LinkReader, LinkWriter, PutError};
 pub use policy::{Allowed, Content, EgressConfig, Grant};
 pub use raw::RawConnection;
 pub use tls::{TlsError, TlsSettings};
+pub use tls_files::TlsFiles;
 
 /// How long it may take until a connection stands: the name looked up, connected, and the TLS handshake done.
 const LIMIT: Duration = Duration::from_secs(10);

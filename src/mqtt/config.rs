@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::bindings::{self, BindingConfig};
 use super::topics::TopicFilter;
-use crate::egress::HostPort;
+use crate::egress::{HostPort, TlsFiles};
 use crate::secret::SecretFile;
 use crate::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
 
@@ -65,8 +65,8 @@ pub struct MqttConfig {
     /// How often this box reports, in seconds.
     #[serde(deserialize_with = "in_range::<5, 86_400, _, _>")]
     pub report_interval_s: u64,
-    /// The section `[mqtt.tls]`.
-    pub tls: MqttTls,
+    /// The section `[mqtt.tls]`: for a `mqtts://` broker.
+    pub tls: TlsFiles,
     /// The sections `[[mqtt.bindings]]`.
     pub bindings: Vec<BindingConfig>,
 }
@@ -88,25 +88,10 @@ impl Default for MqttConfig {
             response_topics: Vec::new(),
             reconnect_max_s: 60,
             report_interval_s: 60,
-            tls: MqttTls::default(),
+            tls: TlsFiles::default(),
             bindings: Vec::new(),
         }
     }
-}
-
-/// Whom a `mqtts://` broker must be signed by, and how this box proves who it is.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct MqttTls {
-    /// The authorities that may have signed the broker's certificate; `None` is those that the system trusts.
-    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
-    pub ca_file: Option<SecretFile>,
-    /// The certificate of this box, and those between it and its authority.
-    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
-    pub certificate_file: Option<SecretFile>,
-    /// The key of the certificate.
-    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
-    pub key_file: Option<SecretFile>,
 }
 
 /// Which version of MQTT is spoken.
@@ -136,10 +121,10 @@ impl MqttConfig {
 
     /// Makes relative paths relative to `root`.
     pub fn resolve(&mut self, root: &Path) {
-        let MqttTls { ca_file, certificate_file, key_file } = &mut self.tls;
-        for file in [&mut self.password_file, ca_file, certificate_file, key_file].into_iter().flatten() {
+        if let Some(file) = &mut self.password_file {
             file.resolve(root);
         }
+        self.tls.resolve(root);
     }
 
     /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
@@ -158,7 +143,7 @@ impl MqttConfig {
                     ),
                 );
             }
-            for (key, file) in self.tls.files() {
+            for (key, file) in self.tls.keys() {
                 if !broker.tls && file.is_some() {
                     wrong(key, format!("is for TLS, and {broker} has none: use mqtts://"));
                 }
@@ -187,17 +172,6 @@ impl MqttConfig {
         }
         problems.extend(bindings::problems(&self.bindings));
         problems
-    }
-}
-
-impl MqttTls {
-    /// The keys and what they are set to.
-    fn files(&self) -> [(&'static str, Option<&SecretFile>); 3] {
-        [
-            ("tls.ca_file", self.ca_file.as_ref()),
-            ("tls.certificate_file", self.certificate_file.as_ref()),
-            ("tls.key_file", self.key_file.as_ref()),
-        ]
     }
 }
 

@@ -5,7 +5,7 @@ use super::client::packet::{Connect, Message, Outgoing, Properties, Qos, Reason,
 use super::config::{MqttConfig, Protocol};
 use super::request::HEAD;
 use super::topics::{DeviceTopics, TopicName};
-use crate::egress::{Content, Destination, Egress, TlsSettings};
+use crate::egress::{Content, Destination, Egress};
 use crate::secret::{SecretError, SecretFile};
 
 /// The payloads of [`DeviceTopics::online`].
@@ -37,13 +37,7 @@ pub fn destination(config: &MqttConfig) -> Destination {
         Some(broker) => (broker.at.host.to_string(), broker.at.port, broker.tls),
         None => (String::new(), 0, false),
     };
-    let files = &config.tls;
-    let settings = || TlsSettings {
-        ca: files.ca_file.clone(),
-        certificate: files.certificate_file.clone(),
-        key: files.key_file.clone(),
-    };
-    Destination { host, port, tls: tls.then(settings) }
+    Destination { host, port, tls: tls.then(|| config.tls.settings()) }
 }
 
 /// What this box says first. The password is read each time, so that it can be changed without a restart.

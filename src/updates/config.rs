@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::egress::{Egress, EgressConfig, HostPort};
-use crate::secret::SecretFile;
+use crate::egress::{Egress, EgressConfig, HostPort, TlsFiles};
 use crate::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
 
 /// Where signed updates come from, and what they may take.
@@ -35,7 +34,7 @@ pub struct UpdatesConfig {
     #[serde(deserialize_with = "in_range::<0, 1_048_576, _, _>")]
     pub min_free_mb: u64,
     /// The section `[updates.tls]`.
-    pub tls: UpdatesTls,
+    pub tls: TlsFiles,
 }
 
 impl Default for UpdatesConfig {
@@ -48,24 +47,9 @@ impl Default for UpdatesConfig {
             poll_interval_s: 300,
             max_bytes_per_s: 0,
             min_free_mb: 512,
-            tls: UpdatesTls::default(),
+            tls: TlsFiles::default(),
         }
     }
-}
-
-/// Whom the platform's server must be signed by, and how this box proves who it is.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct UpdatesTls {
-    /// The authorities that may have signed the server's certificate; `None` is those that the system trusts.
-    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
-    pub ca_file: Option<SecretFile>,
-    /// The certificate of this box, and those between it and its authority.
-    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
-    pub certificate_file: Option<SecretFile>,
-    /// The key of the certificate.
-    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
-    pub key_file: Option<SecretFile>,
 }
 
 /// Where a TUF repository is: `https://HOST[:PORT]/PATH`, `http://` on this machine, or `file:///FOLDER`.
@@ -151,10 +135,7 @@ impl UpdatesConfig {
         for path in [&mut self.path, &mut self.root_file] {
             *path = root.join(&path).components().collect();
         }
-        let files = [&mut self.tls.ca_file, &mut self.tls.certificate_file, &mut self.tls.key_file];
-        for file in files.into_iter().flatten() {
-            file.resolve(root);
-        }
+        self.tls.resolve(root);
     }
 
     /// [`Self::poll_interval_s`].
@@ -165,7 +146,7 @@ impl UpdatesConfig {
     /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
     pub fn problems(&self, egress: &EgressConfig) -> Vec<(String, String)> {
         let mut problems = Vec::new();
-        let UpdatesTls { certificate_file, key_file, .. } = &self.tls;
+        let TlsFiles { certificate_file, key_file, .. } = &self.tls;
         if certificate_file.is_some() != key_file.is_some() {
             problems.push(("tls".into(), "`certificate_file` and `key_file` go together: set both, or neither".into()));
         }

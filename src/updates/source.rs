@@ -139,12 +139,7 @@ impl Source {
     /// The repository that a configuration names; `None` where it names none.
     pub fn configured(config: &UpdatesConfig, egress: &Egress) -> Option<Self> {
         let address = config.repository.as_ref()?;
-        let files = &config.tls;
-        let client = client(address, egress, config.proxy.clone(), || TlsSettings {
-            ca: files.ca_file.clone(),
-            certificate: files.certificate_file.clone(),
-            key: files.key_file.clone(),
-        });
+        let client = client(address, egress, config.proxy.clone(), || config.tls.settings());
         Some(Self::new(address, client))
     }
 

@@ -1,0 +1,47 @@
+//! The files of a TLS client as a section of the configuration: the same wherever this box connects to.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::tls::TlsSettings;
+use crate::secret::SecretFile;
+use crate::toml_check::{empty_if_none, none_if_empty};
+
+/// Whom a server must be signed by, and how this box proves who it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TlsFiles {
+    /// The authorities that may have signed the server's certificate; `None` is those that the system trusts.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub ca_file: Option<SecretFile>,
+    /// The certificate of this box, and those between it and its authority.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub certificate_file: Option<SecretFile>,
+    /// The key of the certificate.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub key_file: Option<SecretFile>,
+}
+
+impl TlsFiles {
+    /// Makes relative paths relative to `root`.
+    pub fn resolve(&mut self, root: &Path) {
+        let files = [&mut self.ca_file, &mut self.certificate_file, &mut self.key_file];
+        files.into_iter().flatten().for_each(|file| file.resolve(root));
+    }
+
+    /// For a connection.
+    pub fn settings(&self) -> TlsSettings {
+        let Self { ca_file, certificate_file, key_file } = self.clone();
+        TlsSettings { ca: ca_file, certificate: certificate_file, key: key_file }
+    }
+
+    /// The keys, as in a section that has this one as `tls`, and what they are set to.
+    pub fn keys(&self) -> [(&'static str, Option<&SecretFile>); 3] {
+        [
+            ("tls.ca_file", self.ca_file.as_ref()),
+            ("tls.certificate_file", self.certificate_file.as_ref()),
+            ("tls.key_file", self.key_file.as_ref()),
+        ]
+    }
+}
