@@ -20,8 +20,6 @@ pub struct Prepared {
     pub persisted: Persisted,
     /// Which models are live in which version.
     pub managed: BTreeMap<ModelName, ManagedVersion>,
-    /// What this start takes up of each subject. Settings and libraries were read before it was counted.
-    pub at_start: BTreeMap<Subject, Option<Installed>>,
     /// Every state as it was before this start was counted.
     pub before: BTreeMap<Subject, SubjectState>,
 }
@@ -56,9 +54,8 @@ pub fn prepare(folder: &Path) -> Result<Prepared, BootError> {
         }
         Err(error) => return Err(error.into()),
     };
-    let (mut at_start, states) = (BTreeMap::new(), persisted.subjects.clone());
+    let before = persisted.subjects.clone();
     for (subject, state) in &mut persisted.subjects {
-        let before = state.live().cloned();
         let mut after = state.clone().after(Event::Started, subject.kind);
         while let Some(lost) = damaged(&store, subject, &after) {
             tracing::error!(%subject, version = %lost.version, "a release is damaged on disk; the one before it serves");
@@ -67,8 +64,6 @@ pub fn prepare(folder: &Path) -> Result<Prepared, BootError> {
             }
             after = after.after(Event::Lost(lost), subject.kind);
         }
-        let live = if subject.kind == Kind::Model { after.live().cloned() } else { before };
-        at_start.insert(subject.clone(), live);
         *state = after;
     }
     if let Err(error) = persisted.write() {
@@ -82,7 +77,7 @@ pub fn prepare(folder: &Path) -> Result<Prepared, BootError> {
         Some((subject.name.clone(), ManagedVersion { version: release.version, folder, golden_min }))
     };
     let managed = persisted.subjects.iter().filter_map(live).collect();
-    Ok(Prepared { store, persisted, managed, at_start, before: states })
+    Ok(Prepared { store, persisted, managed, before })
 }
 
 /// The live release, if what is on disk is not what was signed.

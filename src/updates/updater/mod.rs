@@ -85,8 +85,13 @@ pub struct Updater {
 impl Updater {
     /// Goes on from what was found at the start.
     pub fn new(prepared: Prepared, parts: Parts) -> Self {
-        let Prepared { store, persisted, at_start, before, .. } = prepared;
-        let hands = at_start.into_iter().map(|(subject, live)| (subject, Hand::serving(live))).collect();
+        let Prepared { store, persisted, before, .. } = prepared;
+        let hand = |(subject, old): (&Subject, &SubjectState)| {
+            // Settings and libraries were read before this start was counted.
+            let taken_up = if subject.kind == Kind::Model { persisted.subjects.get(subject)? } else { old };
+            Some((subject.clone(), Hand::serving(taken_up.live().cloned())))
+        };
+        let hands = before.iter().filter_map(hand).collect();
         let (finish, finished) = mpsc::unbounded_channel();
         Self {
             parts,
