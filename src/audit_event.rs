@@ -1,29 +1,80 @@
 //! What is worth proving later: the closed list of audit events, and the sink that takes them.
 //!
 //! Everybody may record an event. Recording never blocks and never fails the caller; what could not be taken is counted.
-//! Today the sink writes to the log; the durable audit log takes its place behind the same handle.
+//! An event holds names that were chosen by whoever looks after this box, never what a caller sent: of that there are
+//! keyed tags at most ([`tag`]).
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+pub mod inference;
+pub mod sink;
+pub mod tag;
 
-use tokio::sync::mpsc;
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::names::{ModelName, ModelVersion};
-use crate::principal::Principal;
+use inference::Outcome;
+pub use sink::{AuditQueue, AuditSink};
+use tag::Tag;
 
-/// How many events may wait for the sink. One is under 200 bytes.
-const QUEUE: usize = 8192;
+/// A word of our own, such as a cause or a stage: up to 40 characters of `a-z`, `0-9` and `_`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Word(Cow<'static, str>);
 
-/// An event of the audit log. No payloads, no free text from outside.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The longest [`Word`].
+const LONGEST_WORD: usize = 40;
+
+impl Word {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&'static str> for Word {
+    fn from(word: &'static str) -> Self {
+        Self(Cow::Borrowed(word))
+    }
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Word {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let is_word = !text.is_empty()
+            && text.len() <= LONGEST_WORD
+            && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+        if !is_word {
+            return Err(serde::de::Error::custom(format_args!("{text:?} is no word of an audit record")));
+        }
+        Ok(Self(Cow::Owned(text)))
+    }
+}
+
+/// An event of the audit log, as it stands in a record. No payloads, no free text from outside. A variant or a field may be
+/// added; the version of [`crate::audit::record::AuditRecord`] grows when one changes its meaning.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
 pub enum AuditEvent {
     /// The daemon started.
     Started {
         /// The version of Ledge.
-        version: &'static str,
+        version: Cow<'static, str>,
     },
     /// The daemon stops in order.
     Stopped,
+    /// What is set differs from what the last start had.
+    ConfigurationChanged {
+        /// The keys, such as `http.listen`; never their values.
+        keys: Vec<String>,
+    },
     /// A version of a model went live.
     ModelLoaded {
         /// The model.
@@ -32,8 +83,6 @@ pub enum AuditEvent {
         version: ModelVersion,
         /// BLAKE3 of the model's files.
         digest: String,
-        /// Who asked for it.
-        principal: Principal,
     },
     /// A version of a model could not be loaded.
     ModelRefused {
@@ -41,8 +90,6 @@ pub enum AuditEvent {
         model: ModelName,
         /// Its version.
         version: ModelVersion,
-        /// Who asked for it.
-        principal: Principal,
     },
     /// A version of a model was taken out of service.
     ModelUnloaded {
@@ -50,19 +97,42 @@ pub enum AuditEvent {
         model: ModelName,
         /// Its version.
         version: ModelVersion,
-        /// Who asked for it.
-        principal: Principal,
     },
     /// An inference call was answered or refused.
     Inference {
-        /// The model.
-        model: ModelName,
-        /// The version that answered; `None` when none did.
+        /// The model; `None` when there is none of the name that was asked for.
+        model: Option<ModelName>,
+        /// The version that was to answer.
         version: Option<ModelVersion>,
-        /// Who called.
-        principal: Principal,
-        /// Whether the call succeeded.
-        ok: bool,
+        /// The first 16 digits of the digest of its files.
+        digest: Option<String>,
+        /// What came of it.
+        outcome: Outcome,
+        /// How long it took, in microseconds.
+        us: u64,
+        /// The tag of what the model was given.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        input: Option<Tag>,
+        /// The tag of what it answered.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        output: Option<Tag>,
+    },
+    /// The inference calls of one caller, model and outcome within a minute.
+    InferenceMinute {
+        /// The model; `None` when there is none of the name that was asked for.
+        model: Option<ModelName>,
+        /// The version that was to answer.
+        version: Option<ModelVersion>,
+        /// The first 16 digits of the digest of its files.
+        digest: Option<String>,
+        /// What came of them.
+        outcome: Outcome,
+        /// How many.
+        calls: u64,
+        /// How long they took together, in microseconds.
+        us: u64,
+        /// How long the longest took, in microseconds.
+        us_max: u64,
     },
     /// Files of the feature store were found damaged. The log says which.
     FeatureStoreDamaged,
@@ -70,15 +140,11 @@ pub enum AuditEvent {
     FeatureStoreRestored {
         /// How many records it has.
         records: u64,
-        /// Who asked for it.
-        principal: Principal,
     },
     /// Rows of the feature store were handed out as a backup.
     FeatureStoreBackedUp {
         /// The one feature view that was asked for; `None` is all of them.
         feature_view: Option<String>,
-        /// Who asked for it.
-        principal: Principal,
     },
     /// Signed metadata was accepted: what is trusted has changed.
     MetadataAccepted {
@@ -90,15 +156,12 @@ pub enum AuditEvent {
     /// Metadata of the update repository was refused. The log says why.
     MetadataRefused {
         /// In which way.
-        cause: &'static str,
+        cause: Word,
     },
     /// The trusted metadata on this box was found damaged, or gone.
     MetadataDamaged,
     /// The trusted metadata was given up: what is trusted begins anew with the root file.
-    TrustReset {
-        /// Who asked for it.
-        principal: Principal,
-    },
+    TrustReset,
     /// An update reached another stage, was committed, or rolled back.
     UpdateMoved {
         /// What is updated, such as `models/minilm`.
@@ -108,18 +171,16 @@ pub enum AuditEvent {
         /// The rollout.
         rollout: String,
         /// What was reached.
-        stage: &'static str,
+        stage: Word,
         /// What stopped it, if it was rolled back.
-        cause: Option<&'static str>,
+        cause: Option<Word>,
     },
     /// The administrator of this box stepped into an update.
     UpdateOrdered {
         /// What is updated.
         subject: String,
         /// What was asked for: `pin`, `unpin`, `rollback` or `cancel`.
-        order: &'static str,
-        /// Who asked for it.
-        principal: Principal,
+        order: Word,
     },
     /// A connection out of this box was opened.
     ConnectionOpened {
@@ -128,84 +189,96 @@ pub enum AuditEvent {
         /// Where it is.
         region: String,
         /// What for.
-        purpose: &'static str,
+        purpose: Word,
     },
     /// A connection out of this box was asked for and is not allowed.
     ConnectionRefused {
         /// `HOST:PORT`, as configured.
         destination: String,
         /// What for.
-        purpose: &'static str,
+        purpose: Word,
+    },
+    /// Somebody asked for what is not theirs to ask for.
+    AccessDenied {
+        /// What was asked for, such as `model_load`.
+        what: Word,
+    },
+    /// The clock of the machine does not go on from where it was.
+    ClockJumped {
+        /// By how much, in milliseconds; back is negative.
+        by_ms: i64,
+    },
+    /// There is too little room on the disk for something, or there is again.
+    SpaceChanged {
+        /// For what: `audit_log`, `feature_store` or `updates`.
+        what: Word,
+        /// Whether it is enough.
+        enough: bool,
+    },
+    /// Events that never became records.
+    RecordsLost {
+        /// Why: `queue` (they came faster than they could be written), `quota`, `disk` or `log`.
+        cause: Word,
+        /// When the first was lost, in milliseconds since the Unix epoch.
+        since_ms: u64,
+        /// How many inference calls.
+        calls: u64,
+        /// How many other events.
+        events: u64,
+    },
+    /// Records were removed from this box, to stay within the quota.
+    RecordsPruned {
+        /// Those below this sequence number.
+        below: u64,
+        /// Whether the platform has all of them.
+        synced: bool,
+    },
+    /// This log begins.
+    LogBegun {
+        /// Why: `new`, `damaged`, `forked` or `renamed`.
+        cause: Word,
+        /// What the log before it had, which is kept as it is.
+        previous: Option<PreviousLog>,
+    },
+    /// A key for tags was made.
+    TagKeyMade {
+        /// Which, as in `period` of a tag.
+        period: u32,
+    },
+    /// A key for tags was destroyed: nobody can tell any more what its tags stand for.
+    TagKeyDestroyed {
+        /// Which, as in `period` of a tag.
+        period: u32,
+    },
+    /// The key that signs the checkpoints of the log was made.
+    AuditKeyMade {
+        /// The verifier key (C2SP signed-note).
+        verifier_key: String,
     },
 }
 
-/// A handle to record events with. Clones share one queue.
-#[derive(Debug, Clone)]
-pub struct AuditSink {
-    shared: Arc<Shared>,
+/// What is known of a log that another follows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PreviousLog {
+    /// Its origin, as its checkpoints have it.
+    pub origin: String,
+    /// How many records its last checkpoint says that it has.
+    pub size: u64,
+    /// The root hash of that checkpoint, in base64.
+    pub root: String,
+    /// How many records were found.
+    pub found: u64,
 }
 
-#[derive(Debug)]
-struct Shared {
-    queue: mpsc::Sender<AuditEvent>,
-    recorded: AtomicU64,
-    lost: AtomicU64,
-}
-
-impl AuditSink {
-    /// A sink and the receiving end of its queue.
-    pub fn channel() -> (Self, mpsc::Receiver<AuditEvent>) {
-        let (queue, receiver) = mpsc::channel(QUEUE);
-        (Self { shared: Arc::new(Shared { queue, recorded: AtomicU64::new(0), lost: AtomicU64::new(0) }) }, receiver)
+impl AuditEvent {
+    /// Whether it has to be on the disk at once, and not just with what comes in the next moments.
+    pub fn is_urgent(&self) -> bool {
+        !matches!(self, Self::Inference { .. } | Self::InferenceMinute { .. } | Self::ConnectionOpened { .. })
     }
 
-    /// Records an event. Never blocks; an event that finds the queue full is counted as lost.
-    pub fn record(&self, event: AuditEvent) {
-        let counter = match self.shared.queue.try_send(event) {
-            Ok(()) => &self.shared.recorded,
-            Err(_) => &self.shared.lost,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Events taken since the start.
-    pub fn recorded(&self) -> u64 {
-        self.shared.recorded.load(Ordering::Relaxed)
-    }
-
-    /// Events that found the queue full since the start.
-    pub fn lost(&self) -> u64 {
-        self.shared.lost.load(Ordering::Relaxed)
-    }
-}
-
-/// Writes events to the log until every sink is gone.
-pub async fn write_to_log(mut events: mpsc::Receiver<AuditEvent>) {
-    while let Some(event) = events.recv().await {
-        write(&event);
-    }
-}
-
-fn write(event: &AuditEvent) {
-    if matches!(event, AuditEvent::Inference { .. }) {
-        // One line a call would be the log's whole content on a busy box.
-        tracing::debug!(target: "audit", ?event);
-    } else {
-        tracing::info!(target: "audit", ?event);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_full_queue_loses_events_counted_and_never_blocks() {
-        let (sink, mut events) = AuditSink::channel();
-        for _ in 0..QUEUE + 3 {
-            sink.record(AuditEvent::Stopped);
-        }
-        assert_eq!((sink.recorded(), sink.lost()), (QUEUE as u64, 3));
-        assert_eq!(events.recv().await, Some(AuditEvent::Stopped));
+    /// Whether it tells of inference calls.
+    pub fn is_inference(&self) -> bool {
+        matches!(self, Self::Inference { .. } | Self::InferenceMinute { .. })
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::audit::config::AuditConfig;
 use crate::egress::{Egress, EgressConfig, HostPort};
 use crate::features::config::FeaturesConfig;
 use crate::features::online::PushTarget;
@@ -52,6 +53,8 @@ pub struct Config {
     pub features: FeaturesConfig,
     /// Where data may go.
     pub egress: EgressConfig,
+    /// The audit log.
+    pub audit: AuditConfig,
     /// The log.
     pub log: LogConfig,
     /// Who this box is.
@@ -148,6 +151,7 @@ impl Config {
         self.http.resolve_sockets(root);
         self.mqtt.resolve(root);
         self.updates.resolve(root);
+        self.audit.resolve(root);
         for path in [
             &mut self.repository.path,
             &mut self.runtimes.dir,
@@ -208,8 +212,11 @@ impl Config {
         });
         let updates = self.updates.problems(&self.egress).into_iter();
         let updates = updates.map(|(key, problem)| (format!("updates.{key}"), problem));
+        let audit = self.audit.problems(&self.egress).into_iter();
+        let audit = audit.map(|(key, problem)| (format!("audit.{key}"), problem));
         http.chain(mqtt)
             .chain(updates)
+            .chain(audit)
             .chain(egress)
             .chain(unreachable)
             .chain(self.group_problems())

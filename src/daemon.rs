@@ -1,5 +1,6 @@
 //! The composition root: builds every part, spawns it, waits for a signal, drains. The only file that sees everything.
 
+mod audit;
 mod messaging;
 mod updates;
 
@@ -9,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::audit_event::{self, AuditEvent, AuditSink};
+use crate::audit_event::{AuditEvent, AuditQueue, AuditSink};
 use crate::config::Config;
 use crate::egress::Egress;
 use crate::features::FeatureStore;
@@ -30,6 +31,7 @@ use crate::shutdown::Shutdown;
 use crate::telemetry::messages::MessageStatistics;
 use crate::telemetry::process;
 use crate::updates::runtime_dirs;
+use audit::AuditWriter;
 use messaging::Messaging;
 
 /// Runs the daemon with the feature views of `registry`, on the sockets that `handover` has or on new ones, until it is told
@@ -61,8 +63,7 @@ async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyho
     let (audit, repository) = (app.audit.clone(), app.serving.repository().clone());
     let features = app.serving.features().clone();
     // Apart from the other tasks: it writes what they record to their very end.
-    let audit_writer = Shutdown::default();
-    app.spawn(&shutdown, &audit_writer)?;
+    let audit_writer = app.spawn(&shutdown)?;
     tokio::select! {
         () = signals.received() => {}
         () = shutdown.requested() => {}
@@ -73,13 +74,14 @@ async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyho
     } else {
         notify(&[sd_notify::NotifyState::Stopping]);
     }
-    audit.record(AuditEvent::Stopped);
+    audit.record_own(AuditEvent::Stopped);
     let drained = shutdown.drain(grace).await;
     let _ = tokio::time::timeout(LAST_STEPS, repository.unload_all(&Principal::Local)).await;
     // After the calls in flight, so that what they push is written.
     let _ = tokio::task::spawn_blocking(move || features.close()).await;
+    audit.close();
     drop((audit, repository));
-    audit_writer.drain(LAST_STEPS).await;
+    audit_writer.end(LAST_STEPS).await;
     if !drained {
         tracing::warn!(grace_ms = grace.as_millis(), "some requests were still running at the end of the grace period");
     }
@@ -108,7 +110,7 @@ const LAST_STEPS: Duration = Duration::from_secs(2);
 struct App {
     config: Config,
     audit: AuditSink,
-    events: tokio::sync::mpsc::Receiver<AuditEvent>,
+    audit_queue: AuditQueue,
     serving: Serving,
     readiness: Arc<Readiness>,
     egress: Egress,
@@ -122,8 +124,8 @@ impl App {
         let device = device::load_or_create(&config.state.path, &config.device)?;
         tracing::info!(version = env!("CARGO_PKG_VERSION"), device = %device.id, "ledge starts");
         let listeners = Listeners::bind(&config.http, handover).await?;
-        let (audit, events) = AuditSink::channel();
-        audit.record(AuditEvent::Started { version: env!("CARGO_PKG_VERSION") });
+        let (audit, audit_queue) = AuditSink::with_policy(config.audit.policy());
+        audit.record_own(AuditEvent::Started { version: env!("CARGO_PKG_VERSION").into() });
         // Both before this start is counted, which may end a trial: what was read so far is what this start runs with.
         let runtimes = runtimes(&config);
         // Before anything that settings or libraries on trial could bring down, so that such a start counts.
@@ -144,15 +146,16 @@ impl App {
         let serving = serving(&config, runtimes, features, audit.clone());
         let egress = Egress::new(&config.egress, audit.clone());
         found.manage(serving.repository());
-        Ok(Self { config, audit, events, serving, readiness: Arc::default(), egress, device, listeners, found })
+        Ok(Self { config, audit, audit_queue, serving, readiness: Arc::default(), egress, device, listeners, found })
     }
 
-    fn spawn(self, shutdown: &Shutdown, audit_writer: &Shutdown) -> anyhow::Result<()> {
-        let Self { config, audit, events, serving, readiness, egress, device, listeners, found } = self;
+    fn spawn(self, shutdown: &Shutdown) -> anyhow::Result<AuditWriter> {
+        let Self { config, audit, audit_queue, serving, readiness, egress, device, listeners, found } = self;
         for address in listeners.tcp_addresses() {
             tracing::info!(%address, "listening");
         }
         let latch = readiness.latch();
+        let device_id = device.id.clone();
         let updates = found.updates();
         let messages = config.mqtt.broker.is_some().then(MessageStatistics::default);
         let app = http::App::new(http::Parts {
@@ -198,7 +201,7 @@ impl App {
             let shutdown = shutdown.clone();
             async move { keep_current(&serving, &config.features, latch, hangup, &shutdown).await }
         });
-        audit_writer.spawn(audit_event::write_to_log(events));
+        let audit_writer = AuditWriter::spawn(&config.audit, &device_id, audit_queue)?;
         let waiting = shutdown.clone();
         shutdown.spawn(async move {
             tokio::select! {
@@ -210,7 +213,7 @@ impl App {
             }
         });
         drop(audit);
-        Ok(())
+        Ok(audit_writer)
     }
 }
 

@@ -54,6 +54,12 @@ pub enum Purpose {
     Mqtt,
     /// The update repository.
     Updates,
+    /// The copy of the audit log on the platform.
+    Audit,
+    /// The live copy of audit records by syslog.
+    Syslog,
+    /// The live copy of audit records by OpenTelemetry.
+    Otlp,
 }
 
 impl Purpose {
@@ -62,6 +68,9 @@ impl Purpose {
         match self {
             Self::Mqtt => "mqtt",
             Self::Updates => "updates",
+            Self::Audit => "audit",
+            Self::Syslog => "syslog",
+            Self::Otlp => "otlp",
         }
     }
 }
@@ -192,7 +201,7 @@ impl Egress {
 
     /// A refusal, audited.
     fn denied(&self, destination: String, purpose: Purpose, reason: String) -> EgressError {
-        self.0.audit.record(AuditEvent::ConnectionRefused { destination, purpose: purpose.name() });
+        self.0.audit.record_own(AuditEvent::ConnectionRefused { destination, purpose: purpose.name().into() });
         EgressError::Denied { reason }
     }
 
@@ -215,10 +224,10 @@ impl Egress {
         let stream = dial(to, deadline).await?;
         let socket = stream.as_fd().try_clone_to_owned().map_err(|error| unreachable(to, error))?;
         account.opened.fetch_add(1, Ordering::Relaxed);
-        self.0.audit.record(AuditEvent::ConnectionOpened {
+        self.0.audit.record_own(AuditEvent::ConnectionOpened {
             destination: destination.clone(),
             region: grant.region.clone(),
-            purpose: purpose.name(),
+            purpose: purpose.name().into(),
         });
         let (grant, account) = (grant.clone(), account.clone());
         let Some(client) = client else {

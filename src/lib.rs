@@ -25,6 +25,8 @@ pub mod updates;
 pub mod repository;
 /// Between what people send and tensors. Pure.
 pub mod pipeline;
+/// The audit log: records in a Merkle tree, signed heads, copies of them elsewhere. What was durable stays provable.
+pub mod audit;
 /// The online feature store. What it acknowledged survives a power cut.
 pub mod features;
 /// Running all models on one budget of cores, a worker a core. It opens no socket and writes no file.

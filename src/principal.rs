@@ -18,6 +18,8 @@ pub enum Principal {
     Mqtt(Arc<str>),
     /// The daemon itself, or a command line on this box.
     Local,
+    /// Several callers, who are too many to be told apart.
+    Others,
 }
 
 impl fmt::Display for Principal {
@@ -27,6 +29,7 @@ impl fmt::Display for Principal {
             Self::User(uid) => write!(f, "uid:{uid}"),
             Self::Mqtt(topic) => write!(f, "mqtt:{topic}"),
             Self::Local => f.write_str("local"),
+            Self::Others => f.write_str("others"),
         }
     }
 }

@@ -186,7 +186,7 @@ fn load(runtime: &Runtime, config: &Config, repository: PathBuf, subject: &Subje
     let mut config = config.clone();
     config.repository.path = repository;
     // Nobody reads the events of a command line.
-    let (audit, _) = AuditSink::channel();
+    let audit = AuditSink::to_nowhere();
     let serving = daemon::serving_alone(&config, audit);
     runtime.block_on(serving.repository().load(&subject.model, &Principal::Local))?;
     Ok(serving)

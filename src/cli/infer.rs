@@ -167,7 +167,7 @@ fn progress(files: usize) -> ProgressBar {
 /// A serving core with one model, in this process.
 async fn standalone(config: &Config, args: &InferArgs) -> anyhow::Result<Serving> {
     // Nobody reads the events of a command line.
-    let (audit, _) = AuditSink::channel();
+    let audit = AuditSink::to_nowhere();
     let serving = daemon::serving_alone(config, audit);
     serving.repository().load(&args.model, &Principal::Local).await?;
     Ok(serving)

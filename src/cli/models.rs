@@ -83,7 +83,7 @@ pub fn run(globals: &Globals, args: &ModelsArgs, out: &mut Output) -> anyhow::Re
 /// The configured repository; nothing is loaded.
 pub fn repository(config: &Config) -> Repository {
     // Nobody reads the events of a command line.
-    let (audit, _) = AuditSink::channel();
+    let audit = AuditSink::to_nowhere();
     let serving = daemon::serving_alone(config, audit);
     serving.repository().clone()
 }

@@ -95,10 +95,10 @@ impl Egress {
                 }
             }
             account.opened.fetch_add(1, Ordering::Relaxed);
-            self.0.audit.record(AuditEvent::ConnectionOpened {
+            self.0.audit.record_own(AuditEvent::ConnectionOpened {
                 destination: hop.to_string(),
                 region: grant.region.clone(),
-                purpose: way.purpose.name(),
+                purpose: way.purpose.name().into(),
             });
         }
         let account = hops.last().map(|(_, _, account)| account.clone()).unwrap_or_default();

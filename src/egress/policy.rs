@@ -31,11 +31,15 @@ pub enum Content {
     /// Requests for files of the update repository: their names, and nothing of this box.
     #[serde(rename = "requests")]
     Request,
+    /// Records of the audit log, and what proves them.
+    #[serde(rename = "audit")]
+    Audit,
 }
 
 impl Content {
     /// Every kind.
-    pub const ALL: [Self; 6] = [Self::Protocol, Self::Answer, Self::Presence, Self::Report, Self::Call, Self::Request];
+    pub const ALL: [Self; 7] =
+        [Self::Protocol, Self::Answer, Self::Presence, Self::Report, Self::Call, Self::Request, Self::Audit];
 
     /// As the configuration and the metrics have it.
     pub fn name(self) -> &'static str {
@@ -46,6 +50,7 @@ impl Content {
             Self::Report => "reports",
             Self::Call => "calls",
             Self::Request => "requests",
+            Self::Audit => "audit",
         }
     }
 }
@@ -165,7 +170,7 @@ mod tests {
         let granted = grant(&config, "broker.EXAMPLE:8883").unwrap();
         assert_eq!(granted.region, "eu");
         let permitted = Content::ALL.map(|content| granted.permits(content));
-        assert_eq!(permitted, [true, false, true, false, false, false]);
+        assert_eq!(permitted, [true, false, true, false, false, false, false]);
         for other in ["broker.example:1883", "a.broker.example:8883", "example:8883", "10.0.0.1:8883"] {
             assert!(grant(&config, other).is_err(), "{other}");
         }
@@ -176,8 +181,8 @@ mod tests {
         let config =
             config("[[allow]]\nhost = 'a:1'\nregion = 'eu'\n[[allow]]\nhost = 'b:1'\nregion = 'eu'\nsend = []");
         let permitted = |to: &str| Content::ALL.map(|content| grant(&config, to).unwrap().permits(content));
-        assert_eq!(permitted("a:1"), [true; 6]);
-        assert_eq!(permitted("b:1"), [true, false, false, false, false, false]);
+        assert_eq!(permitted("a:1"), [true; 7]);
+        assert_eq!(permitted("b:1"), [true, false, false, false, false, false, false]);
     }
 
     #[test]
@@ -235,7 +240,7 @@ mod tests {
             "f:4: allow[0].region: region \"\" is empty",
             "f:5: allow[1]: missing field `region`",
             "f:8: allow[2].hosts: unknown field `hosts`, expected one of `host`, `region`, `send`",
-            "f:11: allow[2].send[1]: unknown variant `protocol`, expected one of `answers`, `presence`, `reports`, `calls`, `requests`",
+            "f:11: allow[2].send[1]: unknown variant `protocol`, expected one of `answers`, `presence`, `reports`, `calls`, `requests`, `audit`",
         ];
         assert_eq!(found, expected);
     }
@@ -246,11 +251,11 @@ mod tests {
         let written = toml::to_string(&entry).unwrap();
         assert_eq!(
             written,
-            "host = \"a:1\"\nregion = \"eu\"\nsend = [\"answers\", \"presence\", \"reports\", \"calls\", \"requests\"]\n"
+            "host = \"a:1\"\nregion = \"eu\"\nsend = [\"answers\", \"presence\", \"reports\", \"calls\", \"requests\", \"audit\"]\n"
         );
         assert_eq!(
             entry.send.iter().map(|content| content.name()).collect::<Vec<_>>(),
-            ["answers", "presence", "reports", "calls", "requests"]
+            ["answers", "presence", "reports", "calls", "requests", "audit"]
         );
     }
 }

@@ -112,7 +112,7 @@ impl FeatureStore {
     /// What is declared, without values: those belong to the daemon.
     pub fn without_values(registry: Registry, views: &Path) -> Self {
         let config = FeaturesConfig { views: views.to_owned(), ..FeaturesConfig::default() };
-        Self::without_files(&config, registry, AuditSink::channel().0)
+        Self::without_files(&config, registry, AuditSink::to_nowhere())
     }
 
     fn without_files(config: &FeaturesConfig, registry: Registry, audit: AuditSink) -> Self {
@@ -264,7 +264,7 @@ impl FeatureStore {
         let permit = engine.backups.clone().acquire_owned().await.map_err(closed)?;
         let pieces = engine::backup::start(engine, view.as_ref().map(|view| view.id), permit).await?;
         let feature_view = view.map(|view| view.name.to_string());
-        self.shared.audit.record(AuditEvent::FeatureStoreBackedUp { feature_view, principal: principal.clone() });
+        self.shared.audit.record(principal, AuditEvent::FeatureStoreBackedUp { feature_view });
         Ok(pieces)
     }
 

@@ -207,11 +207,7 @@ impl Repository {
                 Ok(model)
             }
             Err(error) => {
-                self.shared.audit.record(AuditEvent::ModelRefused {
-                    model: name,
-                    version,
-                    principal: principal.clone(),
-                });
+                self.shared.audit.record(principal, AuditEvent::ModelRefused { model: name, version });
                 Err(error.to_string())
             }
         }
@@ -259,17 +255,13 @@ impl Repository {
     }
 
     pub(super) fn audit_load(&self, loaded: &LoadedModel, principal: &Principal) {
-        self.shared.audit.record(AuditEvent::ModelLoaded {
-            model: loaded.name.clone(),
-            version: loaded.version,
-            digest: loaded.digest.clone(),
-            principal: principal.clone(),
-        });
+        let (model, version, digest) = (loaded.name.clone(), loaded.version, loaded.digest.clone());
+        self.shared.audit.record(principal, AuditEvent::ModelLoaded { model, version, digest });
     }
 
     pub(super) fn audit_unload(&self, old: &LoadedModel, principal: &Principal) {
         tracing::info!(model = %old.name, version = %old.version, "model unloaded");
-        let (model, version, principal) = (old.name.clone(), old.version, principal.clone());
-        self.shared.audit.record(AuditEvent::ModelUnloaded { model, version, principal });
+        let (model, version) = (old.name.clone(), old.version);
+        self.shared.audit.record(principal, AuditEvent::ModelUnloaded { model, version });
     }
 }

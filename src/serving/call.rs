@@ -1,9 +1,11 @@
 //! One call on its way, from its pin to its place in the statistics.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::audit_event::{AuditEvent, AuditSink};
+use crate::audit_event::AuditSink;
+use crate::audit_event::inference::{CallKey, DigestPrefix, Outcome, Taggable};
+use crate::audit_event::tag::Content;
 use crate::clock;
 use crate::inference::backend::ComputeTime;
 use crate::principal::Principal;
@@ -18,6 +20,9 @@ pub(super) struct Call<'a> {
     audit: &'a AuditSink,
     pub principal: &'a Principal,
     counted: Option<Counted>,
+    failure: Outcome,
+    input: OnceLock<Taggable>,
+    output: OnceLock<Taggable>,
 }
 
 /// What an answered call adds to the statistics.
@@ -37,7 +42,8 @@ pub(super) enum Counted {
 
 impl<'a> Call<'a> {
     pub fn new(audit: &'a AuditSink, model: Arc<LoadedModel>, principal: &'a Principal, started: Instant) -> Self {
-        Self { model, started, audit, principal, counted: None }
+        let (input, output) = (OnceLock::new(), OnceLock::new());
+        Self { model, started, audit, principal, counted: None, failure: Outcome::Failed, input, output }
     }
 
     pub fn succeed(mut self, counted: Counted) {
@@ -45,8 +51,28 @@ impl<'a> Call<'a> {
     }
 
     /// It was refused, and goes on to count as failed.
-    pub fn refuse(&self, why: Refusal) {
+    pub fn refuse(&mut self, why: Refusal) {
         self.model.statistics.refused(why);
+        self.failure = if why == Refusal::Deadline { Outcome::Late } else { Outcome::Refused };
+    }
+
+    /// Has what the model is given tagged, where each call is a record.
+    pub fn given(&self, content: impl FnOnce() -> Content) {
+        self.tag(&self.input, content);
+    }
+
+    /// Has what the model answered tagged, where each call is a record.
+    pub fn answered(&self, content: impl FnOnce() -> Content) {
+        self.tag(&self.output, content);
+    }
+
+    fn tag(&self, place: &OnceLock<Taggable>, content: impl FnOnce() -> Content) {
+        if self.audit.wants_tags(&self.model.name)
+            && let Some(taggable) = self.audit.taggable(content())
+        {
+            // Tagged once: what was asked again for an update is not what the caller gets.
+            let _ = place.set(taggable);
+        }
     }
 }
 
@@ -63,11 +89,14 @@ impl Drop for Call<'_> {
             Some(Counted::Hit { lookup }) => statistics.cache_hit(clock::unix_millis(), total, *lookup),
             None => statistics.failed(total),
         }
-        self.audit.record(AuditEvent::Inference {
-            model: self.model.name.clone(),
+        let key = CallKey {
+            model: Some(self.model.name.clone()),
             version: Some(self.model.version),
+            digest: DigestPrefix::of(&self.model.digest),
             principal: self.principal.clone(),
-            ok: self.counted.is_some(),
-        });
+            outcome: if self.counted.is_some() { Outcome::Ok } else { self.failure },
+        };
+        let us = u64::try_from(total.as_micros()).unwrap_or(u64::MAX);
+        self.audit.record_call(key, us, self.input.take(), self.output.take());
     }
 }

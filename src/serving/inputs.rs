@@ -137,6 +137,14 @@ pub struct Fitted {
     pub batch: usize,
 }
 
+impl Fitted {
+    /// The inputs with their names. The bytes are shared.
+    pub fn named(&self, model: &LoadedModel) -> Vec<(String, Tensor)> {
+        let names = model.signature.inputs.iter().map(|port| port.name.clone());
+        names.zip(self.inputs.iter().cloned()).collect()
+    }
+}
+
 /// Checks a request against the model.
 pub fn fit(model: &LoadedModel, inputs: Inputs, outputs: Option<&[OutputRequest]>) -> Result<Fitted, Misfit> {
     let inputs = match inputs {

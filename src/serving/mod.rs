@@ -17,7 +17,9 @@ pub mod windows;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::audit_event::{AuditEvent, AuditSink};
+use crate::audit_event::AuditSink;
+use crate::audit_event::inference::{CallKey, Outcome};
+use crate::audit_event::tag::Content;
 use crate::clock;
 use crate::features::FeatureStore;
 use crate::inference::terms::{Priority, Terms};
@@ -262,8 +264,16 @@ impl Serving {
         match self.repository.pin_call(name, version) {
             Ok(Pinned { model, watched }) => Ok((Call::new(&self.audit, model, principal, started), watched)),
             Err(error) => {
-                let (model, principal) = (name.clone(), principal.clone());
-                self.audit.record(AuditEvent::Inference { model, version: None, principal, ok: false });
+                // A name that nothing here has is the caller's word.
+                let model = (!matches!(error, PinError::UnknownModel { .. })).then(|| name.clone());
+                let key = CallKey {
+                    model,
+                    version: None,
+                    digest: None,
+                    principal: principal.clone(),
+                    outcome: Outcome::Unavailable,
+                };
+                self.audit.record_call(key, 0, None, None);
                 Err(error.into())
             }
         }
@@ -280,6 +290,7 @@ impl Serving {
         let terms = terms(model, request.deadline, request.priority, started, call.principal);
         let (inputs, used) = self.filled(model, request.inputs, request.features, &terms, started).await?;
         let fitted = inputs::fit(model, inputs, request.outputs.as_deref())?;
+        call.given(|| Content::Tensors(fitted.named(model)));
         let names = names(model, &fitted.outputs);
         let answer = match self.cache(model) {
             None => run(model, fitted, terms, started).await?,
@@ -293,6 +304,7 @@ impl Serving {
         };
         let (mut response, counted) = answer.into_response(model, names);
         response.features = used;
+        call.answered(|| Content::Tensors(response.outputs.clone()));
         if let Some(raw) = raw {
             raw.clone_from(&response.outputs);
         }
@@ -337,6 +349,7 @@ impl Serving {
         };
         let (_, output) = model.image_ports().map_err(misfit)?;
         let terms = terms(model, request.deadline, request.priority, started, call.principal);
+        call.given(|| Content::Photograph(request.photograph.clone()));
         let answer = match self.cache(model) {
             None => run_photograph(model, request.photograph, self.limits, terms, started).await?,
             Some(cache) => {
@@ -347,6 +360,7 @@ impl Serving {
             }
         };
         let (response, counted) = answer.into_response(model, names(model, &[output]));
+        call.answered(|| Content::Tensors(response.outputs.clone()));
         let (name, scores) = response.outputs.first().ok_or_else(|| misfit("no output came".to_owned()))?;
         let labels = pipeline
             .labels(scores, model.labels.get(name).map_or(&[], Vec::as_slice))
@@ -415,7 +429,7 @@ fn new_gate(model: &LoadedModel) -> Option<Gate> {
 }
 
 /// Counts a call and takes its answer apart.
-fn finish<T>(call: Call<'_>, answered: Result<(T, Counted), ServingError>) -> Result<T, ServingError> {
+fn finish<T>(mut call: Call<'_>, answered: Result<(T, Counted), ServingError>) -> Result<T, ServingError> {
     match answered {
         Ok((answer, counted)) => {
             call.succeed(counted);

@@ -48,7 +48,7 @@ impl Platform {
     pub async fn reset(&self, principal: Principal) -> Result<(), TrustError> {
         let mut trust = self.shared.trust.lock().await;
         Trust::reset(&self.shared.folder)?;
-        self.shared.audit.record(AuditEvent::TrustReset { principal });
+        self.shared.audit.record(&principal, AuditEvent::TrustReset);
         *trust = None;
         Ok(())
     }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ledge::audit_event::{AuditEvent, AuditSink};
+use ledge::audit_event::inference::{Detail, Outcome, Policy};
+use ledge::audit_event::sink::Recorded;
+use ledge::audit_event::{AuditQueue, AuditSink};
 use ledge::config::Config;
 use ledge::daemon::serving_alone;
 use ledge::names::{ModelName, ModelVersion};
@@ -15,7 +17,6 @@ use ledge::serving::request::{FeatureRequest, InferRequest, InferResponse, Input
 use ledge::serving::{Serving, ServingError};
 use ledge::tensor::{Tensor, to_f64};
 use tempfile::TempDir;
-use tokio::sync::mpsc;
 
 use crate::daemon::{copy, model_folder, setup_root, write};
 
@@ -26,7 +27,7 @@ pub const OPENVINO: &str = "runtime = \"openvino\"\n";
 pub struct Appliance {
     pub folder: TempDir,
     pub serving: Serving,
-    pub events: mpsc::Receiver<AuditEvent>,
+    pub events: AuditQueue,
 }
 
 impl Appliance {
@@ -37,7 +38,8 @@ impl Appliance {
         config.repository.path = folder.path().join("models");
         config.runtimes.dir = setup_root().join("runtimes");
         config.runtimes.cache = folder.path().join("cache");
-        let (audit, events) = AuditSink::channel();
+        let each_call = Policy { detail: Detail::Calls, ..Policy::default() };
+        let (audit, events) = AuditSink::with_policy(each_call);
         Self { serving: serving_alone(&config, audit), folder, events }
     }
 
@@ -92,13 +94,11 @@ impl Appliance {
 
     /// The versions that calls were audited for.
     pub fn audited(&mut self) -> Vec<(Option<u64>, bool)> {
-        let mut calls = Vec::new();
-        while let Ok(event) = self.events.try_recv() {
-            if let AuditEvent::Inference { version, ok, .. } = event {
-                calls.push((version.map(ModelVersion::get), ok));
-            }
-        }
-        calls
+        let audited = self.events.take().entries.into_iter().filter_map(|entry| match entry.what {
+            Recorded::Call(call) => Some((call.key.version.map(ModelVersion::get), call.key.outcome == Outcome::Ok)),
+            Recorded::Event(..) => None,
+        });
+        audited.collect()
     }
 }
 

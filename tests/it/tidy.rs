@@ -13,7 +13,7 @@ const LAYERS: &[&[&str]] = &[
     &["protocol"],
     &["serving", "updates"],
     &["repository"],
-    &["pipeline", "inference", "features"],
+    &["pipeline", "inference", "features", "audit"],
     &["egress", "identity", "telemetry"],
 ];
 
@@ -51,6 +51,10 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("aws_lc_rs::", &["updates/", "egress/"]),
     ("hyper::client", EGRESS),
     ("quick_cache::", &["serving/"]),
+    ("tlog_tiles::", &["audit/"]),
+    ("signed_note::", &["audit/key.rs"]),
+    ("ed25519_dalek::", &["audit/key.rs"]),
+    ("rusty_s3::", &["audit/sync/"]),
     ("sled::", &["features/store.rs"]),
     ("crc32fast::", &["features/"]),
     ("systemd_journal_logger::", &["telemetry/"]),

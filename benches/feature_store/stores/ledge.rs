@@ -63,7 +63,7 @@ impl Ledge {
         let cache_mb = cache_bytes >> 20;
         let config = FeaturesConfig { views, path, cache_mb, keep_expired_h: 0, ..FeaturesConfig::default() };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let store = FeatureStore::open(&config, registry, AuditSink::channel().0);
+        let store = FeatureStore::open(&config, registry, AuditSink::to_nowhere());
         let opened = Self { runtime, store };
         opened.runtime.block_on(opened.store.opened());
         // A rebuild goes on after that.

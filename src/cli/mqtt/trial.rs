@@ -66,7 +66,7 @@ pub fn run(config: &Config, args: &TrialArgs, out: &mut Output) -> anyhow::Resul
     };
     let handled = block_on(async {
         // Nobody reads the events of a command line.
-        let (audit, _) = AuditSink::channel();
+        let audit = AuditSink::to_nowhere();
         let serving = &daemon::serving_alone(config, audit);
         let max_payload = config.mqtt.max_payload_bytes;
         let trial = Trial {

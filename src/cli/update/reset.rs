@@ -7,9 +7,8 @@ use anyhow::bail;
 use serde_json::json;
 
 use super::{UpdateArgs, post};
-use crate::audit_event::{AuditEvent, AuditSink, write_to_log};
-use crate::cli::{Exit, Globals, Output, block_on};
-use crate::principal::Principal;
+use crate::audit_event::AuditEvent;
+use crate::cli::{Exit, Globals, Output};
 use crate::updates::store::{BlobStore, StoreError};
 use crate::updates::trust::Trust;
 
@@ -41,9 +40,6 @@ fn in_folder(folder: &Path) -> anyhow::Result<bool> {
         opened => opened?,
     };
     Trust::reset(folder)?;
-    let (audit, events) = AuditSink::channel();
-    audit.record(AuditEvent::TrustReset { principal: Principal::Local });
-    drop(audit);
-    block_on(write_to_log(events))?;
+    tracing::info!(target: "audit", event = ?AuditEvent::TrustReset);
     Ok(true)
 }

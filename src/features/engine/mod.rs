@@ -146,6 +146,6 @@ impl Engine {
     pub fn alarm(&self, what: &str, reason: &str) {
         tracing::error!(folder = %self.files.folder().display(), reason, "{what}");
         Counters::count(&self.counters.damage_found);
-        self.audit.record(AuditEvent::FeatureStoreDamaged);
+        self.audit.record_own(AuditEvent::FeatureStoreDamaged);
     }
 }

@@ -201,7 +201,7 @@ impl Upkeep {
         let _ = fs::remove_file(file);
         let generations = self.engine.files.generations().unwrap_or_default();
         old.into_iter().for_each(close);
-        self.engine.audit.record(AuditEvent::FeatureStoreRestored { records, principal });
+        self.engine.audit.record(&principal, AuditEvent::FeatureStoreRestored { records });
         Counters::count(&self.engine.counters.rebuilds);
         self.provide(recovery::rebuild).map_err(|reason| FeatureError::Unavailable {
             reason: format!("the backup of {records} records is restored, and its index is not built yet: {reason}"),

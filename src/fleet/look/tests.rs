@@ -56,7 +56,7 @@ struct Device {
 impl Device {
     fn new(signer: &Signer, root_file: std::path::PathBuf) -> Self {
         let (folder, source) = (tempfile::tempdir().unwrap(), signer.source());
-        let (audit, _) = AuditSink::channel();
+        let audit = AuditSink::to_nowhere();
         let platform = Platform::new(folder.path().to_owned(), root_file, audit, source.clone());
         Self { _folder: folder, platform, source }
     }

@@ -14,7 +14,7 @@ use crate::serving::ServingLimits;
 
 /// A serving core without models.
 fn serving() -> Serving {
-    let (audit, _) = AuditSink::channel();
+    let audit = AuditSink::to_nowhere();
     let runtimes = Runtimes::new("runtimes".into());
     let defaults = ModelDefaults {
         max_queue_size: 1,

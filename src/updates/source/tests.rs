@@ -35,7 +35,7 @@ fn server(answers: Vec<String>) -> (Source, std::thread::JoinHandle<Vec<String>>
         };
         answers.iter().map(answer).collect()
     });
-    let egress = Egress::new(&EgressConfig::default(), AuditSink::channel().0);
+    let egress = Egress::new(&EgressConfig::default(), AuditSink::to_nowhere());
     let http = client(&address, &egress, None, TlsSettings::default);
     (Source::new(&address, http), serving)
 }
@@ -150,7 +150,7 @@ async fn an_address_without_a_client_is_told() {
 
 #[test]
 fn a_configuration_leads_to_its_source() {
-    let egress = Egress::new(&EgressConfig::default(), AuditSink::channel().0);
+    let egress = Egress::new(&EgressConfig::default(), AuditSink::to_nowhere());
     let mut config = UpdatesConfig::default();
     assert!(Source::configured(&config, &egress).is_none());
     config.repository = Some("http://127.0.0.1:1/a".parse().unwrap());

@@ -177,6 +177,6 @@ fn repository(runtimes: Runtimes, threads: usize, measure: bool) -> Repository {
     };
     let engine = Engine::new(runtimes, Topology::read().budget(threads), None);
     // Nobody reads the events of a trial.
-    let (audit, _) = AuditSink::channel();
+    let audit = AuditSink::to_nowhere();
     Repository::new(PathBuf::new(), engine, defaults, 1, audit)
 }

@@ -107,7 +107,7 @@ impl Trust {
         let (store, damaged) = match TrustedStore::open(folder)? {
             Opened::Whole(store) => (store, None),
             Opened::Damaged(store, reason) => {
-                audit.record(AuditEvent::MetadataDamaged);
+                audit.record_own(AuditEvent::MetadataDamaged);
                 tracing::error!(%reason, "the trusted metadata of signed updates is damaged");
                 (store, Some(reason))
             }
@@ -244,7 +244,7 @@ impl Trust {
                     self.refused.clear();
                 }
                 if self.refused.insert(about, refusal) != Some(refusal) {
-                    self.audit.record(AuditEvent::MetadataRefused { cause: refusal.name() });
+                    self.audit.record_own(AuditEvent::MetadataRefused { cause: refusal.name().into() });
                 }
             }
             // A network that is away says nothing of what was refused.
@@ -258,7 +258,7 @@ impl Trust {
         let mut changed = self.versions();
         changed.retain(|role, version| before.get(role) != Some(version));
         for (role, version) in &changed {
-            self.audit.record(AuditEvent::MetadataAccepted { role: role.clone(), version: *version });
+            self.audit.record_own(AuditEvent::MetadataAccepted { role: role.clone(), version: *version });
         }
         changed
     }

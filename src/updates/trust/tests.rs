@@ -3,7 +3,7 @@
 pub(crate) mod platform;
 
 use super::*;
-use crate::audit_event::AuditSink;
+use crate::audit_event::{AuditQueue, AuditSink};
 use crate::clock;
 use crate::updates::config::RepositoryAddress;
 use platform::{Platform, at};
@@ -12,7 +12,7 @@ use platform::{Platform, at};
 struct Device {
     folder: tempfile::TempDir,
     root_file: PathBuf,
-    events: tokio::sync::mpsc::Receiver<AuditEvent>,
+    events: AuditQueue,
     trust: Trust,
 }
 
@@ -40,7 +40,7 @@ impl Device {
     }
 
     fn audited(&mut self) -> Vec<AuditEvent> {
-        std::iter::from_fn(|| self.events.try_recv().ok()).collect()
+        std::iter::from_fn(|| self.events.try_next()).collect()
     }
 
     fn file(&self) -> PathBuf {
@@ -104,7 +104,7 @@ async fn a_model_that_the_fleet_key_names_does_not_count() {
         }
     }
     let refusals = device.audited();
-    let refusal = AuditEvent::MetadataRefused { cause: "unauthorised" };
+    let refusal = AuditEvent::MetadataRefused { cause: "unauthorised".into() };
     assert_eq!(refusals.iter().filter(|event| **event == refusal).count(), 3);
 }
 
@@ -147,7 +147,7 @@ async fn what_was_trusted_survives_a_restart_and_an_older_copy_is_refused() {
     assert_eq!(device.versions(), trusted);
     let older = device.trust.refresh(&old.source(), clock::unix_millis()).await;
     assert_eq!(refused(older), Refusal::Rollback);
-    assert_eq!(device.audited(), [AuditEvent::MetadataRefused { cause: "rollback" }]);
+    assert_eq!(device.audited(), [AuditEvent::MetadataRefused { cause: "rollback".into() }]);
     assert_eq!(device.versions(), trusted);
     // What is right goes on: nothing changed, so nothing is written either.
     let before = std::fs::metadata(device.file()).unwrap().modified().unwrap();
@@ -165,8 +165,8 @@ async fn the_same_refusal_again_is_no_news_until_it_is_over() {
     let mut device = Device::new(&platform);
     device.refresh(&platform).await.unwrap();
     device.audited();
-    let rollback = AuditEvent::MetadataRefused { cause: "rollback" };
-    let expired = AuditEvent::MetadataRefused { cause: "expired" };
+    let rollback = AuditEvent::MetadataRefused { cause: "rollback".into() };
+    let expired = AuditEvent::MetadataRefused { cause: "expired".into() };
     let (right, late) = (clock::unix_millis(), at("2100-01-01T00:00:00Z"));
     let [older, newer] = [old.source(), platform.source()];
     let nowhere = Source::new(&RepositoryAddress::Folder("/nowhere".into()), None);
@@ -191,7 +191,7 @@ async fn the_same_refusal_again_is_no_news_until_it_is_over() {
     }
     platform.publish();
     device.trust.refresh(&newer, right).await.unwrap();
-    let unauthorised = AuditEvent::MetadataRefused { cause: "unauthorised" };
+    let unauthorised = AuditEvent::MetadataRefused { cause: "unauthorised".into() };
     for (path, news) in [("models/a/1/m", 1), ("models/b/1/m", 1), ("models/a/1/m", 0)] {
         let found = device.trust.resolve(&newer, path).await;
         assert!(matches!(found, Err(TrustError::Unauthorised { .. })), "{found:?}");
@@ -303,7 +303,7 @@ async fn another_platforms_root_is_told_apart() {
     let mut device = device.again();
     let error = device.refresh(&platform).await.unwrap_err();
     assert!(matches!(error, TrustError::OtherRoot { version: 1, .. }), "{error}");
-    let absent = Trust::open(device.folder.path(), Path::new("/nowhere/root.json"), AuditSink::channel().0);
+    let absent = Trust::open(device.folder.path(), Path::new("/nowhere/root.json"), AuditSink::to_nowhere());
     assert!(matches!(absent, Err(TrustError::RootFile { .. })));
 }
 

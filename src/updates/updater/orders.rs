@@ -26,7 +26,8 @@ impl Updater {
             return;
         }
         let named = subject.to_string();
-        self.parts.audit.record(AuditEvent::UpdateOrdered { subject: named, order: order.name(), principal });
+        let ordered = AuditEvent::UpdateOrdered { subject: named, order: order.name().into() };
+        self.parts.audit.record(&principal, ordered);
         let event = match order {
             Order::Pin => Event::Pin,
             Order::Unpin => Event::Unpin,

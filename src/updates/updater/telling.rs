@@ -11,12 +11,12 @@ impl Updater {
     /// Says what became of a subject: to the log, the audit log and everybody who reads the status.
     pub(super) fn told(&self, subject: &Subject, before: &SubjectState, after: &SubjectState) {
         let moved = |version, rollout: &DeviceName, stage: &'static str, cause: Option<&'static str>| {
-            self.parts.audit.record(AuditEvent::UpdateMoved {
+            self.parts.audit.record_own(AuditEvent::UpdateMoved {
                 subject: subject.to_string(),
                 version,
                 rollout: rollout.to_string(),
-                stage,
-                cause,
+                stage: stage.into(),
+                cause: cause.map(Into::into),
             });
         };
         if after.outcome != before.outcome

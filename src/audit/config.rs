@@ -1,0 +1,277 @@
+//! The section `[audit]` of the configuration.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::audit_event::inference::{Detail, Policy};
+use crate::egress::{Egress, EgressConfig, HostPort, TlsFiles};
+use crate::names::ModelName;
+use crate::secret::SecretFile;
+use crate::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
+
+/// What is recorded, for how long it is kept, and where it is sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AuditConfig {
+    /// The folder of the log.
+    pub path: PathBuf,
+    /// Whether each inference call is a record, or those of a minute and caller are one.
+    pub inference: Detail,
+    /// Models of which each call is a record, whatever `inference` says.
+    pub calls: BTreeSet<ModelName>,
+    /// The most that the log takes on the disk, in MiB.
+    #[serde(deserialize_with = "in_range::<8, 1_048_576, _, _>")]
+    pub quota_mb: u64,
+    /// What stays free on the disk, in MiB: below it only events that are no inference calls are recorded.
+    #[serde(deserialize_with = "in_range::<0, 1_048_576, _, _>")]
+    pub min_free_mb: u64,
+    /// How long one key makes tags, in days.
+    #[serde(deserialize_with = "in_range::<1, 3650, _, _>")]
+    pub tag_period_days: u32,
+    /// After how many days a key for tags is destroyed; 0 is never.
+    #[serde(deserialize_with = "in_range::<0, 36_500, _, _>")]
+    pub keep_tag_keys_days: u32,
+    /// The section `[audit.sync]`.
+    pub sync: SyncConfig,
+    /// The section `[audit.syslog]`.
+    pub syslog: SyslogConfig,
+    /// The section `[audit.otlp]`.
+    pub otlp: OtlpConfig,
+}
+
+impl Default for AuditConfig {
+    fn default() -> Self {
+        Self {
+            path: "audit".into(),
+            inference: Detail::default(),
+            calls: BTreeSet::new(),
+            quota_mb: 512,
+            min_free_mb: 128,
+            tag_period_days: 30,
+            keep_tag_keys_days: 400,
+            sync: SyncConfig::default(),
+            syslog: SyslogConfig::default(),
+            otlp: OtlpConfig::default(),
+        }
+    }
+}
+
+/// Where the log is copied to, file by file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SyncConfig {
+    /// A folder on a server that takes PUT (WebDAV), or in a bucket. `None`: the log stays here.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub url: Option<SyncAddress>,
+    /// For a bucket: the server; `None` is Amazon's of the region.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub endpoint: Option<WebAddress>,
+    /// For a bucket: the region.
+    pub region: String,
+    /// For a bucket: the file with the id of the access key.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub access_key_id_file: Option<SecretFile>,
+    /// For a bucket: the file with the secret access key.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub secret_access_key_file: Option<SecretFile>,
+    /// A proxy that is asked to connect (HTTP CONNECT).
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub proxy: Option<HostPort>,
+    /// How long records may wait until they are sent, in seconds.
+    #[serde(deserialize_with = "in_range::<1, 86_400, _, _>")]
+    pub interval_s: u64,
+    /// The section `[audit.sync.tls]`.
+    pub tls: TlsFiles,
+}
+
+impl Default for SyncConfig {
+    fn default() -> Self {
+        Self {
+            url: None,
+            endpoint: None,
+            region: "us-east-1".into(),
+            access_key_id_file: None,
+            secret_access_key_file: None,
+            proxy: None,
+            interval_s: 300,
+            tls: TlsFiles::default(),
+        }
+    }
+}
+
+/// Where each record is also sent at once, by syslog (RFC 5424 over RFC 5425). It may lose some.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SyslogConfig {
+    /// The server; `None` is none.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub to: Option<HostPort>,
+    /// Whether it speaks TLS.
+    pub encrypted: bool,
+    /// The section `[audit.syslog.tls]`.
+    pub tls: TlsFiles,
+}
+
+impl Default for SyslogConfig {
+    fn default() -> Self {
+        Self { to: None, encrypted: true, tls: TlsFiles::default() }
+    }
+}
+
+/// Where each record is also sent at once, as a log of OpenTelemetry (OTLP/HTTP). It may lose some.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OtlpConfig {
+    /// The address of the collector's logs, such as `https://HOST:4318/v1/logs`; `None` is none.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub url: Option<WebAddress>,
+    /// The file with a token for `Authorization: Bearer`.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub token_file: Option<SecretFile>,
+    /// The section `[audit.otlp.tls]`.
+    pub tls: TlsFiles,
+}
+
+/// `https://HOST[:PORT]/PATH`, or `http://` on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WebAddress {
+    /// Whether it speaks TLS.
+    pub tls: bool,
+    /// The server.
+    pub at: HostPort,
+    /// The path, which begins with a slash; percent-encoded.
+    pub path: String,
+}
+
+/// Where the log is copied to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SyncAddress {
+    /// A folder of a web server that takes PUT.
+    Web(WebAddress),
+    /// `s3://BUCKET[/PREFIX]`: a place in a bucket.
+    Bucket {
+        /// The bucket.
+        bucket: String,
+        /// What keys begin with: nothing, or `a/b/`.
+        prefix: String,
+    },
+}
+
+/// Why a text is no address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected {expected}, got {text:?}")]
+pub struct InvalidAddress {
+    expected: &'static str,
+    text: String,
+}
+
+impl FromStr for WebAddress {
+    type Err = InvalidAddress;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || InvalidAddress { expected: "https://HOST[:PORT]/PATH", text: text.to_owned() };
+        let uri: http::Uri = text.parse().map_err(|_| wrong())?;
+        let tls = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            _ => return Err(wrong()),
+        };
+        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@')).ok_or_else(wrong)?;
+        let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        let at = HostPort::new(host, port).map_err(|_| wrong())?;
+        if uri.query().is_some() {
+            return Err(wrong());
+        }
+        Ok(Self { tls, at, path: uri.path().to_owned() })
+    }
+}
+
+impl fmt::Display for WebAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}{}", if self.tls { "https" } else { "http" }, self.at, self.path)
+    }
+}
+
+impl FromStr for SyncAddress {
+    type Err = InvalidAddress;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let expected = "https://HOST[:PORT]/PATH or s3://BUCKET[/PREFIX]";
+        let wrong = || InvalidAddress { expected, text: text.to_owned() };
+        let Some(place) = text.strip_prefix("s3://") else {
+            return text.parse().map(Self::Web).map_err(|_| wrong());
+        };
+        let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
+        let is_bucket = (3..=63).contains(&bucket.len())
+            && bucket.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-".contains(&byte));
+        let prefix = prefix.trim_matches('/');
+        let is_prefix = prefix.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
+        if !is_bucket || !is_prefix {
+            return Err(wrong());
+        }
+        let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
+        Ok(Self::Bucket { bucket: bucket.to_owned(), prefix })
+    }
+}
+
+impl fmt::Display for SyncAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Web(address) => address.fmt(f),
+            Self::Bucket { bucket, prefix } => write!(f, "s3://{bucket}/{prefix}"),
+        }
+    }
+}
+
+macro_rules! as_text {
+    ($($type:ty),*) => {$(
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                from_text(deserializer)
+            }
+        }
+    )*};
+}
+
+as_text!(WebAddress, SyncAddress);
+
+impl AuditConfig {
+    /// Makes every path relative to `root`.
+    pub fn resolve(&mut self, root: &Path) {
+        self.path = root.join(&self.path).components().collect();
+        let Self { sync, syslog, otlp, .. } = self;
+        for tls in [&mut sync.tls, &mut syslog.tls, &mut otlp.tls] {
+            tls.resolve(root);
+        }
+        let files = [&mut sync.access_key_id_file, &mut sync.secret_access_key_file, &mut otlp.token_file];
+        files.into_iter().flatten().for_each(|file| file.resolve(root));
+    }
+
+    /// Which calls become a record of their own.
+    pub fn policy(&self) -> Policy {
+        Policy { detail: self.inference, calls: self.calls.clone() }
+    }
+
+    /// [`SyncConfig::interval_s`].
+    pub fn sync_interval(&self) -> Duration {
+        Duration::from_secs(self.sync.interval_s)
+    }
+
+    /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
+    pub fn problems(&self, egress: &EgressConfig) -> Vec<(String, String)> {
+        let _ = (egress, Egress::check);
+        Vec::new()
+    }
+}

@@ -1,0 +1,126 @@
+//! Where the parts of a log lie, below its folder or address (C2SP tlog-tiles).
+//!
+//! `checkpoint`, `tile/<L>/<N>[.p/<W>]` for hashes, `tile/entries/<N>[.p/<W>]` for records. On this box what grows has no
+//! suffix: the file of a tile holds as many of its 256 as there are.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+/// How many entries, or hashes, a whole tile has.
+pub const WIDTH: u64 = 256;
+
+/// The height of a tile: 2^8 is [`WIDTH`].
+pub const HEIGHT: u8 = 8;
+
+/// The name of the signed tree head.
+pub const CHECKPOINT: &str = "checkpoint";
+
+/// A file of a log, but for its checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TilePath {
+    /// Hashes of a level, or records.
+    pub kind: TileKind,
+    /// Which of its level, from 0.
+    pub index: u64,
+    /// How many hashes or records, from 1 to 256.
+    pub width: u16,
+}
+
+/// What a tile holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TileKind {
+    /// Records, each behind its length in two bytes, the more significant first.
+    Entries,
+    /// Hashes of 32 bytes: of level 0 those of records, of another those of whole tiles of the level below.
+    Hashes(u8),
+}
+
+impl TilePath {
+    /// Relative to the folder of the log.
+    pub fn path(&self) -> String {
+        let mut path = match self.kind {
+            TileKind::Entries => "tile/entries/".to_owned(),
+            TileKind::Hashes(level) => format!("tile/{level}/"),
+        };
+        push_index(&mut path, self.index);
+        if u64::from(self.width) < WIDTH {
+            let _ = write!(path, ".p/{}", self.width);
+        }
+        path
+    }
+
+    /// The file on this box, which has no suffix.
+    pub fn local(&self, log: &Path) -> PathBuf {
+        log.join(Self { width: u16::try_from(WIDTH).unwrap_or(u16::MAX), ..*self }.path())
+    }
+}
+
+/// Three digits an element, all but the last behind an `x`.
+fn push_index(path: &mut String, index: u64) {
+    let mut groups = Vec::new();
+    let mut rest = index;
+    loop {
+        groups.push(rest % 1000);
+        rest /= 1000;
+        if rest == 0 {
+            break;
+        }
+    }
+    while let Some(group) = groups.pop() {
+        let _ = if groups.is_empty() { write!(path, "{group:03}") } else { write!(path, "x{group:03}/") };
+    }
+}
+
+/// What has to be published when a log of `old` records has grown to `new`: the tiles that changed, the lowest first, and
+/// before each tile of hashes of records those records.
+pub fn changed(old: u64, new: u64) -> Vec<TilePath> {
+    let mut changed = Vec::new();
+    let (mut old, mut new, mut level) = (old, new, 0);
+    while new > 0 {
+        if old != new {
+            for index in old / WIDTH..new.div_ceil(WIDTH) {
+                let width = u16::try_from((new - index * WIDTH).min(WIDTH)).unwrap_or(0);
+                if level == 0 {
+                    changed.push(TilePath { kind: TileKind::Entries, index, width });
+                }
+                changed.push(TilePath { kind: TileKind::Hashes(level), index, width });
+            }
+        }
+        (old, new, level) = (old / WIDTH, new / WIDTH, level + 1);
+    }
+    changed
+}
+
+/// The folder of a log: one log follows another where the one before cannot go on.
+pub fn log_folder(audit: &Path, generation: u32) -> PathBuf {
+    audit.join("logs").join(generation.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_has_three_digits_an_element() {
+        let path = |index| TilePath { kind: TileKind::Entries, index, width: 256 }.path();
+        assert_eq!(path(0), "tile/entries/000");
+        assert_eq!(path(999), "tile/entries/999");
+        assert_eq!(path(1_234_067), "tile/entries/x001/x234/067");
+        assert_eq!(TilePath { kind: TileKind::Hashes(2), index: 7, width: 3 }.path(), "tile/2/007.p/3");
+    }
+
+    #[test]
+    fn a_log_of_70000_records_has_the_tiles_of_the_specification() {
+        let all = changed(0, 70_000);
+        let count = |kind: TileKind, whole: bool| {
+            all.iter().filter(|tile| tile.kind == kind && (tile.width == 256) == whole).count()
+        };
+        assert_eq!((count(TileKind::Hashes(0), true), count(TileKind::Entries, true)), (273, 273));
+        let partial: Vec<_> = all.iter().filter(|tile| tile.width < 256).map(TilePath::path).collect();
+        assert_eq!(partial, ["tile/entries/273.p/112", "tile/0/273.p/112", "tile/1/001.p/17", "tile/2/000.p/1"]);
+        assert_eq!(count(TileKind::Hashes(1), true), 1);
+        let edge: Vec<_> = changed(255, 256).iter().map(TilePath::path).collect();
+        assert_eq!(edge, ["tile/entries/000", "tile/0/000", "tile/1/000.p/1"]);
+        assert_eq!(changed(256, 256), []);
+    }
+}

@@ -1,0 +1,145 @@
+//! A record of the audit log: one line of JSON, which is one leaf of the tree.
+//!
+//! ```json
+//! {"v":1,"seq":4711,"ts":"2026-01-01T00:00:00.250Z","actor":{"kind":"ip","tag":"3:0f..."},"event":{"action":"model_loaded","model":"m","version":2,"digest":"..."}}
+//! ```
+//!
+//! Nothing else is in it: unknown fields are refused when it is read, and there is no type in it that could carry a payload.
+//! Who called is a tag, since an address and a topic may be a person's.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::audit_event::AuditEvent;
+use crate::audit_event::tag::{Tag, TagKey};
+use crate::clock;
+use crate::principal::Principal;
+
+/// The version of the form of records.
+pub const VERSION: u32 = 1;
+
+/// The longest record, in bytes: its length has 16 bits in an entry bundle.
+pub const LONGEST: usize = 65_535;
+
+/// A record. Its JSON is canonical: the fields in this order, without spaces.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AuditRecord {
+    /// [`VERSION`].
+    pub v: u32,
+    /// Its place in the log, from 0.
+    pub seq: u64,
+    /// When it happened, by the clock of the box.
+    pub ts: Timestamp,
+    /// Who did it.
+    pub actor: Actor,
+    /// What happened.
+    pub event: AuditEvent,
+}
+
+/// Who did it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Actor {
+    /// In which way they reached the box.
+    pub kind: ActorKind,
+    /// Who they are; `None` for the box itself, and where no key for tags is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<Tag>,
+}
+
+/// In which way somebody reached the box.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ActorKind {
+    /// A peer over TCP, by its address.
+    Ip,
+    /// A process behind the Unix socket, by its user id.
+    Uid,
+    /// A client behind an MQTT broker, by its topic.
+    Mqtt,
+    /// The box itself.
+    Local,
+    /// Several, too many to be told apart.
+    Others,
+}
+
+impl ActorKind {
+    /// As a record has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ip => "ip",
+            Self::Uid => "uid",
+            Self::Mqtt => "mqtt",
+            Self::Local => "local",
+            Self::Others => "others",
+        }
+    }
+}
+
+impl Actor {
+    /// What a record says of a caller.
+    pub fn of(principal: &Principal, key: Option<&TagKey>) -> Self {
+        let kind = match principal {
+            Principal::Peer(_) => ActorKind::Ip,
+            Principal::User(_) => ActorKind::Uid,
+            Principal::Mqtt(_) => ActorKind::Mqtt,
+            Principal::Local => ActorKind::Local,
+            Principal::Others => ActorKind::Others,
+        };
+        let is_named = !matches!(kind, ActorKind::Local | ActorKind::Others);
+        let tag = key.filter(|_| is_named).map(|key| key.of_text(&principal.to_string()));
+        Self { kind, tag }
+    }
+}
+
+impl AuditRecord {
+    /// The leaf.
+    pub fn to_line(&self) -> Vec<u8> {
+        // Only a map with keys that are no strings, or a writer that fails, can make this fail.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// Reads a leaf.
+    pub fn parse(line: &[u8]) -> Result<Self, InvalidRecord> {
+        let record: Self = serde_json::from_slice(line).map_err(|error| InvalidRecord { reason: error.to_string() })?;
+        if record.v != VERSION {
+            return Err(InvalidRecord { reason: format!("it has version {}, and {VERSION} is known", record.v) });
+        }
+        Ok(record)
+    }
+}
+
+/// Why bytes are no record.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("it is no audit record: {reason}")]
+pub struct InvalidRecord {
+    reason: String,
+}
+
+/// A moment in milliseconds since the Unix epoch. As text: RFC 3339 in UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(pub u64);
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&clock::rfc3339_micros(i64::try_from(self.0.saturating_mul(1000)).unwrap_or(i64::MAX)))
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let micros = clock::parse_micros(&text).and_then(|micros| u64::try_from(micros).ok());
+        micros
+            .map(|micros| Self(micros / 1000))
+            .ok_or_else(|| serde::de::Error::custom(format_args!("{text:?} is no moment in RFC 3339")))
+    }
+}

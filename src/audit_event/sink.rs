@@ -1,0 +1,323 @@
+//! Where events wait until they are written. Whoever records one waits for nobody.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::oneshot;
+
+use super::AuditEvent;
+use super::inference::{CallCounts, CallKey, CallRecord, Policy, Taggable};
+use super::tag::{Content, TagKey};
+use crate::clock;
+use crate::names::ModelName;
+use crate::principal::Principal;
+
+/// How many events and calls may wait. One is under 400 bytes.
+const QUEUE: usize = 32_768;
+
+/// Beyond the queue: how many events that are no calls may wait. A flood of calls must not push them out.
+const RESERVE: usize = 8192;
+
+/// How many keys are counted apart within a minute; beyond them the caller is left out.
+const KEYS: usize = 1024;
+
+/// Up to this size a tag is made by whoever records: it takes a microsecond, as long as handing the content on.
+const INLINE: usize = 2048;
+
+/// How many bytes of content may wait to be tagged. Beyond them whoever records makes the tag.
+const WAITING_CONTENT: u64 = 64 << 20;
+
+/// A handle to record events with. Clones share one queue.
+#[derive(Debug, Clone)]
+pub struct AuditSink {
+    shared: Arc<Shared>,
+}
+
+/// The other end: what is recorded, for one thread to write. Once it is dropped, recording does nothing.
+#[derive(Debug)]
+pub struct AuditQueue {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    policy: Policy,
+    tag_key: ArcSwapOption<TagKey>,
+    pending: Mutex<Pending>,
+    woken: Condvar,
+    /// Nobody takes events any more.
+    closed: AtomicBool,
+    content: AtomicU64,
+    recorded: AtomicU64,
+    lost: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    entries: Vec<Entry>,
+    counts: HashMap<CallKey, CallCounts>,
+    lost: Option<Lost>,
+    flushes: Vec<oneshot::Sender<()>>,
+    is_urgent: bool,
+    is_closing: bool,
+}
+
+/// What was recorded, and when, in milliseconds since the Unix epoch.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// When.
+    pub at_ms: u64,
+    /// What.
+    pub what: Recorded,
+}
+
+/// An event of somebody, or an inference call.
+#[derive(Debug, Clone)]
+pub enum Recorded {
+    /// An event.
+    Event(Principal, AuditEvent),
+    /// An inference call that becomes a record of its own.
+    Call(Box<CallRecord>),
+}
+
+/// What found no place in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lost {
+    /// When the first was lost, in milliseconds since the Unix epoch.
+    pub since_ms: u64,
+    /// Inference calls.
+    pub calls: u64,
+    /// Other events.
+    pub events: u64,
+}
+
+/// What was waiting.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// In the order in which they were recorded.
+    pub entries: Vec<Entry>,
+    /// What found no place.
+    pub lost: Option<Lost>,
+    /// To be told when all of the batch is durable; dropped, they say that it is not.
+    pub flushes: Vec<oneshot::Sender<()>>,
+    /// Whether something of it has to be on the disk at once.
+    pub is_urgent: bool,
+    /// Whether nothing comes after it.
+    pub is_last: bool,
+}
+
+impl AuditSink {
+    /// A sink and the other end of its queue.
+    pub fn channel() -> (Self, AuditQueue) {
+        Self::with_policy(Policy::default())
+    }
+
+    /// The same, with a policy for inference calls.
+    pub fn with_policy(policy: Policy) -> (Self, AuditQueue) {
+        let shared = Arc::new(Shared {
+            policy,
+            tag_key: ArcSwapOption::empty(),
+            pending: Mutex::default(),
+            woken: Condvar::new(),
+            closed: AtomicBool::new(false),
+            content: AtomicU64::new(0),
+            recorded: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        });
+        (Self { shared: shared.clone() }, AuditQueue { shared })
+    }
+
+    /// A sink that keeps nothing, for a command line that is no daemon.
+    pub fn to_nowhere() -> Self {
+        Self::channel().0
+    }
+
+    /// Records an event of somebody. Never blocks; an event that finds the queue full is counted as lost.
+    pub fn record(&self, principal: &Principal, event: AuditEvent) {
+        let is_urgent = event.is_urgent();
+        self.push(Recorded::Event(principal.clone(), event), is_urgent, QUEUE + RESERVE);
+    }
+
+    /// Records an event of the daemon itself.
+    pub fn record_own(&self, event: AuditEvent) {
+        self.record(&Principal::Local, event);
+    }
+
+    /// Records an inference call: as a record of its own, or counted with others of its minute, as the policy says.
+    pub fn record_call(&self, key: CallKey, us: u64, input: Option<Taggable>, output: Option<Taggable>) {
+        if self.shared.closed.load(Ordering::Relaxed) {
+            return;
+        }
+        if key.model.as_ref().is_some_and(|model| self.shared.policy.is_each_call(model)) {
+            self.push(Recorded::Call(Box::new(CallRecord { key, us, input, output })), false, QUEUE);
+            return;
+        }
+        let mut pending = self.shared.lock();
+        let is_crowded = pending.counts.len() >= KEYS && !pending.counts.contains_key(&key);
+        let key = if is_crowded { CallKey { principal: Principal::Others, ..key } } else { key };
+        pending.counts.entry(key).or_default().count(us);
+        drop(pending);
+        // Nobody is woken: the writer asks for the counts by the minute.
+        self.shared.recorded.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn push(&self, what: Recorded, is_urgent: bool, room: usize) {
+        if self.shared.closed.load(Ordering::Relaxed) {
+            return;
+        }
+        let at_ms = clock::unix_millis();
+        let is_event = matches!(what, Recorded::Event(..));
+        let mut pending = self.shared.lock();
+        if pending.entries.len() >= room {
+            let lost = pending.lost.get_or_insert(Lost { since_ms: at_ms, calls: 0, events: 0 });
+            if is_event {
+                lost.events += 1
+            } else {
+                lost.calls += 1
+            }
+            drop(pending);
+            self.shared.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        // The writer looks again by itself while there is something: a wake-up costs a system call.
+        let wakes = pending.entries.is_empty() || (is_urgent && !pending.is_urgent);
+        pending.entries.push(Entry { at_ms, what });
+        pending.is_urgent |= is_urgent;
+        drop(pending);
+        self.shared.recorded.fetch_add(1, Ordering::Relaxed);
+        if wakes {
+            self.shared.woken.notify_one();
+        }
+    }
+
+    /// Whether the calls of a model are to be recorded with tags.
+    pub fn wants_tags(&self, model: &ModelName) -> bool {
+        !self.shared.closed.load(Ordering::Relaxed) && self.shared.policy.is_each_call(model)
+    }
+
+    /// The tag of a content, or the content, to be tagged by the writer: whichever costs the caller less.
+    pub fn taggable(&self, content: Content) -> Option<Taggable> {
+        let size = content.size();
+        let waiting = self.shared.content.load(Ordering::Relaxed);
+        if size > INLINE && waiting.saturating_add(size as u64) <= WAITING_CONTENT {
+            self.shared.content.fetch_add(size as u64, Ordering::Relaxed);
+            return Some(Taggable::Content(content));
+        }
+        self.shared.tag_key.load().as_ref().map(|key| Taggable::Tag(key.of(&content)))
+    }
+
+    /// The key that tags are made with now.
+    pub fn tag_key(&self) -> Option<Arc<TagKey>> {
+        self.shared.tag_key.load_full()
+    }
+
+    /// Waits until everything recorded so far is on the disk. `false` when it is not going to be.
+    pub async fn durable(&self) -> bool {
+        let (told, waiting) = oneshot::channel();
+        {
+            let mut pending = self.shared.lock();
+            if self.shared.closed.load(Ordering::Relaxed) {
+                return false;
+            }
+            pending.flushes.push(told);
+            pending.is_urgent = true;
+        }
+        self.shared.woken.notify_one();
+        waiting.await.is_ok()
+    }
+
+    /// Asks the writer to end once it has written what is recorded.
+    pub fn close(&self) {
+        self.shared.lock().is_closing = true;
+        self.shared.woken.notify_one();
+    }
+
+    /// Events and calls taken since the start.
+    pub fn recorded(&self) -> u64 {
+        self.shared.recorded.load(Ordering::Relaxed)
+    }
+
+    /// Those that found the queue full since the start.
+    pub fn lost(&self) -> u64 {
+        self.shared.lost.load(Ordering::Relaxed)
+    }
+}
+
+impl AuditQueue {
+    /// A handle to record with, for the writer's own events.
+    pub fn sink(&self) -> AuditSink {
+        AuditSink { shared: self.shared.clone() }
+    }
+
+    /// Tags are made with this key from now on.
+    pub fn set_tag_key(&self, key: Option<Arc<TagKey>>) {
+        self.shared.tag_key.store(key);
+    }
+
+    /// Waits until something is recorded, at the latest until `until`. With `urgent` it is something that cannot wait.
+    pub fn wait(&self, until: Instant, urgent: bool) {
+        let mut pending = self.shared.lock();
+        loop {
+            let enough = pending.is_urgent || pending.is_closing || (!urgent && !pending.entries.is_empty());
+            let left = until.saturating_duration_since(Instant::now());
+            if enough || left.is_zero() {
+                return;
+            }
+            (pending, _) = self.shared.woken.wait_timeout(pending, left).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Takes what waits, but for the counts of this minute.
+    pub fn take(&mut self) -> Batch {
+        let mut pending = self.shared.lock();
+        Batch {
+            entries: std::mem::take(&mut pending.entries),
+            lost: pending.lost.take(),
+            flushes: std::mem::take(&mut pending.flushes),
+            is_urgent: std::mem::take(&mut pending.is_urgent),
+            is_last: pending.is_closing,
+        }
+    }
+
+    /// Takes the calls that were counted since it was last asked.
+    pub fn take_counts(&mut self) -> HashMap<CallKey, CallCounts> {
+        std::mem::take(&mut self.shared.lock().counts)
+    }
+
+    /// The content of these bytes is tagged, and needs no memory any more.
+    pub fn tagged(&self, size: usize) {
+        let _ = self
+            .shared
+            .content
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| Some(waiting.saturating_sub(size as u64)));
+    }
+
+    /// The next event that waits and is no call, for tests.
+    pub fn try_next(&mut self) -> Option<AuditEvent> {
+        let mut pending = self.shared.lock();
+        let next = pending.entries.iter().position(|entry| matches!(entry.what, Recorded::Event(..)))?;
+        match pending.entries.remove(next).what {
+            Recorded::Event(_, event) => Some(event),
+            Recorded::Call(_) => None,
+        }
+    }
+}
+
+impl Drop for AuditQueue {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::Relaxed);
+        // What waits to hear that it is durable hears that it is not.
+        let mut pending = self.shared.lock();
+        pending.flushes.clear();
+        pending.entries.clear();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
