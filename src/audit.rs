@@ -7,6 +7,7 @@
 pub mod config;
 pub mod key;
 pub mod layout;
+pub mod local;
 pub mod log;
 pub mod record;
 pub mod status;
