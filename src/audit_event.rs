@@ -5,6 +5,7 @@
 //! keyed tags at most ([`tag`]).
 
 pub mod inference;
+mod seldom;
 pub mod sink;
 pub mod tag;
 
@@ -202,6 +203,9 @@ pub enum AuditEvent {
     AccessDenied {
         /// What was asked for, such as `model_load`.
         what: Word,
+        /// How many more of the kind there were since the last record of it: there is one a minute at most.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        others: u64,
     },
     /// The clock of the machine does not go on from where it was.
     ClockJumped {
@@ -269,6 +273,11 @@ pub struct PreviousLog {
     pub root: String,
     /// How many records were found.
     pub found: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl AuditEvent {

@@ -157,6 +157,7 @@ impl App {
         let latch = readiness.latch();
         let device_id = device.id.clone();
         let updates = found.updates();
+        let audit_writer = AuditWriter::spawn(&config.audit, &device_id, audit_queue)?;
         let messages = config.mqtt.broker.is_some().then(MessageStatistics::default);
         let app = http::App::new(http::Parts {
             serving: serving.clone(),
@@ -164,6 +165,8 @@ impl App {
             egress: egress.clone(),
             messages: messages.clone(),
             updates: updates.clone(),
+            audit: audit_writer.state.clone(),
+            audit_path: config.audit.path.clone(),
             config: config.http.clone(),
             shutdown: shutdown.clone(),
         });
@@ -185,6 +188,7 @@ impl App {
                 serving: serving.clone(),
                 statistics,
                 updates,
+                audit: audit_writer.state.clone(),
             };
             messaging.spawn(&readiness, shutdown);
         }
@@ -201,7 +205,6 @@ impl App {
             let shutdown = shutdown.clone();
             async move { keep_current(&serving, &config.features, latch, hangup, &shutdown).await }
         });
-        let audit_writer = AuditWriter::spawn(&config.audit, &device_id, audit_queue)?;
         let waiting = shutdown.clone();
         shutdown.spawn(async move {
             tokio::select! {

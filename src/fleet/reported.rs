@@ -16,21 +16,28 @@
 //!      "waiting": {"rollout": "r-2", "version": 2, "reason": "paused by the platform"},
 //!      "error": null,
 //!      "last": {"rollout": "r-1", "version": 1, "result": "committed", "stage": null, "cause": null, "detail": null}}],
-//!    "subjects_left_out": 0}}
+//!    "subjects_left_out": 0},
+//!  "audit": {"log": "ledge.audit/box-1/1", "verifier_key": "ledge.audit/box-1+…", "checkpoint": "…\n", "size": 4711,
+//!    "synced": 4700, "lost": {"calls": 0, "events": 0}, "error": null, "alarm": null}}
 //! ```
 //!
-//! `updates` is there where a platform looks after this box; the `error` of a subject is why its last attempt failed when
+//! The `checkpoint` of `audit` is the last signed head of the log, as it is published; `synced` is how many records the
+//! platform has of it, `null` where none gets a copy. `updates` is there where a platform looks after this box; the `error` of a subject is why its last attempt failed when
 //! another follows. Keys come in this order, and models and versions in that of their names. A figure that is not known is
 //! `null`; of a version, `reason`, `runtime` and `digest` are there only where there is one. `requests` counts since the
 //! start, over the versions that are live; the refused are among the failed. A key may be added; `schema` grows when one
 //! changes.
 
+mod audit;
 #[cfg(test)]
 mod tests;
 mod updates;
 
 use serde::Serialize;
 
+pub use audit::AuditFacts;
+
+use crate::audit::status::AuditState;
 use crate::clock;
 use crate::identity::device::DeviceIdentity;
 use crate::inference::backend::Runtime;
@@ -75,6 +82,8 @@ pub struct Facts {
     pub process: Option<ProcessUsage>,
     /// How updates do; `None` where no platform looks after this box.
     pub updates: Option<UpdatesStatus>,
+    /// How the audit log does.
+    pub audit: AuditFacts,
 }
 
 /// A version that answers requests.
@@ -111,6 +120,7 @@ impl Facts {
         repository: &Repository,
         machine: &MachineMonitor,
         updates: Option<UpdatesStatus>,
+        audit: &AuditState,
     ) -> Self {
         let live = repository.all_live().into_iter().map(|model| {
             let counters = model.statistics.snapshot();
@@ -137,6 +147,7 @@ impl Facts {
             memory: Memory::read(),
             process: process::usage(),
             updates,
+            audit: AuditFacts::gather(audit),
         }
     }
 
@@ -181,6 +192,7 @@ pub fn document(facts: &Facts) -> Vec<u8> {
         },
         requests,
         updates: facts.updates.as_ref().map(Into::into),
+        audit: (&facts.audit).into(),
     };
     // Texts, numbers and lists of them: there is nothing that could fail.
     serde_json::to_vec(&document).unwrap_or_default()
@@ -202,6 +214,7 @@ struct Document<'a> {
     requests: Requests,
     #[serde(skip_serializing_if = "Option::is_none")]
     updates: Option<updates::Updates>,
+    audit: audit::Audit<'a>,
 }
 
 #[derive(Serialize)]
