@@ -12,6 +12,7 @@ pub mod tag;
 use std::borrow::Cow;
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::names::{ModelName, ModelVersion};
@@ -20,9 +21,9 @@ pub use sink::{AuditQueue, AuditSink};
 use tag::Tag;
 
 /// A word of our own, such as a cause or a stage: up to 40 characters of `a-z`, `0-9` and `_`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 #[serde(transparent)]
-pub struct Word(Cow<'static, str>);
+pub struct Word(#[schemars(regex(pattern = "^[a-z0-9_]{1,40}$"))] Cow<'static, str>);
 
 /// The longest [`Word`].
 const LONGEST_WORD: usize = 40;
@@ -61,7 +62,7 @@ impl<'de> Deserialize<'de> for Word {
 
 /// An event of the audit log, as it stands in a record. No payloads, no free text from outside. A variant or a field may be
 /// added; the version of [`crate::audit::record::AuditRecord`] grows when one changes its meaning.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
 pub enum AuditEvent {
     /// The daemon started.
@@ -262,7 +263,7 @@ pub enum AuditEvent {
 }
 
 /// What is known of a log that another follows.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreviousLog {
     /// Its origin, as its checkpoints have it.

@@ -12,7 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::audit_event::{AuditEvent, AuditQueue, AuditSink};
 use crate::config::Config;
-use crate::egress::Egress;
+use crate::egress::{CountsKeeper, Egress};
 use crate::features::FeatureStore;
 use crate::features::config::FeaturesConfig;
 use crate::features::registry::Registry;
@@ -61,7 +61,7 @@ async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyho
     let mut signals = StopSignals::listen()?;
     let app = App::build(config, registry, handover).await?;
     let (audit, repository) = (app.audit.clone(), app.serving.repository().clone());
-    let features = app.serving.features().clone();
+    let (features, counts) = (app.serving.features().clone(), app.counts.clone());
     // Apart from the other tasks: it writes what they record to their very end.
     let audit_writer = app.spawn(&shutdown)?;
     tokio::select! {
@@ -79,6 +79,8 @@ async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyho
     let _ = tokio::time::timeout(LAST_STEPS, repository.unload_all(&Principal::Local)).await;
     // After the calls in flight, so that what they push is written.
     let _ = tokio::task::spawn_blocking(move || features.close()).await;
+    // Nothing goes out any more.
+    let _ = tokio::time::timeout(LAST_STEPS, tokio::task::spawn_blocking(move || counts.write())).await;
     audit.close();
     drop((audit, repository));
     audit_writer.end(LAST_STEPS).await;
@@ -116,6 +118,7 @@ struct App {
     egress: Egress,
     device: DeviceIdentity,
     listeners: Listeners,
+    counts: CountsKeeper,
     found: updates::Found,
 }
 
@@ -145,15 +148,18 @@ impl App {
         let features = FeatureStore::open(&config.features, registry, audit.clone());
         let serving = serving(&config, runtimes, features, audit.clone());
         let egress = Egress::new(&config.egress, audit.clone());
+        let counts = CountsKeeper::open(&config.state.path, egress.clone());
         found.manage(serving.repository());
-        Ok(Self { config, audit, audit_queue, serving, readiness: Arc::default(), egress, device, listeners, found })
+        let readiness = Arc::default();
+        Ok(Self { config, audit, audit_queue, serving, readiness, egress, device, listeners, counts, found })
     }
 
     fn spawn(self, shutdown: &Shutdown) -> anyhow::Result<AuditWriter> {
-        let Self { config, audit, audit_queue, serving, readiness, egress, device, listeners, found } = self;
+        let Self { config, audit, audit_queue, serving, readiness, egress, device, listeners, counts, found } = self;
         for address in listeners.tcp_addresses() {
             tracing::info!(%address, "listening");
         }
+        shutdown.spawn(counts.run(shutdown.clone()));
         let latch = readiness.latch();
         let device_id = device.id.clone();
         let updates = found.updates();

@@ -33,6 +33,7 @@ mod audit;
 mod tests;
 mod updates;
 
+use schemars::{JsonSchema, Schema, schema_for};
 use serde::Serialize;
 
 pub use audit::AuditFacts;
@@ -102,7 +103,7 @@ pub struct LiveVersion {
 }
 
 /// What came of requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema)]
 pub struct Requests {
     /// Answered.
     pub ok: u64,
@@ -198,7 +199,12 @@ pub fn document(facts: &Facts) -> Vec<u8> {
     serde_json::to_vec(&document).unwrap_or_default()
 }
 
-#[derive(Serialize)]
+/// The form of the document, as JSON Schema.
+pub fn schema() -> Schema {
+    schema_for!(Document<'static>)
+}
+
+#[derive(Serialize, JsonSchema)]
 struct Document<'a> {
     schema: u32,
     device: &'a DeviceName,
@@ -217,13 +223,13 @@ struct Document<'a> {
     audit: audit::Audit<'a>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct ReportedModel<'a> {
     name: &'a ModelName,
     versions: Vec<ReportedVersion<'a>>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct ReportedVersion<'a> {
     /// `None` for a model of which no version is known.
     version: Option<u64>,
@@ -236,13 +242,13 @@ struct ReportedVersion<'a> {
     digest: Option<&'a str>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Load {
     machine: Machine,
     process: Option<Process>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Machine {
     cores: usize,
     cpu_ratio: Option<f64>,
@@ -250,7 +256,7 @@ struct Machine {
     memory_available_bytes: Option<u64>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Process {
     cpu_seconds: f64,
     memory_bytes: u64,

@@ -1,6 +1,7 @@
 //! The head of the audit log, which the broker keeps: a witness beside the platform. A box that tells the platform another
 //! history later cannot take back what it told here.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::audit::status::{AuditState, AuditStatus};
@@ -23,7 +24,7 @@ impl AuditFacts {
 }
 
 /// The part `audit` of the document.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct Audit<'a> {
     log: &'a str,
     verifier_key: &'a str,
@@ -35,7 +36,7 @@ pub(super) struct Audit<'a> {
     alarm: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Lost {
     calls: u64,
     events: u64,
