@@ -20,6 +20,10 @@ class Report:
     box: object = None
 
     @property
+    def logs(self):
+        return self.box.logs if self.box else {}
+
+    @property
     def word(self):
         return worst(self.findings) or "whole"
 
@@ -51,7 +55,10 @@ class Verification:
 
     def verify(self, device):
         """One box: what is found, kept for the next run."""
-        box = self.store.enrolled(device)
+        try:
+            box = self.store.enrolled(device)
+        except Failure as failure:  # the other boxes are verified all the same
+            return Report(device, [Finding(FAILED, str(failure))])
         report = Report(device, box=box)
         found = report.findings
         try:

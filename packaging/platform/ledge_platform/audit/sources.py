@@ -89,6 +89,10 @@ class Folder(Source):
     def remove(self, paths):
         for path in paths:
             (self.path / path).unlink(missing_ok=True)
+            try:
+                (self.path / path).parent.rmdir()
+            except OSError:
+                pass  # others are left in it
 
 
 class Bucket(Source):

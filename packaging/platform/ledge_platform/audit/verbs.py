@@ -98,7 +98,7 @@ def verify(given):
 
 
 def lines_of(report):
-    logs = report.box.logs
+    logs = report.logs
     last = f"log {max(logs)}, " if logs else ""
     total = sum(log.size for log in logs.values())
     synced = reports.age(moments.text(report.synced), moments.now()) if report.synced else "never"
@@ -115,7 +115,7 @@ def as_json(report):
         "synced": moments.text(report.synced) if report.synced else None, "new": report.new,
         "findings": [finding.as_json() for finding in report.findings],
         "logs": [{"generation": number, "size": log.size, "root": log.to_json()["root"], "begun": log.begun,
-                  "checkpoint": log.checkpoint, **log.totals} for number, log in sorted(report.box.logs.items())],
+                  "checkpoint": log.checkpoint, **log.totals} for number, log in sorted(report.logs.items())],
     }
 
 
@@ -160,7 +160,7 @@ def show(given):
 
 def wanted(given, record):
     event = record["event"]
-    if given.action and event["action"] not in given.action:
+    if given.actions and event["action"] not in given.actions:
         return False
     if given.model and records.model_of(event) != given.model:
         return False
