@@ -5,9 +5,12 @@
 //! changed, removed or put in.
 
 pub mod config;
+pub mod files;
 pub mod key;
 pub mod layout;
 pub mod log;
+pub mod proof;
 pub mod record;
 pub mod status;
+pub mod verify;
 pub mod writer;
