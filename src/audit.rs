@@ -12,5 +12,6 @@ pub mod log;
 pub mod proof;
 pub mod record;
 pub mod status;
+pub mod tags;
 pub mod verify;
 pub mod writer;
