@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tlog_tiles::Hash;
 
 use super::config::WebAddress;
 use super::layout::{CHECKPOINT, TileKind, TilePath, WIDTH};
@@ -30,7 +31,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_CHECKPOINT: u64 = 64 << 10;
 
 /// The bytes of a hash.
-pub const HASH: usize = 32;
+const HASH: usize = 32;
 
 /// The files of one log. Clones share what is behind.
 #[derive(Debug, Clone)]
@@ -168,6 +169,23 @@ impl LogFiles {
             Self::Web(log) => log.fetch(path, limit).await,
         }
     }
+}
+
+/// A tile of a log of `size` records; of width 0 where there is none.
+pub fn tile_of(kind: TileKind, index: u64, size: u64) -> TilePath {
+    let below = match kind {
+        TileKind::Entries => size,
+        TileKind::Hashes(level) => size.checked_shr(8 * u32::from(level)).unwrap_or(0),
+    };
+    let width = below.saturating_sub(index.saturating_mul(WIDTH)).min(WIDTH);
+    TilePath { kind, index, width: u16::try_from(width).unwrap_or(0) }
+}
+
+/// The hashes of a tile; `None` when it has another length than its own.
+pub fn hashes_of(bytes: &[u8], tile: TilePath) -> Option<Vec<Hash>> {
+    let (hashes, rest) = bytes.as_chunks::<HASH>();
+    let is_whole = rest.is_empty() && hashes.len() == usize::from(tile.width);
+    is_whole.then(|| hashes.iter().copied().map(Hash).collect())
 }
 
 /// The beginning of a tile that has more; `None` when it has not that much. What is malformed is left for others to tell.

@@ -10,12 +10,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use tlog_tiles::{Hash, HashReader, check_record, prove_record, record_hash, split_stored_hash_index};
 
-use super::files::{FilesError, LogFiles};
+use super::files::{FilesError, LogFiles, hashes_of, tile_of};
 use super::key::{CheckpointError, SignedCheckpoint};
 use super::layout::{TileKind, WIDTH};
 use super::record::{AuditRecord, InvalidRecord, LONGEST};
 use super::verify::tree::subtree;
-use super::verify::walk::{hashes_of, tile_of};
 use super::verify::{LARGEST, bundle};
 
 /// The first line.

@@ -6,7 +6,7 @@ pub mod bundle;
 pub mod findings;
 pub mod summary;
 pub mod tree;
-pub(super) mod walk;
+mod walk;
 
 use std::collections::BTreeSet;
 
@@ -197,10 +197,28 @@ async fn verify_log(
         (report.size, report.root) = (checkpoint.size, Some(checkpoint.root));
         (report.first, report.unsigned, report.summary) = (walked.first, walked.unsigned, walked.summary);
         findings = walked.findings;
+        check_pruned(&report, files, follower.is_none(), &mut findings);
         report.contains = contains.filter(|_| walked.contains);
     }
     (report.findings, report.more) = (findings.list, findings.more);
     Ok(report)
+}
+
+/// Whether the box removed what is missing at the beginning. A copy of the log has everything.
+fn check_pruned(report: &LogReport, files: &LogFiles, is_last: bool, findings: &mut Findings) {
+    let LogReport { first, summary, .. } = report;
+    let Some(last) = first.checked_sub(1) else { return };
+    if !files.is_local() {
+        findings.push(Wrong::Gap, 0, || format!("records 0 to {last} are missing"));
+    } else if is_last && summary.pruned_below < *first {
+        // Of a log that another one follows, no record may say so: it goes first, whatever that one is at.
+        findings.push(Wrong::Gap, 0, || {
+            format!(
+                "records 0 to {last} are missing, and no record says that the box pruned them (a power cut right \
+                     after it did looks the same)"
+            )
+        });
+    }
 }
 
 /// Opens a checkpoint with the key that signed it.

@@ -1,8 +1,12 @@
 //! `ledge audit`: the audit log, shown, verified and proven.
 
+mod filter;
 mod key;
 mod place;
 mod prove;
+mod records;
+mod show;
+mod tail;
 mod verify;
 
 use clap::{Args, Subcommand};
@@ -30,6 +34,10 @@ pub enum AuditCommand {
     Prove(prove::ProveArgs),
     /// Check such a proof, and print the record. Needs neither the log nor a network.
     Check(prove::CheckArgs),
+    /// Print records, the oldest first.
+    Show(show::ShowArgs),
+    /// Print the last records, and with --follow those that come.
+    Tail(tail::TailArgs),
     /// Print the verifier key, which others need to check this box's log.
     ///
     /// Take it from the box itself, and keep it where the log is not: whoever gives you both could have made up both.
@@ -55,6 +63,8 @@ pub fn run(globals: &Globals, args: &AuditArgs, out: &mut Output) -> anyhow::Res
         AuditCommand::Verify(args) => verify::run(globals, args, out),
         AuditCommand::Prove(args) => prove::run(globals, args, out),
         AuditCommand::Check(args) => prove::check(globals, args, out),
+        AuditCommand::Show(args) => show::run(globals, args, out),
+        AuditCommand::Tail(args) => tail::run(globals, args, out),
         AuditCommand::Key => key::run(globals, out),
     }
 }

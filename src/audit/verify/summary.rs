@@ -20,7 +20,7 @@ pub struct Summary {
     /// The latest.
     pub until: Option<Timestamp>,
     /// How many there are of each action.
-    pub actions: BTreeMap<String, u64>,
+    pub actions: BTreeMap<&'static str, u64>,
     /// Inference calls that never became records.
     pub lost_calls: u64,
     /// Other events that never did.
@@ -58,16 +58,12 @@ pub struct Begun {
 }
 
 impl Summary {
-    /// Counts a record, which is this line.
-    pub fn count(&mut self, record: &AuditRecord, line: &[u8]) {
+    /// Counts a record.
+    pub fn count(&mut self, record: &AuditRecord) {
         self.records += 1;
         self.since = Some(self.since.map_or(record.ts, |since| since.min(record.ts)));
         self.until = Some(self.until.map_or(record.ts, |until| until.max(record.ts)));
-        let action = action(line);
-        match self.actions.get_mut(action) {
-            Some(count) => *count += 1,
-            None => drop(self.actions.insert(action.to_owned(), 1)),
-        }
+        *self.actions.entry(record.event.action()).or_default() += 1;
         match &record.event {
             AuditEvent::RecordsLost { cause, calls, events, .. } => {
                 self.lost_calls = self.lost_calls.saturating_add(*calls);
@@ -85,13 +81,4 @@ impl Summary {
             _ => {}
         }
     }
-}
-
-/// The action of a record, from its line: the text behind the first `"action":"`, which no text before it can hold.
-pub fn action(line: &[u8]) -> &str {
-    const BEFORE: &[u8] = b"\"action\":\"";
-    let start = line.windows(BEFORE.len()).position(|window| window == BEFORE).map(|at| at + BEFORE.len());
-    let rest = start.and_then(|start| line.get(start..)).unwrap_or_default();
-    let end = rest.iter().position(|byte| *byte == b'"').unwrap_or(0);
-    rest.get(..end).and_then(|action| std::str::from_utf8(action).ok()).unwrap_or_default()
 }

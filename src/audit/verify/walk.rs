@@ -9,7 +9,7 @@ use super::findings::{Findings, Wrong};
 use super::summary::Summary;
 use super::tree::{HashTile, Tree};
 use super::{Evidence, Point};
-use crate::audit::files::{FilesError, HASH, LogFiles};
+use crate::audit::files::{FilesError, LogFiles, hashes_of, tile_of};
 use crate::audit::layout::{TileKind, TilePath, WIDTH};
 use crate::audit::record::AuditRecord;
 
@@ -39,23 +39,6 @@ pub(super) struct Walked {
     pub contains: bool,
     pub summary: Summary,
     pub findings: Findings,
-}
-
-/// A tile of `level` in a log of `size` records.
-pub(in crate::audit) fn tile_of(kind: TileKind, index: u64, size: u64) -> TilePath {
-    let below = match kind {
-        TileKind::Entries => size,
-        TileKind::Hashes(level) => size.checked_shr(8 * u32::from(level)).unwrap_or(0),
-    };
-    let width = below.saturating_sub(index.saturating_mul(WIDTH)).min(WIDTH);
-    TilePath { kind, index, width: u16::try_from(width).unwrap_or(0) }
-}
-
-/// The hashes of a tile; `None` when it has another length than its own.
-pub(in crate::audit) fn hashes_of(bytes: &[u8], tile: TilePath) -> Option<Vec<Hash>> {
-    let (hashes, rest) = bytes.as_chunks::<HASH>();
-    let is_whole = rest.is_empty() && hashes.len() == usize::from(tile.width);
-    is_whole.then(|| hashes.iter().copied().map(Hash).collect())
 }
 
 impl<'a> Walk<'a> {
@@ -95,10 +78,6 @@ impl<'a> Walk<'a> {
             }),
         }
         self.read_unsigned()?;
-        let Walked { first, summary, findings, .. } = &mut self.walked;
-        if *first > 0 && summary.pruned_below < *first && !self.files.is_local() {
-            findings.push(Wrong::Gap, 0, || format!("records 0 to {} are missing", *first - 1));
-        }
         Ok(self.walked)
     }
 
@@ -285,7 +264,7 @@ fn read_record(seq: u64, line: &[u8], summary: &mut Summary, findings: &mut Find
             if record.seq != seq {
                 findings.push(Wrong::Tampered, seq, || format!("in its place is record {}", record.seq));
             }
-            summary.count(&record, line);
+            summary.count(&record);
         }
         Err(error) => findings.push(Wrong::Tampered, seq, || error.to_string()),
     }
