@@ -8,6 +8,7 @@ pub mod config;
 pub mod files;
 pub mod key;
 pub mod layout;
+pub mod local;
 pub mod log;
 pub mod proof;
 pub mod record;
