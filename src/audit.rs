@@ -12,5 +12,6 @@ pub mod live;
 pub mod log;
 pub mod record;
 pub mod status;
+pub mod sync;
 pub mod tags;
 pub mod writer;
