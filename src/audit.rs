@@ -14,6 +14,7 @@ pub mod log;
 pub mod proof;
 pub mod record;
 pub mod status;
+pub mod sync;
 pub mod tags;
 pub mod verify;
 pub mod writer;
