@@ -7,6 +7,7 @@
 pub mod config;
 pub mod key;
 pub mod layout;
+pub mod local;
 pub mod live;
 pub mod log;
 pub mod record;
