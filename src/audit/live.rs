@@ -30,6 +30,12 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// to here.
 const LONGEST_PAUSE: Duration = Duration::from_mins(5);
 
+/// How many records go together at most.
+const AT_ONCE: usize = 100;
+
+/// How long the first of them waits for others.
+const COMPANY: Duration = Duration::from_secs(1);
+
 /// How long the last records may take when the daemon stops.
 const LAST: Duration = Duration::from_secs(1);
 
@@ -102,9 +108,19 @@ impl Feed {
         while timeout_at(until, self.more()).await.is_ok() {}
     }
 
-    /// The same, until `enough` wait.
-    async fn gather_until_full(&mut self, until: Instant, enough: usize) {
-        while self.backlog.len() < enough && timeout_at(until, self.more()).await.is_ok() {}
+    /// Waits for a record, and for others that can go with it: a second, or `own_company` while there are only those of
+    /// which `is_own` says that sending them makes the next. Cancel-safe.
+    async fn gather_company(&mut self, own_company: Duration, is_own: impl Fn(&LiveRecord) -> bool) {
+        while self.backlog.is_empty() {
+            self.more().await;
+        }
+        let first = Instant::now();
+        while self.backlog.len() < AT_ONCE && timeout_at(first + COMPANY, self.more()).await.is_ok() {}
+        while self.backlog.iter().all(|record| is_own(record)) {
+            if timeout_at(first + own_company, self.more()).await.is_err() {
+                return;
+            }
+        }
     }
 
     fn push(&mut self, record: Arc<LiveRecord>) {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use super::super::config::WebAddress;
 use super::super::status::LiveRecord;
-use super::{FIRST_PAUSE, Feed, LAST, LONGEST_PAUSE};
+use super::{AT_ONCE, FIRST_PAUSE, Feed, LAST, LONGEST_PAUSE};
 use crate::backoff::{Backoff, random};
 use crate::clock;
 use crate::egress::{
@@ -21,12 +21,6 @@ use crate::egress::{
 use crate::names::DeviceName;
 use crate::secret::SecretFile;
 use crate::shutdown::Shutdown;
-
-/// How many records are sent at a time.
-const AT_ONCE: usize = 100;
-
-/// How long the first of them waits for others.
-const COMPANY: Duration = Duration::from_secs(1);
 
 /// How long records of this copy's own connections wait for others. A server that ends the connection after each request
 /// makes one of them with each request: they must not go round in a circle.
@@ -88,16 +82,7 @@ impl Otlp {
 
     /// Waits for records and sends them; for how long to wait before the next, if it did not go well.
     async fn send_next(&self, feed: &mut Feed, backoff: &mut Backoff) -> Option<Duration> {
-        while feed.backlog.is_empty() {
-            feed.more().await;
-        }
-        let first = Instant::now();
-        feed.gather_until_full(first + COMPANY, AT_ONCE).await;
-        while feed.backlog.iter().all(|record| is_own(record)) {
-            if tokio::time::timeout_at(first + OWN_COMPANY, feed.more()).await.is_err() {
-                break;
-            }
-        }
+        feed.gather_company(OWN_COMPANY, is_own).await;
         match self.send_batch(feed).await {
             Ok(()) => {
                 feed.is_well();
@@ -106,7 +91,8 @@ impl Otlp {
             }
             Err(Failure::Final(reason)) => {
                 // These records are at fault, or the settings: the next ones may do better, and nobody is served by waiting.
-                feed.sent(feed.backlog.len().min(AT_ONCE), feed.backlog.len().min(AT_ONCE) as u64);
+                let records = feed.backlog.len().min(AT_ONCE);
+                feed.sent(records, records as u64);
                 feed.failed(&reason);
                 Some(backoff.pause(random()))
             }
@@ -185,7 +171,7 @@ fn of_http(error: HttpError) -> Failure {
 }
 
 /// Whether a record tells of a connection of such a copy.
-fn is_own(record: &LiveRecord) -> bool {
+pub(super) fn is_own(record: &LiveRecord) -> bool {
     let purpose = b"\"purpose\":\"otlp\"";
     record.action == "connection_opened" && record.line.windows(purpose.len()).any(|window| window == purpose)
 }

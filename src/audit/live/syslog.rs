@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use tokio::time::{Instant, timeout};
 
 use super::super::status::LiveRecord;
-use super::{FIRST_PAUSE, Feed, LAST, LONGEST_PAUSE};
+use super::{AT_ONCE, FIRST_PAUSE, Feed, LAST, LONGEST_PAUSE};
 use crate::backoff::{Backoff, random};
 use crate::clock;
 use crate::egress::{Egress, EgressError, HostPort, MessageStream, TlsSettings};
@@ -20,9 +20,6 @@ use crate::shutdown::Shutdown;
 const FACILITY: u8 = 13;
 const WARNING: u8 = 4;
 const INFORMATIONAL: u8 = 6;
-
-/// How many records are written at a time.
-const AT_ONCE: usize = 64;
 
 /// A connection that lasted for so long was a good one. After a shorter one the pauses go on to grow: each connection is
 /// a record itself.
@@ -127,7 +124,7 @@ impl Syslog {
             "<{priority}>1 {at} {host} ledge {process} {id} [ledge@32473 log=\"{log}\" seq=\"{seq}\" leaf=\"{leaf}\" lossy=\"true\"] ",
             host = name(&self.device, 255),
             process = std::process::id(),
-            id = name(&record.action, 32),
+            id = name(record.action, 32),
             log = escaped(&record.origin),
             seq = record.seq,
             leaf = STANDARD.encode(record.leaf.0),
@@ -182,7 +179,7 @@ mod tests {
             seq: 41,
             at_ms: 1_795_222_800_500,
             leaf: tlog_tiles::Hash([7; 32]),
-            action: "access_denied".into(),
+            action: "access_denied",
             is_warning: true,
             line: line.into(),
         }

@@ -121,7 +121,7 @@ fn log_record(record: &LiveRecord, now_ms: u64) -> LogRecord<'_> {
             Attribute { key: "log", value: text(&record.origin) },
             Attribute { key: "seq", value: Value::IntValue(integer(record.seq)) },
             Attribute { key: "leaf", value: Value::StringValue(STANDARD.encode(record.leaf.0).into()) },
-            Attribute { key: "action", value: text(&record.action) },
+            Attribute { key: "action", value: text(record.action) },
             Attribute { key: "lossy", value: Value::BoolValue(true) },
         ],
     }
@@ -160,7 +160,7 @@ mod tests {
             seq: u64::MAX,
             at_ms: 1_795_222_800_500,
             leaf: tlog_tiles::Hash([7; 32]),
-            action: "access_denied".into(),
+            action: "access_denied",
             is_warning: true,
             line: b"{\"a\":1}".into(),
         };
