@@ -1,7 +1,7 @@
 //! What the log promises, tried on a disk.
 
 use super::*;
-use crate::audit::layout::{TilePath, changed, entries};
+use crate::audit::layout::{changed, entries};
 use crate::audit::local::LocalLog;
 use crate::audit::record::{Actor, ActorKind, AuditRecord, Timestamp, VERSION};
 use crate::audit_event::AuditEvent;
