@@ -5,9 +5,10 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use rustix::io::Errno;
 use tlog_tiles::{Checkpoint, Hash, record_hash};
 
-use super::super::key::{AuditKey, SignedCheckpoint, origin};
+use super::super::key::{AuditKey, SignedCheckpoint, origin, under_name};
 use super::super::layout::{CHECKPOINT, TileKind, TilePath, WIDTH, log_folder, whole_entries};
 use super::super::local;
 use super::super::record::AuditRecord;
@@ -82,7 +83,7 @@ impl From<LogError> for Wrong {
     fn from(error: LogError) -> Self {
         match error {
             // The disk has lost it; it will be the same at the next start.
-            LogError::File { path, error } if error.raw_os_error() == Some(libc::EIO) => {
+            LogError::File { path, error } if error.raw_os_error() == Some(Errno::IO.raw_os_error()) => {
                 Self::Damaged(format!("{} cannot be read: {error}", path.display()))
             }
             error => Self::Error(error),
@@ -218,9 +219,7 @@ impl Inspector<'_> {
     fn renamed(&self, note: &[u8]) -> Option<String> {
         let text = std::str::from_utf8(note).ok()?;
         let (name, _) = text.lines().next()?.rsplit_once('/')?;
-        let public = STANDARD.decode(self.key.splitn(3, '+').nth(2)?).ok()?;
-        let id = signed_note::key_id(name, &public);
-        let key = format!("{name}+{id:08x}+{}", STANDARD.encode(&public));
+        let key = under_name(self.key, name)?;
         SignedCheckpoint::open(note, &key).ok().map(|_| name.to_owned())
     }
 

@@ -206,7 +206,7 @@ fn check(log: &Log) {
 #[test]
 fn a_log_that_is_opened_again_goes_on_at_every_size_around_a_tile() {
     for size in [1, 2, 254, 255, 256, 257, 258, 511, 512, 513, 768] {
-        for signed in [0, 1, size / 2, size - 1, size] {
+        for signed in [0, size / 2, size] {
             let disk = Disk::with(signed, size);
             drop(disk.goes_on(size));
             drop(disk.goes_on(size + 1));
@@ -216,14 +216,17 @@ fn a_log_that_is_opened_again_goes_on_at_every_size_around_a_tile() {
 
 #[test]
 fn a_log_goes_on_where_a_tile_of_the_second_level_is_whole() {
-    let disk = Disk::with(65_000, 65_535);
-    for size in 65_535..65_538 {
-        drop(disk.goes_on(size));
-    }
+    let disk = Disk::with(65_500, 65_535);
+    drop(disk.goes_on(65_535));
     let mut log = disk.open().log;
-    assert_eq!(log.size(), 65_538);
-    log.sign(&disk.key).unwrap();
-    check(&log);
+    assert_eq!(log.size(), 65_536);
+    fill(&mut log, 65_537);
+    drop(log);
+    let mut log = disk.open().log;
+    let head = log.sign(&disk.key).unwrap().clone();
+    let files = Files { log: LocalLog::open(&log.folder), size: head.size };
+    assert_eq!((head.size, head.root), (65_537, tree_hash(65_537, &files).unwrap()));
+    assert_eq!(head.root, node_hash(naive_root(&leaves(65_536)), record_hash(&record(65_536))));
 }
 
 #[test]
@@ -247,8 +250,8 @@ fn only_what_is_durable_is_signed() {
     assert_eq!((log.size(), log.durable_size(), log.sign(&disk.key).unwrap().size), (11, 10, 10));
     log.commit().unwrap();
     assert_eq!((log.durable_size(), log.sign(&disk.key).unwrap().size), (11, 11));
-    let long = vec![b'x'; LONGEST + 1];
-    assert!(matches!(log.append(&long), Err(LogError::TooLong { length }) if length == LONGEST + 1));
+    let too_long = vec![b'x'; LONGEST + 1];
+    assert!(matches!(log.append(&too_long), Err(LogError::TooLong { length }) if length == LONGEST + 1));
     assert_eq!(log.size(), 11);
 }
 
