@@ -1,41 +1,49 @@
-//! What must hold whatever bytes come as a file of a log: one that the platform answers with, or that a disk damaged. The
-//! folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+//! What must hold whatever bytes come as parts of a log. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
 
 use super::key::SignedCheckpoint;
-use super::layout::{TilePath, entries, push_entry, whole_entries};
+use super::layout::{TilePath, push_entry, whole_entries};
+use super::proof::Proof;
 use super::record::AuditRecord;
 
-/// A verifier key whose private key nobody has.
-const VERIFIER_KEY: &str = "ledge.audit/box-1+7ab8d4f4+AW4bPxCTKfTRFXBCVBvGjIwDyGYtLyVLVlqLIcYrGtLo";
+/// The base point of the curve: a key that nobody signs with.
+const KEY: &str = "ledge.audit/fuzz+849cae9e+AVhmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZm";
 
-/// Its first byte chooses what the rest is read as.
+/// Its first byte chooses what the rest is read as; whether it was read as something.
 ///
 /// # Panics
 /// When an invariant does not hold.
-pub fn fuzz_audit_files(data: &[u8]) {
-    let Some((kind, bytes)) = data.split_first() else { return };
-    match kind % 4 {
+pub fn fuzz_audit(data: &[u8]) -> bool {
+    let Some((kind, bytes)) = data.split_first() else { return false };
+    match kind % 5 {
         0 => {
-            let (whole, rest) = whole_entries(bytes);
-            assert_eq!(whole.iter().map(|entry| entry.len() + 2).sum::<usize>() + rest.len(), bytes.len());
-            if let Ok(found) = entries(bytes) {
-                let mut again = Vec::new();
-                found.iter().for_each(|entry| assert!(push_entry(&mut again, entry).is_some()));
-                assert_eq!(again, bytes);
-            }
+            let Ok(proof) = Proof::parse(bytes) else { return false };
+            assert_eq!(Proof::parse(&proof.to_bytes()).ok().as_ref(), Some(&proof));
+            assert!(proof.check(KEY).is_err(), "nobody signed it");
+            true
         }
         1 => {
-            if let Ok(record) = AuditRecord::parse(bytes) {
-                assert_eq!(AuditRecord::parse(&record.to_line()).as_ref(), Ok(&record));
-            }
+            assert!(SignedCheckpoint::open(bytes, KEY).is_err(), "nobody signed it");
+            false
         }
         2 => {
-            let path = String::from_utf8_lossy(bytes);
-            if let Ok(tile) = path.parse::<TilePath>() {
-                assert!(tile.path() == path && !path.contains(".."));
+            let (entries, rest) = whole_entries(bytes);
+            let mut again = Vec::new();
+            for entry in &entries {
+                assert!(push_entry(&mut again, entry).is_some());
             }
+            assert_eq!([again.as_slice(), rest].concat(), bytes);
+            rest.is_empty()
         }
-        // Nobody signed it.
-        _ => assert!(SignedCheckpoint::open(bytes, VERIFIER_KEY).is_err()),
+        3 => {
+            let Ok(record) = AuditRecord::parse(bytes) else { return false };
+            assert_eq!(AuditRecord::parse(&record.to_line()), Ok(record));
+            true
+        }
+        _ => {
+            let path = String::from_utf8_lossy(bytes);
+            let Ok(tile) = path.parse::<TilePath>() else { return false };
+            assert_eq!(tile.path(), path, "a tile has one path");
+            true
+        }
     }
 }
