@@ -53,9 +53,8 @@ async fn who_may_not_get_the_audit_log_is_not_connected_to() {
 async fn messages_go_encrypted_and_a_refused_certificate_is_told_in_words() {
     let (authority, foreign) = (Authority::new(), Authority::new());
     let acceptor = modern(&authority.issue("127.0.0.1"), Some(&authority));
-    for (settings, is_known) in
-        [(authority.with_identity(&authority), true), (authority.with_identity(&foreign), false)]
-    {
+    for (clients, is_known) in [(&authority, true), (&foreign, false)] {
+        let settings = authority.with_identity(clients);
         let (egress, _events) = egress("");
         let (listener, port) = listener().await;
         let to = at(port);
