@@ -1,5 +1,6 @@
 //! Bounded, repeatable fuzzing on the stable compiler. `fuzz/` has the same targets for cargo-fuzz, which runs for longer.
 
+use ledge::audit::fuzz::fuzz_audit_files;
 use ledge::features::fuzz::{fuzz_feature_records, fuzz_feature_values, fuzz_feature_views};
 use ledge::features::window::{fuzz_window, window_seeds};
 use ledge::features::{journal, snapshot};
@@ -18,6 +19,15 @@ const JSON: &[&[u8]] = &[
     br#"{"inputs":[{"name":"u","shape":[2],"datatype":"UINT64","data":[18446744073709551615,0]},{"name":"h","shape":[2],"datatype":"FP16","data":[0.1,65504]},{"name":"w","shape":[1],"datatype":"BF16","data":[1e38]},{"name":"d","shape":[1],"datatype":"FP64","data":[1e308]}]}"#,
     br#"{"inputs":[{"name":"x","shape":[2],"datatype":"FP32","parameters":{"binary_data_size":8}}],"outputs":[{"name":"y","parameters":{"binary_data":true,"classification":2}}]}"#,
     br#"{"inputs":[{"name":"s","shape":[1],"datatype":"BYTES","parameters":{"binary_data_size":7}},{"name":"j","shape":[1],"datatype":"INT16","data":[-7]}]}"#,
+];
+
+/// A bundle, a record, a path and a checkpoint, each behind its kind.
+const AUDIT_FILES: &[&[u8]] = &[
+    b"\0\0\x03abc\0\0\0\x01x",
+    br#"{"v":1,"seq":7,"ts":"2026-01-01T00:00:00.250Z","actor":{"kind":"ip","tag":"3:00"},"event":{"action":"stopped"}}"#,
+    b"\x02tile/entries/x001/x234/067.p/112",
+    b"\x02tile/2/007",
+    b"\x03ledge.audit/box-1/1\n7\n47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=\n\n\xe2\x80\x94 ledge.audit/box-1 erjU9AAA\n",
 ];
 
 /// Pieces that turn one kind of request into another.
@@ -223,6 +233,16 @@ fn foreign_metadata_is_never_trusted() {
     }
     for seed in 0..20_000 {
         fuzz_metadata(&mutate(seed, &seeds));
+    }
+}
+
+#[test]
+fn damaged_files_never_break_the_audit_log() {
+    for seed in AUDIT_FILES {
+        fuzz_audit_files(seed);
+    }
+    for seed in 0..20_000 {
+        fuzz_audit_files(&mutate(seed, AUDIT_FILES));
     }
 }
 
