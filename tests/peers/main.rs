@@ -4,6 +4,7 @@
 
 mod attacks;
 mod attacks_on_daemon;
+mod audit_live;
 mod audit_sync;
 mod bench;
 mod bindings;
