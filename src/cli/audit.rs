@@ -1,6 +1,7 @@
 //! `ledge audit`: the audit log, shown, verified and proven.
 
 mod filter;
+mod forget;
 mod key;
 mod place;
 mod prove;
@@ -42,6 +43,10 @@ pub enum AuditCommand {
     ///
     /// Take it from the box itself, and keep it where the log is not: whoever gives you both could have made up both.
     Key,
+    /// Destroy the key of a period, so that nobody can tell any more what its tags stand for.
+    ///
+    /// The records stay, and the log can still be verified. `ledge audit forget` is the erasure of what callers sent.
+    Forget(forget::ForgetArgs),
 }
 
 const EXAMPLES: &str = "\
@@ -66,5 +71,6 @@ pub fn run(globals: &Globals, args: &AuditArgs, out: &mut Output) -> anyhow::Res
         AuditCommand::Show(args) => show::run(globals, args, out),
         AuditCommand::Tail(args) => tail::run(globals, args, out),
         AuditCommand::Key => key::run(globals, out),
+        AuditCommand::Forget(args) => forget::run(globals, args, out),
     }
 }

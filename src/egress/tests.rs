@@ -1,4 +1,5 @@
 mod http;
+mod messages;
 mod tls;
 mod upload;
 
