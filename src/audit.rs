@@ -10,4 +10,5 @@ pub mod layout;
 pub mod log;
 pub mod record;
 pub mod status;
+pub mod tags;
 pub mod writer;

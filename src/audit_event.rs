@@ -287,6 +287,59 @@ impl AuditEvent {
         !matches!(self, Self::Inference { .. } | Self::InferenceMinute { .. } | Self::ConnectionOpened { .. })
     }
 
+    /// Its name in a record.
+    pub fn action(&self) -> &'static str {
+        match self {
+            Self::Started { .. } => "started",
+            Self::Stopped => "stopped",
+            Self::ConfigurationChanged { .. } => "configuration_changed",
+            Self::ModelLoaded { .. } => "model_loaded",
+            Self::ModelRefused { .. } => "model_refused",
+            Self::ModelUnloaded { .. } => "model_unloaded",
+            Self::Inference { .. } => "inference",
+            Self::InferenceMinute { .. } => "inference_minute",
+            Self::FeatureStoreDamaged => "feature_store_damaged",
+            Self::FeatureStoreRestored { .. } => "feature_store_restored",
+            Self::FeatureStoreBackedUp { .. } => "feature_store_backed_up",
+            Self::MetadataAccepted { .. } => "metadata_accepted",
+            Self::MetadataRefused { .. } => "metadata_refused",
+            Self::MetadataDamaged => "metadata_damaged",
+            Self::TrustReset => "trust_reset",
+            Self::UpdateMoved { .. } => "update_moved",
+            Self::UpdateOrdered { .. } => "update_ordered",
+            Self::ConnectionOpened { .. } => "connection_opened",
+            Self::ConnectionRefused { .. } => "connection_refused",
+            Self::AccessDenied { .. } => "access_denied",
+            Self::ClockJumped { .. } => "clock_jumped",
+            Self::SpaceChanged { .. } => "space_changed",
+            Self::RecordsLost { .. } => "records_lost",
+            Self::RecordsPruned { .. } => "records_pruned",
+            Self::LogBegun { .. } => "log_begun",
+            Self::TagKeyMade { .. } => "tag_key_made",
+            Self::TagKeyDestroyed { .. } => "tag_key_destroyed",
+            Self::AuditKeyMade { .. } => "audit_key_made",
+        }
+    }
+
+    /// Whether somebody should look at it soon.
+    pub fn is_warning(&self) -> bool {
+        match self {
+            Self::ModelRefused { .. }
+            | Self::FeatureStoreDamaged
+            | Self::MetadataRefused { .. }
+            | Self::MetadataDamaged
+            | Self::TrustReset
+            | Self::UpdateMoved { cause: Some(_), .. }
+            | Self::ConnectionRefused { .. }
+            | Self::AccessDenied { .. }
+            | Self::ClockJumped { .. }
+            | Self::SpaceChanged { enough: false, .. }
+            | Self::RecordsLost { .. } => true,
+            Self::LogBegun { cause, .. } => cause.as_str() != "new",
+            _ => false,
+        }
+    }
+
     /// Whether it tells of inference calls.
     pub fn is_inference(&self) -> bool {
         matches!(self, Self::Inference { .. } | Self::InferenceMinute { .. })

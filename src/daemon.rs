@@ -1,6 +1,7 @@
 //! The composition root: builds every part, spawns it, waits for a signal, drains. The only file that sees everything.
 
 mod audit;
+mod configuration_change;
 mod messaging;
 mod updates;
 
@@ -32,6 +33,8 @@ use crate::telemetry::messages::MessageStatistics;
 use crate::telemetry::process;
 use crate::updates::runtime_dirs;
 use audit::AuditWriter;
+pub use audit::record_alone;
+use configuration_change::Changes;
 use messaging::Messaging;
 
 /// Runs the daemon with the feature views of `registry`, on the sockets that `handover` has or on new ones, until it is told
@@ -111,6 +114,7 @@ const LAST_STEPS: Duration = Duration::from_secs(2);
 /// The daemon's parts, built and bound, not yet serving.
 struct App {
     config: Config,
+    changes: Changes,
     audit: AuditSink,
     audit_queue: AuditQueue,
     serving: Serving,
@@ -129,6 +133,10 @@ impl App {
         let listeners = Listeners::bind(&config.http, handover).await?;
         let (audit, audit_queue) = AuditSink::with_policy(config.audit.policy());
         audit.record_own(AuditEvent::Started { version: env!("CARGO_PKG_VERSION").into() });
+        let changes = Changes::find(&config, &config.audit.path);
+        if !changes.keys.is_empty() {
+            audit.record_own(AuditEvent::ConfigurationChanged { keys: changes.keys.clone() });
+        }
         // Both before this start is counted, which may end a trial: what was read so far is what this start runs with.
         let runtimes = runtimes(&config);
         // Before anything that settings or libraries on trial could bring down, so that such a start counts.
@@ -150,12 +158,24 @@ impl App {
         let egress = Egress::new(&config.egress, audit.clone());
         let counts = CountsKeeper::open(&config.state.path, egress.clone());
         found.manage(serving.repository());
-        let readiness = Arc::default();
-        Ok(Self { config, audit, audit_queue, serving, readiness, egress, device, listeners, counts, found })
+        Ok(Self {
+            config,
+            changes,
+            audit,
+            audit_queue,
+            serving,
+            readiness: Arc::default(),
+            egress,
+            device,
+            listeners,
+            counts,
+            found,
+        })
     }
 
     fn spawn(self, shutdown: &Shutdown) -> anyhow::Result<AuditWriter> {
-        let Self { config, audit, audit_queue, serving, readiness, egress, device, listeners, counts, found } = self;
+        let Self { config, changes, audit, audit_queue, serving, readiness, egress, device, listeners, counts, found } =
+            self;
         for address in listeners.tcp_addresses() {
             tracing::info!(%address, "listening");
         }
@@ -221,7 +241,14 @@ impl App {
                 () = waiting.requested() => {}
             }
         });
-        drop(audit);
+        shutdown.spawn(async move {
+            // What is not recorded yet is told again by the next start.
+            if audit.durable().await
+                && let Err(error) = changes.keep()
+            {
+                tracing::warn!(%error, "the settings of this start cannot be kept: the next one will record them as changed");
+            }
+        });
         Ok(audit_writer)
     }
 }

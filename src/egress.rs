@@ -35,7 +35,7 @@ use tls::Client;
 pub use account::DestinationStatistics;
 pub use address::{Host, HostPort, InvalidHostPort};
 pub use daemon_connection::{Answer, DaemonConnection, DaemonError, Download};
-pub use http::{HttpClient, HttpDownload, HttpError, HttpSettings};
+pub use http::{AuditClient, HttpAnswer, HttpClient, HttpDownload, HttpError, HttpSettings};
 pub use kept::{CountsError, CountsKeeper, DestinationCounts, EgressCounts};
 pub use link::{LinkReader, LinkWriter, PutError};
 pub use policy::{Allowed, Content, EgressConfig, Grant};

@@ -76,6 +76,8 @@ class Platform(Kit):
 class WebServer(Platform):
     def setUp(self):
         super().setUp()
+        self.boxes = self.folder / "boxes"
+        self.boxes.mkdir()
         scratch = "".join(
             f"    {kind}_temp_path {self.state};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         )
@@ -83,7 +85,8 @@ class WebServer(Platform):
             "nginx.conf",
             ("/run/nginx.pid", self.state / "pid"),
             ("/var/log/nginx", self.state),
-            ("/srv/ledge", self.repo),
+            ("/srv/ledge-boxes", self.boxes),
+            ("root /srv/ledge;", f"root {self.repo};"),
             ("listen 443 ssl", f"listen 127.0.0.1:{self.port} ssl"),
             ("http {\n", f"http {{\n{scratch}"),
         )
@@ -120,6 +123,50 @@ class WebServer(Platform):
             self.get("metadata/timestamp.json", None)
         self.assertEqual(raised.exception.code, 400)
         raised.exception.close()
+
+    def ask(self, method, path, body=None, name="box-1"):
+        """(status, body) of a request for something below /audit/, as one of the boxes makes it."""
+        request = urllib.request.Request(f"https://127.0.0.1:{self.port}/audit/{path}", data=body, method=method)
+        try:
+            with urllib.request.urlopen(request, context=self.context(name), timeout=10) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    def test_a_box_writes_each_tile_of_its_own_log_once_and_its_checkpoint_again_and_again(self):
+        for path in ("tile/0/000.p/7", "tile/0/000", "tile/entries/x001/x234/067", "tile/entries/000.p/255"):
+            self.assertEqual(self.ask("GET", f"box-1/1/{path}")[0], 404, path)
+            self.assertEqual(self.ask("PUT", f"box-1/1/{path}", b"first")[0], 201, path)
+            self.assertEqual(self.ask("PUT", f"box-1/1/{path}", b"other")[0], 412, path)
+            self.assertEqual(self.ask("GET", f"box-1/1/{path}"), (200, b"first"), path)
+        self.assertEqual(self.ask("PUT", "box-1/1/checkpoint", b"first")[0], 201)
+        self.assertEqual(self.ask("PUT", "box-1/1/checkpoint", b"other")[0], 204)
+        self.assertEqual(self.ask("GET", "box-1/1/checkpoint"), (200, b"other"))
+        self.assertEqual((self.boxes / "audit/box-1/1/checkpoint").read_bytes(), b"other")
+        for method in ("DELETE", "MOVE", "COPY", "MKCOL", "POST", "PROPFIND"):
+            self.assertIn(self.ask(method, "box-1/1/checkpoint")[0], (403, 405), method)
+        self.assertEqual(self.ask("GET", "box-1/1/checkpoint"), (200, b"other"))
+
+    def test_a_box_reaches_no_log_but_its_own_and_the_platform_reads_all(self):
+        self.assertEqual(self.ask("PUT", "box-1/1/checkpoint", b"mine")[0], 201)
+        for path in ("box-1/1/checkpoint", "box-2/../box-1/1/checkpoint", "box%2d1/1/checkpoint"):
+            for method, body in (("GET", None), ("HEAD", None), ("PUT", b"x"), ("DELETE", None)):
+                self.assertEqual(self.ask(method, path, body, "box-2")[0], 403, (method, path))
+        # The names of others hidden in parts of a name, or that begin alike.
+        for name in ("box", "box-11", "xbox-1", "x,CN=box-1", "CN=box-1", "x\\,CN=box-1", "x+CN=box-1", "BOX-1"):
+            self.assertEqual(self.ask("PUT", "box-1/1/checkpoint", b"x", name)[0], 403, name)
+        self.assertEqual(self.ask("GET", "box-1/1/checkpoint", None, "platform"), (200, b"mine"))
+        self.assertEqual(self.ask("PUT", "box-1/1/checkpoint", b"x", "platform")[0], 403)
+        self.assertEqual(self.ask("GET", "box-1/1/checkpoint", None, None)[0], 400)
+        self.assertEqual(self.ask("GET", "box-1/1/checkpoint"), (200, b"mine"))
+
+    def test_nothing_but_the_files_of_a_log_is_taken(self):
+        for path in ("box-1/checkpoint", "box-1/0/checkpoint", "box-1/1/checkpoint2", "box-1/1/tile/0/0", "box-1/1/x",
+                     "box-1/1/tile/entries/000.p/", "box-1/1/tile/0/../../../x", "box-1/1/", ".x/1/checkpoint"):
+            self.assertIn(self.ask("PUT", path, b"x")[0], (403, 404, 405), path)
+        self.assertEqual(self.ask("PUT", "box-1/1/tile/entries/000", bytes(18 << 20))[0], 413)
+        self.assertEqual([path for path in self.boxes.rglob("*") if path.is_file()], [])
 
 
 class BrokerAndFleet(Platform):
