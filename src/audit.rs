@@ -5,10 +5,14 @@
 //! changed, removed or put in.
 
 pub mod config;
+pub mod files;
 pub mod key;
 pub mod layout;
+pub mod local;
 pub mod log;
+pub mod proof;
 pub mod record;
 pub mod status;
 pub mod tags;
+pub mod verify;
 pub mod writer;

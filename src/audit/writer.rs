@@ -40,6 +40,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// Calls are counted over this time.
 const MINUTE: Duration = Duration::from_secs(60);
 
+/// The keys for tags are looked at this often: one that was destroyed by hand is out of use within that time.
+const TAGS: Duration = Duration::from_secs(10);
+
 /// A log that does not open is tried again after this time.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -58,6 +61,8 @@ pub struct Writer {
     room: Room,
     clock: ClockWatch,
     minute: Instant,
+    /// When the keys for tags are looked at.
+    tags_turn: Instant,
     /// How many records of this log the platform has.
     synced: u64,
 }
@@ -105,6 +110,7 @@ impl Writer {
             room: Room::Enough,
             clock: ClockWatch::new(now, clock::unix_millis()),
             minute: now + MINUTE,
+            tags_turn: now + TAGS,
             synced: 0,
         }
     }
@@ -255,7 +261,7 @@ impl Writer {
 
     /// Appends what there is room for, and makes it durable. Whether all of it is.
     fn write(&mut self, open: &mut OpenLog, entries: Vec<Entry>, now: Instant, now_ms: u64) -> bool {
-        let mut own_events = self.turn_tags(open, now_ms);
+        let mut own_events = self.turn_tags(open, now, now_ms);
         own_events.extend(self.make_room(open, now));
         let room = self.room;
         let goes_on = |cause| cause == Cause::Quota && room != Room::Enough;
@@ -280,6 +286,10 @@ impl Writer {
                     tracing::info!("the audit log can be written again");
                     self.state.update(|status| status.error = None);
                 }
+                if let Err(error) = open.tags.told() {
+                    // They are told again by the next start.
+                    tracing::warn!(%error, "that records are written cannot be kept");
+                }
                 open.is_urgent |= live.iter().any(|record| record.is_warning);
                 live.into_iter().for_each(|record| self.state.send_live(record));
                 is_whole
@@ -296,7 +306,11 @@ impl Writer {
     }
 
     /// Changes the key for tags when its time is over.
-    fn turn_tags(&mut self, open: &mut OpenLog, now_ms: u64) -> Vec<AuditEvent> {
+    fn turn_tags(&mut self, open: &mut OpenLog, now: Instant, now_ms: u64) -> Vec<AuditEvent> {
+        if now < self.tags_turn {
+            return Vec::new();
+        }
+        self.tags_turn = now + TAGS;
         match open.tags.turn(now_ms) {
             Ok(events) => {
                 if !events.is_empty() {
