@@ -176,8 +176,9 @@ pub fn log_folder(audit: &Path, generation: u32) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     proptest! {
         #[test]
@@ -292,18 +293,6 @@ mod tests {
                     push_entry(&mut again, entry).unwrap();
                 }
                 prop_assert_eq!(again, bytes);
-            }
-        }
-
-        #[test]
-        fn a_path_is_read_as_the_tile_that_it_was_made_of(tile in tile()) {
-            prop_assert_eq!(TilePath::parse(&tile.path()), Some(tile));
-        }
-
-        #[test]
-        fn no_other_path_is_read(path in "tile/(entries|[0-9]{1,3})/(x[0-9]{3}/){0,2}[0-9]{2,4}(\\.p/[0-9]{1,3})?") {
-            if let Some(tile) = TilePath::parse(&path) {
-                prop_assert_eq!(tile.path(), path);
             }
         }
     }

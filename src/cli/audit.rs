@@ -1,5 +1,6 @@
 //! `ledge audit`: the audit log, shown, verified and proven.
 
+mod egress;
 mod filter;
 mod key;
 mod place;
@@ -9,9 +10,12 @@ mod show;
 mod tail;
 mod verify;
 
+use std::io::Write as _;
+
 use clap::{Args, Subcommand};
 
 use super::{Exit, Globals, Output};
+use crate::audit::record::AuditRecord;
 
 /// The arguments of `ledge audit`.
 #[derive(Debug, Args)]
@@ -42,6 +46,10 @@ pub enum AuditCommand {
     ///
     /// Take it from the box itself, and keep it where the log is not: whoever gives you both could have made up both.
     Key,
+    /// List every kind of message that this box can send, its fields, where it may go, and how much went since install.
+    Egress(egress::EgressArgs),
+    /// Print the closed form of a record, as JSON Schema.
+    Schema,
 }
 
 const EXAMPLES: &str = "\
@@ -54,6 +62,7 @@ Examples:
   ledge audit tail --follow
   ledge audit prove 4711 --out 4711.tlog-proof
   ledge audit check 4711.tlog-proof --key box-1.vkey
+  ledge audit egress                                    what can leave this box, and what did
 
 The log says nothing about what was never written to it; what was lost on the way is counted in it.";
 
@@ -66,5 +75,11 @@ pub fn run(globals: &Globals, args: &AuditArgs, out: &mut Output) -> anyhow::Res
         AuditCommand::Show(args) => show::run(globals, args, out),
         AuditCommand::Tail(args) => tail::run(globals, args, out),
         AuditCommand::Key => key::run(globals, out),
+        AuditCommand::Egress(args) => egress::run(globals, args, out),
+        AuditCommand::Schema => {
+            serde_json::to_writer_pretty(&mut *out, &AuditRecord::schema())?;
+            writeln!(out)?;
+            Ok(Exit::Success)
+        }
     }
 }

@@ -141,6 +141,15 @@ pub enum HttpError {
     },
 }
 
+/// What a request for a file tells the server.
+pub const REQUEST_HEADERS: [(&str, &str); 5] = [
+    ("path", "what is configured, and the name of the file"),
+    ("host", "the host that is configured"),
+    ("user-agent", "ledge"),
+    ("accept", "*/*"),
+    ("range", "from which byte on, where a part of the file is here"),
+];
+
 impl HttpClient {
     /// A client for one server. Nothing is connected yet.
     pub fn new(egress: Egress, settings: HttpSettings) -> Self {
@@ -319,18 +328,19 @@ impl HttpDownload {
         Ok(None)
     }
 
-    /// The whole body, or its first `longest` bytes; whether it was cut.
-    async fn read(&mut self, longest: usize) -> Result<(Bytes, bool), HttpError> {
+    /// All of it, or its beginning where the body has more than `longest` bytes.
+    async fn answer(mut self, longest: usize) -> Result<HttpAnswer, HttpError> {
         let mut body = BytesMut::new();
-        while let Some(chunk) = self.chunk().await? {
-            let room = longest - body.len();
-            if chunk.len() > room {
-                body.extend_from_slice(&chunk.slice(..room));
-                return Ok((body.freeze(), true));
-            }
-            body.extend_from_slice(&chunk);
+        while body.len() < longest
+            && let Some(chunk) = self.chunk().await?
+        {
+            body.extend_from_slice(chunk.get(..longest - body.len()).unwrap_or(&chunk));
         }
-        Ok((body.freeze(), false))
+        // The end of a body that is read is seen only now, and only then the connection may serve again.
+        if body.len() == longest && self.length == Some(longest as u64) {
+            self.chunk().await?;
+        }
+        Ok(HttpAnswer { status: self.status, body: body.freeze(), retry_after: self.retry_after })
     }
 }
 

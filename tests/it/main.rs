@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics says where")]
 
 mod appliance;
+mod audit_surfaces;
 mod bench;
 mod cache;
 mod candidates;

@@ -49,15 +49,9 @@ impl AuditClient {
         Self(HttpClient::with(egress, settings, Purpose::Audit, Content::Audit, patience))
     }
 
-    /// Asks for a file as a whole, of at most `longest` bytes: a longer one is an error.
+    /// Asks for a file, of which the first `longest` bytes are of interest.
     pub async fn get(&self, path: &str, longest: usize) -> Result<HttpAnswer, HttpError> {
-        let mut download = self.0.get(path, 0).await?;
-        let (status, retry_after) = (download.status, download.retry_after);
-        let (body, is_cut) = download.read(longest).await?;
-        if is_cut && status == 200 {
-            return Err(self.0.unusable(path, format!("it is longer than {longest} bytes")));
-        }
-        Ok(HttpAnswer { status, body, retry_after })
+        self.0.get(path, 0).await?.answer(longest).await
     }
 
     /// Puts a file to `path`, percent-encoded as it has to be. A connection that breaks is tried again once, if it was a
@@ -94,10 +88,7 @@ impl AuditClient {
             let request = headers.iter().fold(request, |request, (name, value)| request.header(name, value));
             request.body(Body::new(body.clone())).map_err(|error| self.0.unusable(path, error.to_string()))
         };
-        let mut download = self.0.ask(path, 0, request).await?;
-        let (status, retry_after) = (download.status, download.retry_after);
-        let (body, _) = download.read(LONGEST_ANSWER).await?;
-        Ok(HttpAnswer { status, body, retry_after })
+        self.0.ask(path, 0, request).await?.answer(LONGEST_ANSWER).await
     }
 }
 
