@@ -1,5 +1,6 @@
 //! `ledge audit`: the audit log, shown, verified and proven.
 
+mod egress;
 mod filter;
 mod forget;
 mod key;
@@ -10,9 +11,12 @@ mod show;
 mod tail;
 mod verify;
 
+use std::io::Write as _;
+
 use clap::{Args, Subcommand};
 
 use super::{Exit, Globals, Output};
+use crate::audit::record::AuditRecord;
 
 /// The arguments of `ledge audit`.
 #[derive(Debug, Args)]
@@ -47,6 +51,10 @@ pub enum AuditCommand {
     ///
     /// The records stay, and the log can still be verified. `ledge audit forget` is the erasure of what callers sent.
     Forget(forget::ForgetArgs),
+    /// List every kind of message that this box can send, its fields, where it may go, and how much went since install.
+    Egress(egress::EgressArgs),
+    /// Print the closed form of a record, as JSON Schema.
+    Schema,
 }
 
 const EXAMPLES: &str = "\
@@ -59,6 +67,7 @@ Examples:
   ledge audit tail --follow
   ledge audit prove 4711 --out 4711.tlog-proof
   ledge audit check 4711.tlog-proof --key box-1.vkey
+  ledge audit egress                                    what can leave this box, and what did
 
 The log says nothing about what was never written to it; what was lost on the way is counted in it.";
 
@@ -72,5 +81,11 @@ pub fn run(globals: &Globals, args: &AuditArgs, out: &mut Output) -> anyhow::Res
         AuditCommand::Tail(args) => tail::run(globals, args, out),
         AuditCommand::Key => key::run(globals, out),
         AuditCommand::Forget(args) => forget::run(globals, args, out),
+        AuditCommand::Egress(args) => egress::run(globals, args, out),
+        AuditCommand::Schema => {
+            serde_json::to_writer_pretty(&mut *out, &AuditRecord::schema())?;
+            writeln!(out)?;
+            Ok(Exit::Success)
+        }
     }
 }

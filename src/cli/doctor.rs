@@ -1,5 +1,6 @@
 //! `ledge doctor`
 
+mod audit;
 mod features;
 mod machine;
 mod models;
@@ -65,6 +66,7 @@ fn checks(globals: &Globals) -> Vec<Check> {
     checks.extend(mqtt::check(&config));
     checks.extend(features::check(&config));
     checks.extend(updates::checks(&config));
+    checks.extend(audit::checks(&config));
     checks.extend(models::checks(&config));
     checks
 }

@@ -142,6 +142,15 @@ pub enum HttpError {
     },
 }
 
+/// What a request for a file tells the server.
+pub const REQUEST_HEADERS: [(&str, &str); 5] = [
+    ("path", "what is configured, and the name of the file"),
+    ("host", "the host that is configured"),
+    ("user-agent", "ledge"),
+    ("accept", "*/*"),
+    ("range", "from which byte on, where a part of the file is here"),
+];
+
 impl HttpClient {
     /// A client for one server. Nothing is connected yet.
     pub fn new(egress: Egress, settings: HttpSettings) -> Self {

@@ -1,11 +1,18 @@
 //! The audit log as a thing to look at: how it does, and its files, as C2SP tlog-tiles has them.
 
+use std::collections::HashMap;
+
+use axum::body::Body;
 use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde::Serialize;
 
 use super::App;
-use super::reply::json;
+use super::models::PathParts;
+use super::reply::{Failure, json};
+use crate::audit::layout::{self, TilePath};
+use crate::audit::local::LocalLog;
 use crate::audit::status::{AuditStatus, CopyStatus, SyncStatus};
 use crate::clock;
 
@@ -88,6 +95,64 @@ impl<'a> From<&'a CopyStatus> for CopyDocument<'a> {
     fn from(CopyStatus { name, to, sent, lost, error }: &'a CopyStatus) -> Self {
         Self { name, to, sent: *sent, lost: *lost, error: error.as_deref() }
     }
+}
+
+/// `GET /audit/logs/{generation}/checkpoint`.
+pub async fn checkpoint(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, Failure> {
+    let log = log(&app, &path)?;
+    let note = read(move || log.checkpoint()).await?.ok_or_else(|| none("this log has no checkpoint"))?;
+    Ok(file(note, "text/plain; charset=utf-8", "no-cache"))
+}
+
+/// `GET /audit/logs/{generation}/tile/{*path}`: hashes and records that the published checkpoint has.
+pub async fn tile(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, Failure> {
+    let log = log(&app, &path)?;
+    let name = format!("tile/{}", path.get("path").map_or("", String::as_str));
+    let tile = TilePath::parse(&name).ok_or_else(|| none("this is no path of a tile (C2SP tlog-tiles)"))?;
+    let found = read(move || {
+        let size = log.checkpoint()?.as_deref().and_then(size).unwrap_or(0);
+        // A record beyond the checkpoint is not proven yet, and could be another after a power cut.
+        if tile.is_within(size) { log.tile(tile) } else { Ok(None) }
+    });
+    let found = found.await?.ok_or_else(|| {
+        none(
+            "the checkpoint of this log has no such tile, or its records have left this box (GET /audit/status: first)",
+        )
+    })?;
+    Ok(file(found, "application/octet-stream", "max-age=31536000, immutable"))
+}
+
+/// The log of the generation in the path, which need not be there.
+fn log(app: &App, path: &HashMap<String, String>) -> Result<LocalLog, Failure> {
+    let text = path.get("generation").map_or("", String::as_str);
+    let generation = text.parse::<u32>().ok().filter(|number| *number > 0 && number.to_string() == text);
+    let generation = generation.ok_or_else(|| none("logs have numbers from 1 on"))?;
+    Ok(LocalLog::open(&layout::log_folder(app.audit_path(), generation)))
+}
+
+/// How many records a checkpoint is of: its second line.
+fn size(note: &[u8]) -> Option<u64> {
+    std::str::from_utf8(note).ok()?.lines().nth(1)?.parse().ok()
+}
+
+/// Reads a file, off the async threads.
+async fn read<T: Send + 'static>(reading: impl FnOnce() -> std::io::Result<T> + Send + 'static) -> Result<T, Failure> {
+    let failed = |reason: String| {
+        Failure::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the audit log cannot be read: {reason}"))
+    };
+    let read = tokio::task::spawn_blocking(reading).await.map_err(|error| failed(error.to_string()))?;
+    read.map_err(|error| failed(error.to_string()))
+}
+
+fn none(message: &str) -> Failure {
+    Failure::new(StatusCode::NOT_FOUND, message)
+}
+
+fn file(content: Vec<u8>, kind: &'static str, caching: &'static str) -> Response {
+    let mut response = Response::new(Body::from(content));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static(caching));
+    response
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ mod reply;
 mod terms;
 mod updates;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::Router;
@@ -111,6 +111,10 @@ impl App {
         &self.shared.parts.audit
     }
 
+    fn audit_path(&self) -> &Path {
+        &self.shared.parts.audit_path
+    }
+
     fn config(&self) -> &HttpConfig {
         &self.shared.parts.config
     }
@@ -162,6 +166,8 @@ pub fn router(app: App) -> Router {
         .route("/features/status", get(features_admin::status))
         .route("/updates", get(updates::status))
         .route("/audit/status", get(audit::status))
+        .route("/audit/logs/{generation}/checkpoint", get(audit::checkpoint))
+        .route("/audit/logs/{generation}/tile/{*path}", get(audit::tile))
         .route("/metrics", get(metrics::metrics))
         .route("/openapi.json", get(openapi::document))
         .merge(administration::routes(&app))

@@ -14,6 +14,19 @@ use crate::protocol::call::{Answered, CallError, ErrorBody, HEADER_LENGTH};
 /// User property of every answer: the status as in HTTP. A message that has it asks for nothing.
 pub const STATUS: &str = "status";
 
+/// What an answer carries beside its payload, user properties by their names.
+pub const PROPERTIES: [(&str, &str); 9] = [
+    ("correlation data", "as the request has it"),
+    ("content type", "of the payload"),
+    (STATUS, "as in HTTP"),
+    ("device", "the name of this box"),
+    ("duplicate", "whether the request may have been answered before"),
+    ("model-version", "the version that answered"),
+    ("cache", "what the response cache did"),
+    (HEADER_LENGTH, "where the JSON ends and numbers in binary begin"),
+    ("retry-after", "after how many seconds another try is worth it"),
+];
+
 /// Where and how an answer goes.
 #[derive(Debug, Clone)]
 pub struct ReturnPath {
@@ -175,6 +188,23 @@ mod tests {
         assert_eq!((user("status"), user("retry-after"), user("duplicate")), (Some("429"), Some("3"), Some("true")));
         assert_eq!((user("device"), message.qos), (Some("box"), Qos::AtLeastOnce));
         assert_eq!(message.properties.correlation_data.as_deref(), Some(&b"c"[..]));
+    }
+
+    #[test]
+    fn the_properties_that_are_told_are_those_that_are_sent() {
+        let device = "box".parse().unwrap();
+        let cache = Some(crate::serving::request::CacheOutcome::Hit);
+        let answered = Answered { body: "{}..".into(), header_length: Some(2), version: 3.try_into().unwrap(), cache };
+        let failure = Failure { retry_after_s: Some(3), ..Failure::new(429, "no") };
+        let messages = [path().answer(&device, answered), path().failure(&device, &failure, b"")];
+        let mut sent = std::collections::BTreeSet::from(["correlation data".to_owned(), "content type".to_owned()]);
+        for message in messages {
+            let mut properties = message.properties;
+            assert!(properties.correlation_data.take().is_some() && properties.content_type.take().is_some());
+            sent.extend(std::mem::take(&mut properties.user).into_iter().map(|(name, _)| name));
+            assert_eq!(properties, Properties::default(), "and nothing else");
+        }
+        assert_eq!(sent, PROPERTIES.into_iter().map(|(name, _)| name.to_owned()).collect());
     }
 
     #[test]

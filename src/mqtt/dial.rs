@@ -13,6 +13,17 @@ pub const ONLINE: &str = "online";
 /// See [`ONLINE`].
 pub const OFFLINE: &str = "offline";
 
+/// What a broker is told when this box connects.
+pub const CONNECT_FIELDS: [(&str, &str); 7] = [
+    ("client_id", "the name of the session (mqtt.client_id), or of this box"),
+    ("clean_start", "whether to begin without what the broker still has"),
+    ("keep_alive_s", "after how much silence each side may think the other gone"),
+    ("session_expiry_s", "how long the broker keeps the session"),
+    ("receive_maximum", "how many messages this side takes unacknowledged"),
+    ("login", "mqtt.user and the password"),
+    ("will", "presence, for when the connection breaks"),
+];
+
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
@@ -119,4 +130,28 @@ pub async fn farewell(mut writer: Writer) -> Result<(), ConnectionError> {
 pub fn presence(topic: TopicName, payload: &'static str) -> Message {
     let properties = Properties::default();
     Message { topic, payload: payload.into(), qos: Qos::AtLeastOnce, retain: true, properties }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_broker_is_told_has_its_fields() {
+        let device = "box".parse().unwrap();
+        let topics = DeviceTopics { device, group: None, looked_after: false };
+        let connect = connect(&MqttConfig::default(), &topics).unwrap();
+        // A field more does not compile here, and has to be told.
+        let Connect { client_id, clean_start, keep_alive_s, session_expiry_s, receive_maximum, login, will } = connect;
+        let named = [
+            ("client_id", client_id == "box"),
+            ("clean_start", !clean_start),
+            ("keep_alive_s", keep_alive_s > 0),
+            ("session_expiry_s", session_expiry_s > 0),
+            ("receive_maximum", receive_maximum > 0),
+            ("login", login.is_none()),
+            ("will", will.is_some()),
+        ];
+        assert_eq!(named.map(|(name, is_right)| (name, is_right)), CONNECT_FIELDS.map(|(name, _)| (name, true)));
+    }
 }

@@ -4,6 +4,7 @@
 mod appliance;
 mod audit_cli;
 mod audit_log;
+mod audit_surfaces;
 mod bench;
 mod cache;
 mod candidates;

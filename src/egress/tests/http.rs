@@ -111,6 +111,17 @@ async fn a_file_is_fetched_and_the_connection_kept_for_the_next() {
 }
 
 #[tokio::test]
+async fn a_request_has_the_headers_that_are_told_and_no_other() {
+    let (at, seen) = server(&["HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"], false).await;
+    got(&client(&at), "/a", 7).await;
+    let requests = seen.requests();
+    let mut lines = requests[0].split("\r\n").take_while(|line| !line.is_empty());
+    assert_eq!(lines.next(), Some("GET /a HTTP/1.1"));
+    let sent: Vec<_> = ["path"].into_iter().chain(lines.map(|line| line.split_once(": ").unwrap().0)).collect();
+    assert_eq!(sent, crate::egress::REQUEST_HEADERS.map(|(name, _)| name));
+}
+
+#[tokio::test]
 async fn a_connection_that_the_server_closed_meanwhile_is_opened_anew() {
     let (at, seen) = server(&["HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"], true).await;
     let client = client(&at);

@@ -1,0 +1,240 @@
+//! `ledge audit egress`: every kind of message that this box can send, where it may go, and how much went.
+//!
+//! It is made of the code's own types: a kind of message without a description does not compile, and the fields come from
+//! the types that are sent.
+
+mod contents;
+mod fields;
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::super::{Exit, Globals, Output};
+use crate::config::Config;
+use crate::egress::{Content, CountsError, DestinationCounts, EgressConfig, EgressCounts, Purpose};
+use contents::Message;
+
+/// The arguments of `ledge audit egress`.
+#[derive(Debug, Args)]
+pub struct EgressArgs {
+    /// Write JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What the verb writes.
+#[derive(Debug, Serialize)]
+struct Report {
+    contents: Vec<Kind>,
+    /// Where the configuration lets something go, and where something went before.
+    destinations: Vec<Destination>,
+    /// Since when it is counted; `None` before the first start.
+    counted_since: Option<String>,
+    /// Whether counts of before were lost.
+    counts_were_damaged: bool,
+    /// Those who connect to this box get what they ask for, wherever they are: that is not egress of ours, and not in the
+    /// counts.
+    listens_on: Vec<String>,
+}
+
+/// A kind of message.
+#[derive(Debug, Serialize)]
+struct Kind {
+    content: &'static str,
+    what: &'static str,
+    /// What connections it goes over.
+    purposes: Vec<&'static str>,
+    messages: Vec<Message>,
+}
+
+/// Somewhere else.
+#[derive(Debug, Serialize)]
+struct Destination {
+    destination: String,
+    region: String,
+    /// What it may get; `None`: the configuration does not allow it any more.
+    allowed: Option<Vec<&'static str>>,
+    connections: u64,
+    failures: u64,
+    /// Bytes, by what they were.
+    sent: BTreeMap<String, u64>,
+    received: u64,
+}
+
+/// Runs the verb.
+pub fn run(globals: &Globals, args: &EgressArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let config = globals.load_config()?;
+    let (counts, damage) = match EgressCounts::read(&config.state.path) {
+        Ok(counts) => (counts, None),
+        // What may be sent is known all the same.
+        Err(error @ (CountsError::Damaged { .. } | CountsError::File { .. })) => (None, Some(error)),
+    };
+    let report = Report::new(&config, counts);
+    if args.json {
+        serde_json::to_writer_pretty(&mut *out, &report)?;
+        writeln!(out)?;
+    } else {
+        write!(out, "{}", report.text())?;
+    }
+    match damage {
+        None => Ok(Exit::Success),
+        Some(error) => Err(error.into()),
+    }
+}
+
+impl Report {
+    fn new(config: &Config, counts: Option<EgressCounts>) -> Self {
+        let since = counts.as_ref().map(|counts| counts.since.clone());
+        let counts_were_damaged = counts.as_ref().is_some_and(|counts| counts.after_damage);
+        Self {
+            contents: Content::ALL.map(Kind::of).into(),
+            destinations: destinations(&config.egress, counts.map(|counts| counts.destinations).unwrap_or_default()),
+            counted_since: since,
+            counts_were_damaged,
+            listens_on: config.http.listen.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut lines = vec!["What this box can send to others, and nothing else:".to_owned()];
+        for kind in &self.contents {
+            lines.push(format!("\n{}: {}", kind.content, kind.what));
+            lines.push(format!("  over connections for: {}", kind.purposes.join(", ")));
+            for message in &kind.messages {
+                lines.push(format!("  {}", message.name));
+                lines.extend(message.fields.iter().map(|field| {
+                    let what = if field.what.is_empty() { String::new() } else { format!("  {}", field.what) };
+                    format!("    {}{what}", field.name)
+                }));
+            }
+        }
+        lines.push("\nWhere to:".to_owned());
+        if self.destinations.is_empty() {
+            lines.push("  nowhere: the configuration allows no destination".to_owned());
+        }
+        for of in &self.destinations {
+            let allowed = match &of.allowed {
+                None => "not allowed any more".to_owned(),
+                Some(contents) => format!("may get {}", contents.join(", ")),
+            };
+            lines.push(format!("  {} in {}: {allowed}", of.destination, of.region));
+            let sent: Vec<_> = of.sent.iter().filter(|(_, bytes)| **bytes > 0).collect();
+            let sent: Vec<_> = sent.into_iter().map(|(content, bytes)| format!("{bytes} bytes of {content}")).collect();
+            let sent = if sent.is_empty() { "nothing sent".to_owned() } else { format!("sent {}", sent.join(", ")) };
+            let (connections, failures, received) = (of.connections, of.failures, of.received);
+            lines.push(format!("    {connections} connections, {failures} failed; {sent}; received {received} bytes"));
+        }
+        lines.push(match &self.counted_since {
+            None => "  Nothing is counted yet: the first start of the server begins with it.".to_owned(),
+            Some(since) if self.counts_were_damaged => {
+                format!("  Counted since {since}; what was counted before is lost, its file was damaged.")
+            }
+            Some(since) => format!("  Counted since {since}, over all starts; a kill takes the last ten seconds."),
+        });
+        let listens = self.listens_on.join(", ");
+        lines.push(format!(
+            "\nApart from that, this box answers those who connect to it ({listens}); whoever may do so is up to \
+             http.listen and the network. That is in the audit log call by call or by the minute, and not in these counts."
+        ));
+        lines.join("\n") + "\n"
+    }
+}
+
+impl Kind {
+    fn of(content: Content) -> Self {
+        let purposes = Purpose::ALL.into_iter().filter(|purpose| purpose.contents().contains(&content));
+        Self {
+            content: content.name(),
+            what: contents::what(content),
+            purposes: purposes.map(Purpose::name).collect(),
+            messages: contents::messages(content),
+        }
+    }
+}
+
+/// What is allowed, with its counts; then what is only counted.
+fn destinations(config: &EgressConfig, counts: Vec<DestinationCounts>) -> Vec<Destination> {
+    let with = |counts: DestinationCounts, allowed| {
+        let DestinationCounts { destination, region, connections, failures, sent, received } = counts;
+        Destination { destination, region, allowed, connections, failures, sent, received }
+    };
+    let mut left = counts;
+    let mut found = Vec::new();
+    for entry in &config.allow {
+        let (destination, region) = (entry.host.to_string(), entry.region.to_string());
+        let known = left.iter().position(|of| of.destination == destination && of.region == region);
+        let counts = match known {
+            Some(at) => left.swap_remove(at),
+            None => DestinationCounts { destination, region, ..DestinationCounts::default() },
+        };
+        let permitted = config.grant(&entry.host).ok();
+        let permitted = |content: &Content| permitted.as_ref().is_some_and(|grant| grant.permits(*content));
+        let contents = Content::ALL.into_iter().filter(permitted).map(Content::name).collect();
+        found.push(with(counts, Some(contents)));
+    }
+    for counts in left {
+        // What is on this box needs no entry.
+        let grant = counts.destination.parse().ok().and_then(|host| config.grant(&host).ok());
+        let grant = grant.filter(|grant| grant.region == counts.region);
+        let contents = |grant: crate::egress::Grant| {
+            Content::ALL.into_iter().filter(|content| grant.permits(*content)).map(Content::name).collect()
+        };
+        found.push(with(counts, grant.map(contents)));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::toml_check;
+
+    #[test]
+    fn what_was_allowed_once_is_told_apart_from_what_is() {
+        let text =
+            "[[allow]]\nhost = 'a:1'\nregion = 'eu'\nsend = ['presence']\n[[allow]]\nhost = 'b:1'\nregion = 'eu'";
+        let config: EgressConfig = toml_check::parse("f", text).unwrap();
+        let counts = |destination: &str, region: &str| DestinationCounts {
+            destination: destination.into(),
+            region: region.into(),
+            connections: 3,
+            sent: [("answers".to_owned(), 7)].into(),
+            ..DestinationCounts::default()
+        };
+        let past = vec![counts("a:1", "us"), counts("b:1", "eu"), counts("c:1", "eu"), counts("127.0.0.1:5", "local")];
+        let found = destinations(&config, past);
+        let told: Vec<_> = found
+            .iter()
+            .map(|of| (of.destination.as_str(), of.region.as_str(), of.allowed.as_ref().map(Vec::len), of.connections))
+            .collect();
+        let everything = Some(Content::ALL.len());
+        let mut expected = vec![
+            ("a:1", "eu", Some(2), 0),
+            ("b:1", "eu", everything, 3),
+            ("127.0.0.1:5", "local", everything, 3),
+            ("a:1", "us", None, 3),
+            ("c:1", "eu", None, 3),
+        ];
+        expected.sort_unstable();
+        let mut told = told;
+        told.sort_unstable();
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn each_kind_of_message_has_fields_and_a_connection_that_carries_it() {
+        let report = Report::new(&Config::with_root(std::path::Path::new("/nowhere")), None);
+        for kind in &report.contents {
+            assert!(!kind.purposes.is_empty() && !kind.messages.is_empty(), "{}", kind.content);
+            assert!(kind.messages.iter().all(|message| !message.fields.is_empty()), "{}", kind.content);
+        }
+        let text = report.text();
+        for told in ["event(model_loaded).digest", "models[].versions[].digest", "features.*.values[]", "if-none-match"]
+        {
+            assert!(text.contains(told), "{told}:\n{text}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What each kind of message is, and the fields that it has.
+
+use serde::Serialize;
+
+use super::fields::{Field, of_schema};
+use crate::audit::record::AuditRecord;
+use crate::egress::{Content, REQUEST_HEADERS};
+use crate::fleet::reported;
+use crate::mqtt::answer;
+use crate::mqtt::dial;
+use crate::protocol::call::ErrorBody;
+use crate::protocol::{encode, photograph};
+
+/// A message with a form of its own.
+#[derive(Debug, Serialize)]
+pub struct Message {
+    /// What it is called.
+    pub name: &'static str,
+    /// Everything that is in it.
+    pub fields: Vec<Field>,
+}
+
+/// What a kind of message is.
+pub fn what(content: Content) -> &'static str {
+    match content {
+        Content::Protocol => {
+            "what it takes to connect, to subscribe and to acknowledge; nobody's data; every destination may get it"
+        }
+        Content::Answer => "results of inference, for whoever asked over MQTT or has bound a topic to a model",
+        Content::Presence => "whether this box is there",
+        Content::Report => "what this box runs and how it does, for the platform",
+        Content::Call => "inference calls to a box elsewhere, which `ledge bench` alone makes and the server never",
+        Content::Request => "requests for files of the update repository, which say nothing of this box",
+        Content::Audit => {
+            "the audit log, and what proves it: who called is a keyed tag there, what was sent is not there"
+        }
+    }
+}
+
+/// Every form that a kind of message has.
+pub fn messages(content: Content) -> Vec<Message> {
+    let constant = |name, fields: &[(&'static str, &'static str)]| Message {
+        name,
+        fields: fields.iter().map(|(name, what)| Field::new(name, what)).collect(),
+    };
+    let typed = |name, schema: schemars::Schema| Message { name, fields: of_schema(schema.as_value()) };
+    match content {
+        Content::Protocol => vec![
+            constant("the connection to a broker (MQTT CONNECT)", &dial::CONNECT_FIELDS),
+            constant(
+                "what keeps an MQTT connection going",
+                &[
+                    ("topic filters", "of subscriptions: mqtt.bindings and the topics of this box"),
+                    ("packet identifiers", "in acknowledgements, with a reason code"),
+                ],
+            ),
+            constant(
+                "the beginning of TLS",
+                &[
+                    ("server name", "the host that is configured (SNI)"),
+                    ("client certificate", "where one is configured, with the proof of its key"),
+                ],
+            ),
+        ],
+        Content::Answer => vec![
+            typed("an answer to tensors (JSON, numbers also in binary behind it)", encode::schema()),
+            typed("an answer to a photograph (JSON)", photograph::schema()),
+            typed("an answer without a result (JSON)", schemars::schema_for!(ErrorBody<'static>)),
+            constant(
+                "a part of one of these, where a binding selects it",
+                &[("*", "mqtt.bindings.select: one value of the answer")],
+            ),
+            constant("properties of each answer (MQTT 5)", &answer::PROPERTIES),
+        ],
+        Content::Presence => vec![constant("presence", &[("*", "the word online, or offline: nothing else")])],
+        Content::Report => vec![typed("the reported document (JSON)", reported::schema())],
+        Content::Call => vec![constant(
+            "a call of `ledge bench`",
+            &[("*", "an image or tensors that whoever runs it has named, or random numbers of the model's shape")],
+        )],
+        Content::Request => {
+            vec![constant("a request for a file (HTTP GET; to a proxy, CONNECT with the host)", &REQUEST_HEADERS)]
+        }
+        Content::Audit => vec![
+            typed("a record (JSON), in entry bundles, by syslog and by OTLP", AuditRecord::schema()),
+            constant(
+                "what proves records (C2SP tlog-tiles), and which log they are of",
+                &[
+                    ("origin", "ledge.audit/<name of this box>/<generation>"),
+                    ("size", "how many records the log has"),
+                    ("root", "the hash of all records"),
+                    ("signature", "of the three above, by the audit key of this box"),
+                    ("hashes", "SHA-256 of records and of hashes"),
+                    ("leaf", "beside each record in live copies: its hash; with its number, time and severity"),
+                    ("name and version", "in live copies: of this box, and of Ledge; by syslog also the process id"),
+                ],
+            ),
+            constant(
+                "the request that carries them (HTTP GET, PUT and POST)",
+                &[
+                    ("path", "what is configured, the name of this box, and the name of the file"),
+                    ("host, user-agent, accept", "the host that is configured, ledge, */*"),
+                    ("content-type, content-length", "of the file or of the records"),
+                    ("if-none-match", "* for a file that must not be there yet"),
+                    ("query", "for a bucket: the id of the access key, date, region and signature, as S3 has it"),
+                    ("authorization", "for a collector: the token of audit.otlp.token_file"),
+                ],
+            ),
+        ],
+    }
+}

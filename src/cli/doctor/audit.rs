@@ -1,0 +1,144 @@
+//! The audit log: whether it can be written, how long there is room for it, and whether its copy can be made.
+
+use std::time::Duration;
+
+use rustix::fs::Access;
+use serde_json::Value;
+
+use super::size;
+use crate::audit::config::SyncAddress;
+use crate::audit::key::AuditKey;
+use crate::audit_event::AuditSink;
+use crate::cli::block_on;
+use crate::cli::checks::Check;
+use crate::cli::top::own_daemon;
+use crate::config::Config;
+use crate::egress::{DaemonConnection, Egress, HttpClient, HttpSettings, Purpose};
+use crate::identity::device;
+
+/// How long the server of the copy may take.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Larger than any checkpoint.
+const LONGEST: usize = 64 << 10;
+
+/// Whether the audit log can do its work.
+pub fn checks(config: &Config) -> Vec<Check> {
+    let mut checks = vec![log(config), key(config)];
+    checks.extend(sync(config));
+    checks
+}
+
+/// The folder of the log, and how it does where its daemon runs.
+fn log(config: &Config) -> Check {
+    let (name, folder) = ("audit log", config.audit.path.as_path());
+    // Before the first start there is no folder: then it is its parent that counts.
+    let place = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(folder);
+    if let Err(error) = rustix::fs::access(place, Access::WRITE_OK | Access::EXEC_OK) {
+        let advice = "make it writable for the user of the service: without a log nothing is administered";
+        return Check::fail(name, format!("{}: {error}", place.display()), advice);
+    }
+    let free = rustix::fs::statvfs(place).map_or(u64::MAX, |found| found.f_bavail.saturating_mul(found.f_frsize));
+    let detail = format!(
+        "{}; {} free, {} of them stay free; it may take {}",
+        folder.display(),
+        size(free),
+        size(config.audit.min_free_mb << 20),
+        size(config.audit.quota_mb << 20)
+    );
+    let status = status(config);
+    let told = |key: &str| status.get(key).and_then(Value::as_str);
+    if let Some(error) = told("error") {
+        let advice = "put that right: until then administrative requests are refused, and records are lost";
+        return Check::fail(name, format!("{detail}\n{error}"), advice);
+    }
+    if free < config.audit.min_free_mb << 20 {
+        return Check::fail(name, detail, "make room: inference is not recorded (audit.min_free_mb)");
+    }
+    if let Some(alarm) = told("alarm") {
+        let advice = "keep the log before this one, it is evidence: `ledge audit verify` says what is wrong with it";
+        return Check::warn(name, format!("{detail}\n{alarm}"), advice);
+    }
+    Check::ok(name, detail)
+}
+
+/// How the log does, when its daemon answers.
+fn status(config: &Config) -> Value {
+    let asked = || {
+        let url = own_daemon(&config.http.listen).ok()?;
+        let answer = block_on(async { DaemonConnection::open(&url).await?.get("/audit/status").await }).ok()?.ok()?;
+        serde_json::from_slice(&answer.body).ok()
+    };
+    asked().unwrap_or_default()
+}
+
+/// The key that signs the log.
+fn key(config: &Config) -> Check {
+    let name = "audit key";
+    let device = device::load(&config.state.path, &config.device).ok().flatten();
+    match device.map_or(Ok(None), |device| AuditKey::verifier_key_in(&config.audit.path, &device.id)) {
+        Ok(None) => Check::ok(name, "none yet: the first start makes it"),
+        Ok(Some(verifier_key)) => Check::ok(name, format!("others check the log with {verifier_key}")),
+        Err(error) => {
+            let advice = "it belongs to the user of the service, and nobody else may read it";
+            Check::fail(name, error.to_string(), advice)
+        }
+    }
+}
+
+/// Whether the server of the copy answers; `None` where the log stays here.
+fn sync(config: &Config) -> Option<Check> {
+    let (name, sync) = ("audit copy", &config.audit.sync);
+    let url = sync.url.as_ref()?;
+    let SyncAddress::Web(address) = url else {
+        return Some(Check::ok(name, format!("{url}: what the bucket answers is in `GET /audit/status`")));
+    };
+    let advice = "nothing is lost while it is away; look at the network, audit.sync.proxy, audit.sync.tls and egress";
+    let tls = address.tls.then(|| sync.tls.settings());
+    let settings = HttpSettings { at: address.at.clone(), tls, proxy: sync.proxy.clone() };
+    let egress = Egress::new(&config.egress, AuditSink::to_nowhere());
+    let client = HttpClient::for_audit(egress, settings, Purpose::Audit);
+    let asked = block_on(async { tokio::time::timeout(LIMIT, client.get(&address.path, LONGEST)).await });
+    Some(match asked {
+        // Whether there is a list of files, or one may see it, is not of interest.
+        Ok(Ok(Ok(answer))) if answer.status < 500 && answer.status != 401 => {
+            Check::ok(name, format!("{url} answers (status {})", answer.status))
+        }
+        Ok(Ok(Ok(answer))) => Check::fail(name, format!("{url} answers with status {}", answer.status), advice),
+        Ok(Ok(Err(error))) => Check::fail(name, format!("{url}: {error}"), advice),
+        Ok(Err(_)) => Check::fail(name, format!("{url} does not answer within {} s", LIMIT.as_secs()), advice),
+        Err(error) => Check::fail(name, error.to_string(), advice),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::cli::checks::Status;
+    use crate::durable;
+
+    fn statuses(folder: &Path, change: impl Fn(&mut Config)) -> Vec<Status> {
+        let mut config = Config::with_root(folder);
+        config.http.listen = Vec::new();
+        change(&mut config);
+        checks(&config).iter().map(|check| check.status).collect()
+    }
+
+    #[test]
+    fn a_log_without_room_and_a_damaged_key_and_a_server_that_is_away_are_told() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(statuses(folder.path(), |_| ()), [Status::Ok; 2]);
+        let full = |config: &mut Config| config.audit.min_free_mb = 1 << 40;
+        assert_eq!(statuses(folder.path(), full), [Status::Fail, Status::Ok]);
+        // Port 1 is nobody's.
+        let away = |config: &mut Config| config.audit.sync.url = "http://127.0.0.1:1/audit".parse().ok();
+        assert_eq!(statuses(folder.path(), away), [Status::Ok, Status::Ok, Status::Fail]);
+        let config = Config::with_root(folder.path());
+        device::load_or_create(&config.state.path, &config.device).unwrap();
+        durable::create_folder(&config.audit.path).unwrap();
+        durable::replace(&config.audit.path.join("key"), b"nonsense").unwrap();
+        assert_eq!(statuses(folder.path(), |_| ()), [Status::Ok, Status::Fail]);
+    }
+}
