@@ -448,6 +448,7 @@ def audit(verbs):
     add("--device", action="append", type=a_device, metavar="DEVICE", help="only this one; as often as needed")
     add("--full", action="store_true", help="from the first record on")
     add("--stale-hours", type=float, default=26, metavar="N", help="how long a box may be silent (26)")
+    add("--quiet", action="store_true", help="say only what is not whole, for a cron line")
     add("--json", action="store_true")
     acknowledging = added("acknowledge", "let what the last run found of a box count no more").add_argument
     acknowledging("device", type=a_device, metavar="DEVICE")

@@ -339,6 +339,14 @@ class Attacked(Fleet):
         (self.path / "tile/0/002.p/188").unlink()
         self.verify(status=GAP)
 
+    def test_a_quiet_run_says_only_what_is_not_whole(self):
+        self.box("box-2", 20)
+        self.assertEqual(self.verify("--quiet"), "")
+        (self.served / "box-2/1/tile/entries/000.p/20").unlink()
+        said = self.verify("--quiet", status=GAP)
+        self.assertIn("box-2: gap", said)
+        self.assertNotIn("box-1", said)
+
     def test_the_worst_of_all_boxes_is_the_exit_status(self):
         worse = self.box("box-2", 20)
         (self.served / "box-2/1/tile/entries/000.p/20").unlink()

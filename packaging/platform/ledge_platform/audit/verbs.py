@@ -79,7 +79,7 @@ def verify(given):
     with store.locked():
         for device in wanted:
             report = run.verify(device)
-            if not given.json:
+            if not given.json and not (given.quiet and report.word == "whole"):
                 print(*lines_of(report), sep="\n", flush=True)
             found.append(report)
     strangers = sorted(set(source.devices() or []) - set(store.devices())) if not given.device else []
@@ -89,6 +89,8 @@ def verify(given):
             "at": moments.text(moments.now()), "source": given.source, "status": status(findings),
             "boxes": [as_json(report) for report in found], "not_enrolled": strangers}, indent=1))
         return status(findings)
+    if given.quiet and not status(findings) and not strangers:
+        return DONE
     counts = collections.Counter(report.word for report in found)
     ordered = [f"{counts[word]} {word}" for word in ("whole", *STATUSES) if counts[word]]
     print(f"{len(found)} boxes: {', '.join(ordered)}; {sum(report.new for report in found):,} new records")
