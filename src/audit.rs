@@ -5,9 +5,16 @@
 //! changed, removed or put in.
 
 pub mod config;
+pub mod files;
 pub mod key;
 pub mod layout;
+pub mod local;
+pub mod live;
 pub mod log;
+pub mod proof;
 pub mod record;
 pub mod status;
+pub mod sync;
+pub mod tags;
+pub mod verify;
 pub mod writer;

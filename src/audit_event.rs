@@ -5,12 +5,14 @@
 //! keyed tags at most ([`tag`]).
 
 pub mod inference;
+mod seldom;
 pub mod sink;
 pub mod tag;
 
 use std::borrow::Cow;
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::names::{ModelName, ModelVersion};
@@ -19,9 +21,9 @@ pub use sink::{AuditQueue, AuditSink};
 use tag::Tag;
 
 /// A word of our own, such as a cause or a stage: up to 40 characters of `a-z`, `0-9` and `_`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 #[serde(transparent)]
-pub struct Word(Cow<'static, str>);
+pub struct Word(#[schemars(regex(pattern = "^[a-z0-9_]{1,40}$"))] Cow<'static, str>);
 
 /// The longest [`Word`].
 const LONGEST_WORD: usize = 40;
@@ -60,7 +62,7 @@ impl<'de> Deserialize<'de> for Word {
 
 /// An event of the audit log, as it stands in a record. No payloads, no free text from outside. A variant or a field may be
 /// added; the version of [`crate::audit::record::AuditRecord`] grows when one changes its meaning.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
 pub enum AuditEvent {
     /// The daemon started.
@@ -202,6 +204,9 @@ pub enum AuditEvent {
     AccessDenied {
         /// What was asked for, such as `model_load`.
         what: Word,
+        /// How many more of the kind there were since the last record of it: there is one a minute at most.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        others: u64,
     },
     /// The clock of the machine does not go on from where it was.
     ClockJumped {
@@ -258,7 +263,7 @@ pub enum AuditEvent {
 }
 
 /// What is known of a log that another follows.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreviousLog {
     /// Its origin, as its checkpoints have it.
@@ -271,10 +276,68 @@ pub struct PreviousLog {
     pub found: u64,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 impl AuditEvent {
     /// Whether it has to be on the disk at once, and not just with what comes in the next moments.
     pub fn is_urgent(&self) -> bool {
         !matches!(self, Self::Inference { .. } | Self::InferenceMinute { .. } | Self::ConnectionOpened { .. })
+    }
+
+    /// Its name in a record.
+    pub fn action(&self) -> &'static str {
+        match self {
+            Self::Started { .. } => "started",
+            Self::Stopped => "stopped",
+            Self::ConfigurationChanged { .. } => "configuration_changed",
+            Self::ModelLoaded { .. } => "model_loaded",
+            Self::ModelRefused { .. } => "model_refused",
+            Self::ModelUnloaded { .. } => "model_unloaded",
+            Self::Inference { .. } => "inference",
+            Self::InferenceMinute { .. } => "inference_minute",
+            Self::FeatureStoreDamaged => "feature_store_damaged",
+            Self::FeatureStoreRestored { .. } => "feature_store_restored",
+            Self::FeatureStoreBackedUp { .. } => "feature_store_backed_up",
+            Self::MetadataAccepted { .. } => "metadata_accepted",
+            Self::MetadataRefused { .. } => "metadata_refused",
+            Self::MetadataDamaged => "metadata_damaged",
+            Self::TrustReset => "trust_reset",
+            Self::UpdateMoved { .. } => "update_moved",
+            Self::UpdateOrdered { .. } => "update_ordered",
+            Self::ConnectionOpened { .. } => "connection_opened",
+            Self::ConnectionRefused { .. } => "connection_refused",
+            Self::AccessDenied { .. } => "access_denied",
+            Self::ClockJumped { .. } => "clock_jumped",
+            Self::SpaceChanged { .. } => "space_changed",
+            Self::RecordsLost { .. } => "records_lost",
+            Self::RecordsPruned { .. } => "records_pruned",
+            Self::LogBegun { .. } => "log_begun",
+            Self::TagKeyMade { .. } => "tag_key_made",
+            Self::TagKeyDestroyed { .. } => "tag_key_destroyed",
+            Self::AuditKeyMade { .. } => "audit_key_made",
+        }
+    }
+
+    /// Whether somebody should look at it soon.
+    pub fn is_warning(&self) -> bool {
+        match self {
+            Self::ModelRefused { .. }
+            | Self::FeatureStoreDamaged
+            | Self::MetadataRefused { .. }
+            | Self::MetadataDamaged
+            | Self::TrustReset
+            | Self::UpdateMoved { cause: Some(_), .. }
+            | Self::ConnectionRefused { .. }
+            | Self::AccessDenied { .. }
+            | Self::ClockJumped { .. }
+            | Self::SpaceChanged { enough: false, .. }
+            | Self::RecordsLost { .. } => true,
+            Self::LogBegun { cause, .. } => cause.as_str() != "new",
+            _ => false,
+        }
     }
 
     /// Whether it tells of inference calls.

@@ -1,6 +1,7 @@
 //! The composition root: builds every part, spawns it, waits for a signal, drains. The only file that sees everything.
 
 mod audit;
+mod configuration_change;
 mod messaging;
 mod updates;
 
@@ -12,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::audit_event::{AuditEvent, AuditQueue, AuditSink};
 use crate::config::Config;
-use crate::egress::Egress;
+use crate::egress::{CountsKeeper, Egress};
 use crate::features::FeatureStore;
 use crate::features::config::FeaturesConfig;
 use crate::features::registry::Registry;
@@ -32,6 +33,8 @@ use crate::telemetry::messages::MessageStatistics;
 use crate::telemetry::process;
 use crate::updates::runtime_dirs;
 use audit::AuditWriter;
+pub use audit::record_alone;
+use configuration_change::Changes;
 use messaging::Messaging;
 
 /// Runs the daemon with the feature views of `registry`, on the sockets that `handover` has or on new ones, until it is told
@@ -61,7 +64,7 @@ async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyho
     let mut signals = StopSignals::listen()?;
     let app = App::build(config, registry, handover).await?;
     let (audit, repository) = (app.audit.clone(), app.serving.repository().clone());
-    let features = app.serving.features().clone();
+    let (features, counts) = (app.serving.features().clone(), app.counts.clone());
     // Apart from the other tasks: it writes what they record to their very end.
     let audit_writer = app.spawn(&shutdown)?;
     tokio::select! {
@@ -79,6 +82,8 @@ async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyho
     let _ = tokio::time::timeout(LAST_STEPS, repository.unload_all(&Principal::Local)).await;
     // After the calls in flight, so that what they push is written.
     let _ = tokio::task::spawn_blocking(move || features.close()).await;
+    // Nothing goes out any more.
+    let _ = tokio::time::timeout(LAST_STEPS, tokio::task::spawn_blocking(move || counts.write())).await;
     audit.close();
     drop((audit, repository));
     audit_writer.end(LAST_STEPS).await;
@@ -109,6 +114,7 @@ const LAST_STEPS: Duration = Duration::from_secs(2);
 /// The daemon's parts, built and bound, not yet serving.
 struct App {
     config: Config,
+    changes: Changes,
     audit: AuditSink,
     audit_queue: AuditQueue,
     serving: Serving,
@@ -116,6 +122,7 @@ struct App {
     egress: Egress,
     device: DeviceIdentity,
     listeners: Listeners,
+    counts: CountsKeeper,
     found: updates::Found,
 }
 
@@ -126,6 +133,10 @@ impl App {
         let listeners = Listeners::bind(&config.http, handover).await?;
         let (audit, audit_queue) = AuditSink::with_policy(config.audit.policy());
         audit.record_own(AuditEvent::Started { version: env!("CARGO_PKG_VERSION").into() });
+        let changes = Changes::find(&config, &config.audit.path);
+        if !changes.keys.is_empty() {
+            audit.record_own(AuditEvent::ConfigurationChanged { keys: changes.keys.clone() });
+        }
         // Both before this start is counted, which may end a trial: what was read so far is what this start runs with.
         let runtimes = runtimes(&config);
         // Before anything that settings or libraries on trial could bring down, so that such a start counts.
@@ -145,18 +156,34 @@ impl App {
         let features = FeatureStore::open(&config.features, registry, audit.clone());
         let serving = serving(&config, runtimes, features, audit.clone());
         let egress = Egress::new(&config.egress, audit.clone());
+        let counts = CountsKeeper::open(&config.state.path, egress.clone());
         found.manage(serving.repository());
-        Ok(Self { config, audit, audit_queue, serving, readiness: Arc::default(), egress, device, listeners, found })
+        Ok(Self {
+            config,
+            changes,
+            audit,
+            audit_queue,
+            serving,
+            readiness: Arc::default(),
+            egress,
+            device,
+            listeners,
+            counts,
+            found,
+        })
     }
 
     fn spawn(self, shutdown: &Shutdown) -> anyhow::Result<AuditWriter> {
-        let Self { config, audit, audit_queue, serving, readiness, egress, device, listeners, found } = self;
+        let Self { config, changes, audit, audit_queue, serving, readiness, egress, device, listeners, counts, found } =
+            self;
         for address in listeners.tcp_addresses() {
             tracing::info!(%address, "listening");
         }
+        shutdown.spawn(counts.run(shutdown.clone()));
         let latch = readiness.latch();
         let device_id = device.id.clone();
         let updates = found.updates();
+        let audit_writer = AuditWriter::spawn(&config.audit, &device_id, audit_queue)?;
         let messages = config.mqtt.broker.is_some().then(MessageStatistics::default);
         let app = http::App::new(http::Parts {
             serving: serving.clone(),
@@ -164,6 +191,8 @@ impl App {
             egress: egress.clone(),
             messages: messages.clone(),
             updates: updates.clone(),
+            audit: audit_writer.state.clone(),
+            audit_path: config.audit.path.clone(),
             config: config.http.clone(),
             shutdown: shutdown.clone(),
         });
@@ -185,6 +214,7 @@ impl App {
                 serving: serving.clone(),
                 statistics,
                 updates,
+                audit: audit_writer.state.clone(),
             };
             messaging.spawn(&readiness, shutdown);
         }
@@ -201,7 +231,6 @@ impl App {
             let shutdown = shutdown.clone();
             async move { keep_current(&serving, &config.features, latch, hangup, &shutdown).await }
         });
-        let audit_writer = AuditWriter::spawn(&config.audit, &device_id, audit_queue)?;
         let waiting = shutdown.clone();
         shutdown.spawn(async move {
             tokio::select! {
@@ -212,7 +241,14 @@ impl App {
                 () = waiting.requested() => {}
             }
         });
-        drop(audit);
+        shutdown.spawn(async move {
+            // What is not recorded yet is told again by the next start.
+            if audit.durable().await
+                && let Err(error) = changes.keep()
+            {
+                tracing::warn!(%error, "the settings of this start cannot be kept: the next one will record them as changed");
+            }
+        });
         Ok(audit_writer)
     }
 }

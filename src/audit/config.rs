@@ -229,6 +229,13 @@ impl fmt::Display for SyncAddress {
     }
 }
 
+impl SyncConfig {
+    /// [`Self::interval_s`].
+    pub fn interval(&self) -> Duration {
+        Duration::from_secs(self.interval_s)
+    }
+}
+
 macro_rules! as_text {
     ($($type:ty),*) => {$(
         impl Serialize for $type {
@@ -266,7 +273,7 @@ impl AuditConfig {
 
     /// [`SyncConfig::interval_s`].
     pub fn sync_interval(&self) -> Duration {
-        Duration::from_secs(self.sync.interval_s)
+        self.sync.interval()
     }
 
     /// What is wrong although each value is well-formed: the key within the section, and what to do about it.

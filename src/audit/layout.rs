@@ -5,12 +5,16 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 /// How many entries, or hashes, a whole tile has.
 pub const WIDTH: u64 = 256;
 
 /// The height of a tile: 2^8 is [`WIDTH`].
 pub const HEIGHT: u8 = 8;
+
+/// [`WIDTH`] as a [`TilePath`] has it.
+pub const FULL: u16 = 1 << HEIGHT;
 
 /// The name of the signed tree head.
 pub const CHECKPOINT: &str = "checkpoint";
@@ -24,6 +28,42 @@ pub struct TilePath {
     pub index: u64,
     /// How many hashes or records, from 1 to 256.
     pub width: u16,
+}
+
+impl FromStr for TilePath {
+    type Err = InvalidTilePath;
+
+    /// Reads what [`TilePath::path`] writes, and nothing else: no file has two paths.
+    fn from_str(path: &str) -> Result<Self, InvalidTilePath> {
+        let wrong = || InvalidTilePath { path: path.chars().take(80).collect() };
+        let tile = parsed(path).ok_or_else(wrong)?;
+        if tile.path() == path { Ok(tile) } else { Err(wrong()) }
+    }
+}
+
+/// A path read with a generous eye: its caller writes it again and compares.
+fn parsed(path: &str) -> Option<TilePath> {
+    let (level, rest) = path.strip_prefix("tile/")?.split_once('/')?;
+    let kind = match level {
+        "entries" => TileKind::Entries,
+        // With 64-bit sizes there is no level beyond the seventh; the specification allows up to 63.
+        level => TileKind::Hashes(level.parse().ok().filter(|level| *level < 64)?),
+    };
+    let (index, width) = match rest.split_once(".p/") {
+        Some((index, width)) => (index, width.parse().ok().filter(|width| (1..256).contains(width))?),
+        None => (rest, u16::try_from(WIDTH).ok()?),
+    };
+    let digits = |group: &str| group.trim_start_matches('x').parse::<u16>().ok().filter(|number| *number < 1000);
+    let index =
+        index.split('/').try_fold(0_u64, |index, group| index.checked_mul(1000)?.checked_add(digits(group)?.into()))?;
+    Some(TilePath { kind, index, width })
+}
+
+/// Why a text is no path of a tile.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{path:?} is no path of a tile (C2SP tlog-tiles)")]
+pub struct InvalidTilePath {
+    path: String,
 }
 
 /// What a tile holds.
@@ -49,10 +89,68 @@ impl TilePath {
         path
     }
 
+    /// Whether a log of `size` records has all of it.
+    pub fn is_within(&self, size: u64) -> bool {
+        let level = match self.kind {
+            TileKind::Entries => 0,
+            TileKind::Hashes(level) => level,
+        };
+        let of_level = size.checked_shr(u32::from(level) * u32::from(HEIGHT)).unwrap_or(0);
+        let end = self.index.checked_mul(WIDTH).and_then(|start| start.checked_add(self.width.into()));
+        end.is_some_and(|end| end <= of_level)
+    }
+
     /// The file on this box, which has no suffix.
     pub fn local(&self, log: &Path) -> PathBuf {
-        log.join(Self { width: u16::try_from(WIDTH).unwrap_or(u16::MAX), ..*self }.path())
+        log.join(Self { width: FULL, ..*self }.path())
     }
+}
+
+/// What is wrong with an entry bundle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidBundle {
+    /// It ends within an entry.
+    #[error("it ends within entry {index}")]
+    Torn {
+        /// Which, from 0.
+        index: usize,
+    },
+    /// It has more entries than a tile.
+    #[error("it has more than {WIDTH} entries")]
+    TooMany,
+}
+
+/// The entries of a bundle.
+pub fn entries(bundle: &[u8]) -> Result<Vec<&[u8]>, InvalidBundle> {
+    let (entries, rest) = whole_entries(bundle);
+    if rest.is_empty() {
+        return Ok(entries);
+    }
+    Err(if entries.len() < MOST { InvalidBundle::Torn { index: entries.len() } } else { InvalidBundle::TooMany })
+}
+
+/// The entries that are whole, 256 at most, and the bytes behind them.
+pub fn whole_entries(bundle: &[u8]) -> (Vec<&[u8]>, &[u8]) {
+    let (mut entries, mut rest) = (Vec::new(), bundle);
+    while entries.len() < MOST
+        && let Some((length, behind)) = rest.split_first_chunk()
+        && let Some((entry, behind)) = behind.split_at_checked(u16::from_be_bytes(*length).into())
+    {
+        entries.push(entry);
+        rest = behind;
+    }
+    (entries, rest)
+}
+
+/// [`WIDTH`] as a number of things in memory.
+const MOST: usize = 1 << HEIGHT;
+
+/// Puts an entry at the end of a bundle; `None` when it is longer than its length can say.
+pub fn push_entry(bundle: &mut Vec<u8>, entry: &[u8]) -> Option<()> {
+    let length = u16::try_from(entry.len()).ok()?;
+    bundle.extend_from_slice(&length.to_be_bytes());
+    bundle.extend_from_slice(entry);
+    Some(())
 }
 
 /// Three digits an element, all but the last behind an `x`.
@@ -98,7 +196,70 @@ pub fn log_folder(audit: &Path, generation: u32) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn a_path_is_read_as_the_tile_that_it_was_written_for(
+            level in prop::option::of(0..64_u8), index: u64, digits in 0..64_u32, width in 1..=256_u16,
+        ) {
+            let kind = level.map_or(TileKind::Entries, TileKind::Hashes);
+            let tile = TilePath { kind, index: index >> digits, width };
+            prop_assert_eq!(tile.path().parse(), Ok(tile));
+        }
+
+        #[test]
+        fn no_tile_has_two_paths(path in "tile/(entries|[0-9]{1,2})/[x0-9./p+-]{0,20}") {
+            if let Ok(tile) = path.parse::<TilePath>() {
+                prop_assert_eq!(tile.path(), path);
+            }
+        }
+
+        #[test]
+        fn a_log_has_the_tiles_that_it_publishes_and_none_beyond(size in 1..200_000_u64) {
+            for tile in changed(0, size) {
+                prop_assert!(tile.is_within(size), "{}", tile.path());
+                if u64::from(tile.width) < WIDTH {
+                    let wider = TilePath { width: tile.width + 1, ..tile };
+                    prop_assert!(!wider.is_within(size), "{}", wider.path());
+                }
+                let beyond = TilePath { index: tile.index + 1_000_000, ..tile };
+                prop_assert!(!beyond.is_within(size), "{}", beyond.path());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_path_of_a_tile_is_none() {
+        let wrong = [
+            "",
+            "checkpoint",
+            "tile/",
+            "tile/entries/",
+            "tile/entries/0",
+            "tile/entries/0000",
+            "tile/entries/x000/001",
+            "tile/entries/001/x002",
+            "tile/entries/001.p/0",
+            "tile/entries/001.p/256",
+            "tile/entries/001.p/07",
+            "tile/entries/001.p/",
+            "tile/00/001",
+            "tile/64/001",
+            "tile/-1/001",
+            "tile/+1/001",
+            "tile/0/+01",
+            "tile/0/../../key",
+            "tile/0/001/",
+            "/tile/0/001",
+            "tile/0/x999/x999/x999/x999/x999/x999/x999/999",
+        ];
+        for path in wrong {
+            assert!(path.parse::<TilePath>().is_err(), "{path}");
+        }
+    }
 
     #[test]
     fn an_index_has_three_digits_an_element() {
@@ -122,5 +283,53 @@ mod tests {
         let edge: Vec<_> = changed(255, 256).iter().map(TilePath::path).collect();
         assert_eq!(edge, ["tile/entries/000", "tile/0/000", "tile/1/000.p/1"]);
         assert_eq!(changed(256, 256), []);
+    }
+
+    #[test]
+    fn a_bundle_that_is_cut_has_the_entries_that_are_whole() {
+        let mut bundle = Vec::new();
+        for entry in [b"a".as_slice(), b"", b"ccc"] {
+            push_entry(&mut bundle, entry).unwrap();
+        }
+        assert_eq!(entries(&bundle).unwrap(), [b"a".as_slice(), b"", b"ccc"]);
+        assert_eq!(entries(&bundle[..bundle.len() - 1]), Err(InvalidBundle::Torn { index: 2 }));
+        assert_eq!(whole_entries(&bundle[..6]), (vec![b"a".as_slice(), b""], &bundle[5..6]));
+        assert_eq!(entries(b""), Ok(Vec::new()));
+        let most = [0; 2 * MOST];
+        assert_eq!(entries(&most).unwrap().len(), MOST);
+        assert_eq!(entries(&[0; 2 * MOST + 2]), Err(InvalidBundle::TooMany));
+        assert_eq!(push_entry(&mut bundle, &vec![0; 65_536]), None);
+    }
+
+    fn tile() -> impl Strategy<Value = TilePath> {
+        let kind = prop_oneof![Just(TileKind::Entries), any::<u8>().prop_map(TileKind::Hashes)];
+        let index = prop_oneof![0..2_000_000_u64, any::<u64>()];
+        (kind, index, 1..=FULL).prop_map(|(kind, index, width)| TilePath { kind, index, width })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_put_in_a_bundle_comes_out(all in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..400), 0..256), cut in any::<prop::sample::Index>()) {
+            let mut bundle = Vec::new();
+            for entry in &all {
+                push_entry(&mut bundle, entry).unwrap();
+            }
+            prop_assert_eq!(entries(&bundle).unwrap(), all.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            let cut = &bundle[..cut.index(bundle.len() + 1)];
+            let (whole, rest) = whole_entries(cut);
+            prop_assert!(whole.iter().zip(&all).all(|(found, put)| found == put));
+            prop_assert_eq!(whole.iter().map(|entry| entry.len() + 2).sum::<usize>() + rest.len(), cut.len());
+        }
+
+        #[test]
+        fn bytes_that_are_no_bundle_are_refused_and_others_are_the_same_when_put_together(bytes in prop::collection::vec(0..3_u8, 0..900)) {
+            if let Ok(found) = entries(&bytes) {
+                let mut again = Vec::new();
+                for entry in found {
+                    push_entry(&mut again, entry).unwrap();
+                }
+                prop_assert_eq!(again, bytes);
+            }
+        }
     }
 }

@@ -1,12 +1,33 @@
 //! The log on the disk: records appended, made durable, signed. One thread owns it.
+//!
+//! A commit writes the hashes, then the records, and its records count once their fsync is done; a head is signed of what
+//! counts. So at any moment the disk has what the last head needs, perhaps with more behind it. A start keeps whole records
+//! behind the head and cuts a torn one; whatever else does not fit the head means that the log is left as it is, for good,
+//! and another one begins.
 
+mod files;
+mod frontier;
+mod inspect;
+mod prune;
+#[cfg(test)]
+mod tests;
+
+use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tlog_tiles::Hash;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use tlog_tiles::{Hash, record_hash};
 
-use super::key::{AuditKey, CheckpointError, SignedCheckpoint};
+use self::frontier::{Frontier, Grown};
+use self::inspect::{Found, Verdict};
+use super::key::{AuditKey, CheckpointError, SignedCheckpoint, origin};
+use super::layout::{CHECKPOINT, WIDTH, log_folder, push_entry};
+use super::local;
+use super::record::LONGEST;
 use crate::audit_event::PreviousLog;
+use crate::durable;
 use crate::names::DeviceName;
 
 /// Why the log cannot go on.
@@ -27,7 +48,7 @@ pub enum LogError {
         path: PathBuf,
     },
     /// A record is longer than an entry bundle can hold.
-    #[error("a record of {length} bytes is longer than the {max} that a log takes", max = super::record::LONGEST)]
+    #[error("a record of {length} bytes is longer than the {max} that a log takes", max = LONGEST)]
     TooLong {
         /// How long it is.
         length: usize,
@@ -38,6 +59,10 @@ pub enum LogError {
 }
 
 impl LogError {
+    fn at(path: &Path) -> impl Fn(io::Error) -> Self + '_ {
+        move |error| Self::File { path: path.to_owned(), error }
+    }
+
     /// Whether there is no room on the disk.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::File { error, .. } if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
@@ -46,10 +71,26 @@ impl LogError {
 
 /// A log that is appended to.
 pub struct Log {
+    /// Of all logs.
+    audit: PathBuf,
+    /// Of this one.
     folder: PathBuf,
     generation: u32,
     origin: String,
     checkpoint: Option<SignedCheckpoint>,
+    /// The tree of what is durable, and how many bytes the records of its last tile take, if it is partial.
+    durable: Frontier,
+    tail: u64,
+    /// The tree of what was appended, and what that is: records by their tile, and hashes by their level.
+    edge: Frontier,
+    bundles: Vec<(u64, Vec<u8>)>,
+    grown: Grown,
+    /// Whether a write failed, and what it left could not be cut off yet.
+    is_suspect: bool,
+    first: u64,
+    bytes: u64,
+    /// Nobody else appends as long as it is held; the lock of a process that died is gone with it.
+    lock: File,
 }
 
 /// What opening a log brought.
@@ -74,14 +115,92 @@ pub struct Begun {
 impl Log {
     /// Opens the last log in the folder of all logs, or begins one.
     pub fn open(audit: &Path, device: &DeviceName, key: &AuditKey) -> Result<Opened, LogError> {
-        let _ = (audit, device, key);
-        Err(LogError::Locked { path: audit.to_owned() })
+        let lock = take_lock(audit)?;
+        let generations = local::generations(audit).map_err(LogError::at(audit))?;
+        let Some((last, before)) = generations.split_last() else {
+            let begun = Begun { cause: "new", reason: None, previous: None };
+            return Self::begin(audit, 1, device, lock, begun);
+        };
+        match inspect::inspect(audit, *last, device, key)? {
+            Verdict::Sound(found) => Self::take_up(audit, *last, device, lock, *found),
+            Verdict::Left { cause, reason, previous } => {
+                let begun = Begun { cause, reason: Some(reason), previous: Some(previous) };
+                Self::begin(audit, last + 1, device, lock, begun)
+            }
+            // A daemon was killed when it had just begun this one, for a reason that the one before still shows.
+            Verdict::Empty => {
+                let begun = why_begun(audit, before, device, key)?;
+                Self::begin(audit, *last, device, lock, begun)
+            }
+        }
     }
 
-    /// Leaves this log as it is, and begins another one after it.
+    /// Leaves this log as it is, and begins another one after it. What was not committed is gone.
     pub fn begin_another(self, cause: &'static str, device: &DeviceName, key: &AuditKey) -> Result<Opened, LogError> {
-        let _ = (cause, device, key);
-        Err(LogError::Locked { path: self.folder })
+        let _ = key;
+        let (size, root) = self.checkpoint.as_ref().map_or((0, None), |head| (head.size, Some(head.root)));
+        let root = root.map(|root| STANDARD.encode(root.0)).unwrap_or_default();
+        let previous = PreviousLog { origin: self.origin, size, root, found: self.durable.size() };
+        let begun = Begun { cause, reason: None, previous: Some(previous) };
+        Self::begin(&self.audit, self.generation + 1, device, self.lock, begun)
+    }
+
+    fn begin(audit: &Path, generation: u32, device: &DeviceName, lock: File, begun: Begun) -> Result<Opened, LogError> {
+        let folder = log_folder(audit, generation);
+        durable::create_folder(&folder).map_err(LogError::at(&folder))?;
+        files::restore(&folder, &Frontier::default(), 0)?;
+        let mut opened = Self::new(audit, generation, device, lock)?;
+        opened.begun = Some(begun);
+        Ok(opened)
+    }
+
+    fn take_up(
+        audit: &Path,
+        generation: u32,
+        device: &DeviceName,
+        lock: File,
+        found: Found,
+    ) -> Result<Opened, LogError> {
+        let folder = log_folder(audit, generation);
+        if found.torn > 0 {
+            tracing::warn!(bytes = found.torn, "the audit log ends with a record that is not whole: it is cut off");
+        }
+        if found.rebuilt.is_some() {
+            tracing::warn!("hashes of the audit log were damaged: they are made anew of its records");
+        }
+        let edge = files::take_up(&folder, &found)?;
+        let mut opened = Self::new(audit, generation, device, lock)?;
+        opened.log.checkpoint = found.checkpoint;
+        opened.log.first = found.first * WIDTH;
+        opened.log.tail = found.tail;
+        opened.log.edge = edge.clone();
+        opened.log.durable = edge;
+        Ok(opened)
+    }
+
+    /// An empty log in a folder that is there.
+    fn new(audit: &Path, generation: u32, device: &DeviceName, lock: File) -> Result<Opened, LogError> {
+        let folder = log_folder(audit, generation);
+        // What cannot be removed is in nobody's way.
+        let _ = durable::remove_leftovers(&folder);
+        let logs = audit.join("logs");
+        let log = Self {
+            audit: audit.to_owned(),
+            folder,
+            generation,
+            origin: origin(device, generation),
+            checkpoint: None,
+            durable: Frontier::default(),
+            tail: 0,
+            edge: Frontier::default(),
+            bundles: Vec::new(),
+            grown: Grown::new(),
+            is_suspect: false,
+            first: 0,
+            bytes: files::bytes_in(&logs).map_err(LogError::at(&logs))?,
+            lock,
+        };
+        Ok(Opened { log, begun: None })
     }
 
     /// Which of the logs of this box it is, from 1.
@@ -96,17 +215,17 @@ impl Log {
 
     /// How many records it has, those that are not durable yet among them: the sequence number of the next.
     pub fn size(&self) -> u64 {
-        0
+        self.edge.size()
     }
 
     /// How many records are durable.
     pub fn durable_size(&self) -> u64 {
-        0
+        self.durable.size()
     }
 
     /// The first record that is still on this box.
     pub fn first(&self) -> u64 {
-        0
+        self.first
     }
 
     /// The last signed head.
@@ -116,29 +235,134 @@ impl Log {
 
     /// What all logs take on the disk, in bytes.
     pub fn bytes(&self) -> u64 {
-        0
+        self.bytes
     }
 
     /// Appends a record in memory, and gives the hash of its leaf.
     pub fn append(&mut self, record: &[u8]) -> Result<Hash, LogError> {
-        Err(LogError::TooLong { length: record.len() })
+        let length = record.len();
+        if length > LONGEST {
+            return Err(LogError::TooLong { length });
+        }
+        let tile = self.edge.size() / WIDTH;
+        if self.bundles.last().is_none_or(|(last, _)| *last != tile) {
+            self.bundles.push((tile, Vec::new()));
+        }
+        let pushed = self.bundles.last_mut().and_then(|(_, bundle)| push_entry(bundle, record));
+        pushed.ok_or(LogError::TooLong { length })?;
+        let leaf = record_hash(record);
+        self.edge.push(leaf, &mut self.grown);
+        Ok(leaf)
     }
 
     /// Makes what was appended durable. When it fails, the log is as it was after the last commit, and what was appended
     /// since is gone.
     pub fn commit(&mut self) -> Result<(), LogError> {
+        let written = self.restore().and_then(|()| self.write());
+        let (bundles, grown) = (std::mem::take(&mut self.bundles), std::mem::take(&mut self.grown));
+        match &written {
+            Ok(()) => {
+                let hashes: usize = grown.iter().map(Vec::len).sum();
+                let records: usize = bundles.iter().map(|(_, bundle)| bundle.len()).sum();
+                self.bytes += (hashes * 32 + records) as u64;
+                if let Some((tile, bundle)) = bundles.last() {
+                    let before = if *tile == self.durable.size() / WIDTH { self.tail } else { 0 };
+                    let is_whole = self.edge.size().is_multiple_of(WIDTH);
+                    self.tail = if is_whole { 0 } else { before + bundle.len() as u64 };
+                }
+                self.durable = self.edge.clone();
+            }
+            Err(_) => {
+                self.edge = self.durable.clone();
+                self.is_suspect = true;
+                // Otherwise the next commit does it, before it writes anything.
+                let _ = self.restore();
+            }
+        }
+        written
+    }
+
+    fn write(&self) -> Result<(), LogError> {
+        files::append_hashes(&self.folder, self.durable.size(), &self.grown)?;
+        for (tile, bundle) in &self.bundles {
+            let offset = if *tile == self.durable.size() / WIDTH { self.tail } else { 0 };
+            files::append_entries(&self.folder, *tile, bundle, offset)?;
+        }
         Ok(())
     }
 
-    /// Signs the head of what is durable, and keeps it.
+    /// Cuts off what a failed write left.
+    fn restore(&mut self) -> Result<(), LogError> {
+        if self.is_suspect {
+            files::restore(&self.folder, &self.durable, self.tail)?;
+            self.is_suspect = false;
+        }
+        Ok(())
+    }
+
+    /// Signs the head of what is durable, and keeps it. When this returns, it survives a power cut.
     pub fn sign(&mut self, key: &AuditKey) -> Result<&SignedCheckpoint, LogError> {
-        Ok(self.checkpoint.insert(key.sign(&self.origin, 0, Hash::default())?))
+        let signed = match self.checkpoint.take() {
+            Some(head) if head.size >= self.durable.size() => head,
+            last => {
+                let length = last.as_ref().map_or(0, |head| head.note.len() as u64);
+                // It stays the last one when the next one cannot be kept.
+                self.checkpoint = last;
+                let next = key.sign(&self.origin, self.durable.size(), self.durable.root())?;
+                let path = self.folder.join(CHECKPOINT);
+                durable::replace(&path, &next.note).map_err(LogError::at(&path))?;
+                self.bytes = self.bytes.saturating_sub(length) + next.note.len() as u64;
+                next
+            }
+        };
+        Ok(self.checkpoint.insert(signed))
     }
 
     /// Removes whole tiles of records below `below`, and those of logs before this one first; gives how many bytes that
     /// were. What proofs need of them stays.
     pub fn prune(&mut self, below: u64) -> Result<u64, LogError> {
-        let _ = below;
-        Ok(0)
+        let freed = prune::before(&self.audit, self.generation)?;
+        self.bytes = self.bytes.saturating_sub(freed);
+        // What the head ends in is read at the next start.
+        let head = self.checkpoint.as_ref().map_or(0, |head| head.size);
+        let below = below.min(head.saturating_sub(1)) / WIDTH;
+        let mut sum = freed;
+        while self.first / WIDTH < below {
+            let freed = prune::tile(&self.folder, self.first / WIDTH)?;
+            self.first += WIDTH;
+            self.bytes = self.bytes.saturating_sub(freed);
+            sum += freed;
+        }
+        Ok(sum)
     }
+}
+
+fn take_lock(audit: &Path) -> Result<File, LogError> {
+    durable::create_folder(audit).map_err(LogError::at(audit))?;
+    let path = audit.join("lock");
+    let opened = File::options().create(true).truncate(false).write(true).open(&path);
+    let lock = opened.map_err(LogError::at(&path))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(LogError::Locked { path: audit.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(LogError::at(&path)(error)),
+    }
+}
+
+/// Why a log begins, by the logs before it.
+fn why_begun(audit: &Path, before: &[u32], device: &DeviceName, key: &AuditKey) -> Result<Begun, LogError> {
+    for generation in before.iter().rev() {
+        match inspect::inspect(audit, *generation, device, key)? {
+            Verdict::Empty => {}
+            // Only what the platform has can be wrong with it.
+            Verdict::Sound(found) => {
+                let previous = Some(found.previous(origin(device, *generation)));
+                return Ok(Begun { cause: "forked", reason: None, previous });
+            }
+            Verdict::Left { cause, reason, previous } => {
+                return Ok(Begun { cause, reason: Some(reason), previous: Some(previous) });
+            }
+        }
+    }
+    Ok(Begun { cause: "new", reason: None, previous: None })
 }

@@ -9,6 +9,7 @@
 
 use std::fmt;
 
+use schemars::{JsonSchema, Schema, schema_for};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::audit_event::AuditEvent;
@@ -23,7 +24,7 @@ pub const VERSION: u32 = 1;
 pub const LONGEST: usize = 65_535;
 
 /// A record. Its JSON is canonical: the fields in this order, without spaces.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AuditRecord {
     /// [`VERSION`].
@@ -39,7 +40,7 @@ pub struct AuditRecord {
 }
 
 /// Who did it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Actor {
     /// In which way they reached the box.
@@ -50,7 +51,7 @@ pub struct Actor {
 }
 
 /// In which way somebody reached the box.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ActorKind {
     /// A peer over TCP, by its address.
@@ -101,6 +102,11 @@ impl AuditRecord {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
+    /// The closed form of all records, as JSON Schema.
+    pub fn schema() -> Schema {
+        schema_for!(Self)
+    }
+
     /// Reads a leaf.
     pub fn parse(line: &[u8]) -> Result<Self, InvalidRecord> {
         let record: Self = serde_json::from_slice(line).map_err(|error| InvalidRecord { reason: error.to_string() })?;
@@ -119,7 +125,8 @@ pub struct InvalidRecord {
 }
 
 /// A moment in milliseconds since the Unix epoch. As text: RFC 3339 in UTC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
+#[schemars(with = "String")]
 pub struct Timestamp(pub u64);
 
 impl fmt::Display for Timestamp {
@@ -141,5 +148,124 @@ impl<'de> Deserialize<'de> for Timestamp {
         micros
             .map(|micros| Self(micros / 1000))
             .ok_or_else(|| serde::de::Error::custom(format_args!("{text:?} is no moment in RFC 3339")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit_event::PreviousLog;
+    use crate::audit_event::inference::Outcome;
+
+    fn every_event() -> Vec<AuditEvent> {
+        let (model, version) = (|| "m".parse().unwrap(), || 2.try_into().unwrap());
+        let tag = TagKey::new(3, [1; 32]).of_text("x");
+        vec![
+            AuditEvent::Started { version: "0.1.0".into() },
+            AuditEvent::Stopped,
+            AuditEvent::ConfigurationChanged { keys: vec!["http.listen".into()] },
+            AuditEvent::ModelLoaded { model: model(), version: version(), digest: "ab".into() },
+            AuditEvent::ModelRefused { model: model(), version: version() },
+            AuditEvent::ModelUnloaded { model: model(), version: version() },
+            AuditEvent::Inference {
+                model: Some(model()),
+                version: Some(version()),
+                digest: Some("0123456789abcdef".into()),
+                outcome: Outcome::Ok,
+                us: 81,
+                input: Some(tag),
+                output: None,
+            },
+            AuditEvent::InferenceMinute {
+                model: None,
+                version: None,
+                digest: None,
+                outcome: Outcome::Unavailable,
+                calls: 3,
+                us: 7,
+                us_max: 4,
+            },
+            AuditEvent::FeatureStoreDamaged,
+            AuditEvent::FeatureStoreRestored { records: 5 },
+            AuditEvent::FeatureStoreBackedUp { feature_view: Some("v".into()) },
+            AuditEvent::MetadataAccepted { role: "root".into(), version: 1 },
+            AuditEvent::MetadataRefused { cause: "rollback".into() },
+            AuditEvent::MetadataDamaged,
+            AuditEvent::TrustReset,
+            AuditEvent::UpdateMoved {
+                subject: "models/m".into(),
+                version: version(),
+                rollout: "r-1".into(),
+                stage: "rolled_back".into(),
+                cause: Some("latency".into()),
+            },
+            AuditEvent::UpdateOrdered { subject: "models/m".into(), order: "pin".into() },
+            AuditEvent::ConnectionOpened { destination: "a:1".into(), region: "eu".into(), purpose: "mqtt".into() },
+            AuditEvent::ConnectionRefused { destination: "a:1".into(), purpose: "mqtt".into() },
+            AuditEvent::AccessDenied { what: "model_load".into() },
+            AuditEvent::ClockJumped { by_ms: -5000 },
+            AuditEvent::SpaceChanged { what: "audit_log".into(), enough: false },
+            AuditEvent::RecordsLost { cause: "queue".into(), since_ms: 1, calls: 2, events: 3 },
+            AuditEvent::RecordsPruned { below: 256, synced: true },
+            AuditEvent::LogBegun {
+                cause: "damaged".into(),
+                previous: Some(PreviousLog { origin: "o".into(), size: 9, root: "AA==".into(), found: 7 }),
+            },
+            AuditEvent::TagKeyMade { period: 1 },
+            AuditEvent::TagKeyDestroyed { period: 1 },
+            AuditEvent::AuditKeyMade { verifier_key: "a+b+c".into() },
+        ]
+    }
+
+    fn record(event: AuditEvent) -> AuditRecord {
+        let actor = Actor::of(&Principal::User(1000), Some(&TagKey::new(3, [1; 32])));
+        AuditRecord { v: VERSION, seq: 4711, ts: Timestamp(1_795_222_800_250), actor, event }
+    }
+
+    #[test]
+    fn every_record_is_read_as_it_was_written_and_names_its_action() {
+        for event in every_event() {
+            let (record, action) = (record(event.clone()), event.action());
+            let line = record.to_line();
+            let text = String::from_utf8(line.clone()).unwrap();
+            assert!(text.contains(&format!("\"event\":{{\"action\":\"{action}\"")), "{text}");
+            assert_eq!(AuditRecord::parse(&line).unwrap(), record, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_record_has_this_form() {
+        let line = record(AuditEvent::TagKeyMade { period: 1 }).to_line();
+        let tag = TagKey::new(3, [1; 32]).of_text("uid:1000");
+        assert_eq!(
+            String::from_utf8(line).unwrap(),
+            format!(
+                "{{\"v\":1,\"seq\":4711,\"ts\":\"2026-11-21T01:00:00.250Z\",\"actor\":{{\"kind\":\"uid\",\"tag\":\"{tag}\"}},\
+                 \"event\":{{\"action\":\"tag_key_made\",\"period\":1}}}}"
+            )
+        );
+    }
+
+    #[test]
+    fn what_is_not_of_the_form_is_refused() {
+        let line = String::from_utf8(record(AuditEvent::TagKeyMade { period: 1 }).to_line()).unwrap();
+        let longest = "a".repeat(41);
+        for (from, to) in [
+            ("\"period\":1", "\"period\":1,\"note\":\"x\""),
+            ("\"seq\"", "\"more\":1,\"seq\""),
+            ("\"kind\":\"uid\"", "\"kind\":\"uid\",\"name\":\"x\""),
+            ("tag_key_made", "anything"),
+            ("\"v\":1", "\"v\":2"),
+            ("2026-11-21T", "yesterday"),
+            ("\"action\":\"tag_key_made\",\"period\":1", "\"action\":\"access_denied\",\"what\":\"Some words\""),
+            (
+                "\"action\":\"tag_key_made\",\"period\":1",
+                &format!("\"action\":\"access_denied\",\"what\":\"{longest}\""),
+            ),
+        ] {
+            let changed = line.replace(from, to);
+            assert!(changed != line && AuditRecord::parse(changed.as_bytes()).is_err(), "{changed}");
+        }
+        assert!(AuditRecord::parse(line.as_bytes()).is_ok());
     }
 }

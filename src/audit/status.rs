@@ -78,7 +78,7 @@ pub struct LiveRecord {
     /// The hash of its leaf.
     pub leaf: tlog_tiles::Hash,
     /// Its action, such as `model_loaded`.
-    pub action: String,
+    pub action: &'static str,
     /// Whether somebody should look at it.
     pub is_warning: bool,
     /// The record itself: a line of JSON.

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use super::AuditEvent;
 use super::inference::{CallCounts, CallKey, CallRecord, Policy, Taggable};
+use super::seldom::Seldom;
 use super::tag::{Content, TagKey};
 use crate::clock;
 use crate::names::ModelName;
@@ -53,6 +54,7 @@ struct Shared {
     content: AtomicU64,
     recorded: AtomicU64,
     lost: AtomicU64,
+    seldom: Seldom,
 }
 
 #[derive(Debug, Default)]
@@ -126,6 +128,7 @@ impl AuditSink {
             content: AtomicU64::new(0),
             recorded: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            seldom: Seldom::default(),
         });
         (Self { shared: shared.clone() }, AuditQueue { shared })
     }
@@ -144,6 +147,11 @@ impl AuditSink {
     /// Records an event of the daemon itself.
     pub fn record_own(&self, event: AuditEvent) {
         self.record(&Principal::Local, event);
+    }
+
+    /// What is told of events that come again and again.
+    pub(super) fn seldom(&self) -> &Seldom {
+        &self.shared.seldom
     }
 
     /// Records an inference call: as a record of its own, or counted with others of its minute, as the policy says.
@@ -319,5 +327,96 @@ impl Drop for AuditQueue {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit_event::inference::{Detail, Outcome};
+    use bytes::Bytes;
+    use std::time::Duration;
+
+    fn key(model: &str, uid: u32) -> CallKey {
+        let model = Some(model.parse().unwrap());
+        CallKey { model, version: None, digest: None, principal: Principal::User(uid), outcome: Outcome::Ok }
+    }
+
+    #[test]
+    fn a_full_queue_loses_calls_before_events_counted_and_never_blocks() {
+        let (sink, mut queue) = AuditSink::with_policy(Policy { detail: Detail::Calls, ..Policy::default() });
+        for _ in 0..QUEUE + 3 {
+            sink.record_call(key("m", 1), 7, None, None);
+        }
+        for _ in 0..RESERVE + 2 {
+            sink.record_own(AuditEvent::Stopped);
+        }
+        let batch = queue.take();
+        assert_eq!(batch.entries.len(), QUEUE + RESERVE);
+        let lost = batch.lost.unwrap();
+        assert_eq!((lost.calls, lost.events), (3, 2));
+        assert_eq!((sink.recorded(), sink.lost()), ((QUEUE + RESERVE) as u64, 5));
+        assert!(queue.take().lost.is_none());
+    }
+
+    #[test]
+    fn calls_are_counted_by_caller_model_and_outcome() {
+        let (sink, mut queue) =
+            AuditSink::with_policy(Policy { calls: ["each".parse().unwrap()].into(), ..Policy::default() });
+        for us in [5, 7] {
+            sink.record_call(key("m", 1), us, None, None);
+            sink.record_call(key("each", 1), us, None, None);
+        }
+        sink.record_call(key("m", 2), 1, None, None);
+        assert_eq!(queue.take().entries.len(), 2);
+        let counts = queue.take_counts();
+        assert_eq!(counts[&key("m", 1)], CallCounts { calls: 2, us: 12, us_max: 7 });
+        assert_eq!((counts.len(), counts[&key("m", 2)].calls), (2, 1));
+        assert!(queue.take_counts().is_empty());
+    }
+
+    #[test]
+    fn too_many_callers_are_counted_together() {
+        let (sink, mut queue) = AuditSink::channel();
+        for uid in 0..2000 {
+            sink.record_call(key("m", uid), 1, None, None);
+        }
+        sink.record_call(key("m", 0), 1, None, None);
+        let counts = queue.take_counts();
+        let others = CallKey { principal: Principal::Others, ..key("m", 0) };
+        assert_eq!((counts.len(), counts[&key("m", 0)].calls), (KEYS + 1, 2));
+        assert_eq!(counts[&others].calls, 2000 - KEYS as u64);
+    }
+
+    #[test]
+    fn content_waits_for_its_tag_only_while_there_is_memory_for_it() {
+        let (sink, queue) = AuditSink::channel();
+        queue.set_tag_key(Some(Arc::new(TagKey::new(1, [7; 32]))));
+        let photograph = |size: usize| Content::Photograph(Bytes::from(vec![0; size]));
+        let waits = |size| matches!(sink.taggable(photograph(size)), Some(Taggable::Content(_)));
+        assert!(!waits(INLINE));
+        let half = usize::try_from(WAITING_CONTENT / 2).unwrap();
+        assert!(waits(half) && waits(half) && !waits(INLINE + 1));
+        queue.tagged(half);
+        assert!(waits(INLINE + 1));
+    }
+
+    #[test]
+    fn what_is_urgent_wakes_the_writer_and_other_things_wait_for_it() {
+        let (sink, mut queue) = AuditSink::channel();
+        let waiting = std::thread::spawn(move || {
+            queue.wait(Instant::now() + Duration::from_secs(60), true);
+            queue.take()
+        });
+        let opened =
+            AuditEvent::ConnectionOpened { destination: "a:1".into(), region: "eu".into(), purpose: "mqtt".into() };
+        sink.record_own(opened);
+        sink.record_own(AuditEvent::Stopped);
+        let batch = waiting.join().unwrap();
+        assert!(batch.is_urgent && batch.entries.len() == 2);
+        // Nobody is left to write: recording is no mistake, and nothing will be durable.
+        sink.record_own(AuditEvent::Stopped);
+        let durable = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(sink.durable());
+        assert!(!durable && sink.recorded() == 2);
     }
 }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::doc_markdown, reason = "a help text has no backticks and no angle brackets")]
 
+pub mod audit;
 pub mod bench;
 pub mod checks;
 pub mod config;
@@ -55,10 +56,12 @@ Examples:
   ledge features list                           the feature views, and how many rows they have
   ledge mqtt try cameras/door coffee.png        what a message would lead to
   ledge mqtt check                              whether the broker grants what is needed
+  ledge audit verify                            whether the audit log is whole
   ledge config show                             what is set, and where
 
 Exit codes:
-  0 done   1 failed   2 wrong usage   78 wrong configuration";
+  0 done   1 failed   2 wrong usage   78 wrong configuration
+  of `audit verify` and `audit check` also: 3 something is missing   4 two histories of one log   5 tampered with";
 
 /// What holds for every verb.
 #[derive(Debug, Clone, Default, Args)]
@@ -115,6 +118,8 @@ pub enum Command {
     Mqtt(mqtt::MqttArgs),
     /// Look at signed updates.
     Update(update::UpdateArgs),
+    /// Look at the audit log: show it, verify it, prove a record of it.
+    Audit(audit::AuditArgs),
     /// Measure how a model runs best on this machine, and remember it.
     ///
     /// Tries runtimes, threads, instances and batch sizes for a goal, and keeps the best in the cache folder, where the
@@ -144,6 +149,7 @@ impl Cli {
             Command::Features(args) => features::run(globals, &args, out),
             Command::Mqtt(args) => mqtt::run(globals, &args, out),
             Command::Update(args) => update::run(globals, &args, out),
+            Command::Audit(args) => audit::run(globals, &args, out),
             Command::Tune(args) => tune::run(globals, &args, out),
             Command::Config(args) => config::run(globals, &args, out),
             Command::Doctor(args) => doctor::run(globals, &args, out),
@@ -210,6 +216,12 @@ pub enum Exit {
     Success,
     /// Not done, or something needs attention.
     Failure,
+    /// Something of an audit log is missing.
+    Gap,
+    /// There are two histories of one audit log.
+    Fork,
+    /// What is in an audit log is not what was signed.
+    Tampered,
     /// The configuration is wrong; systemd need not try again (`RestartPreventExitStatus=78`).
     Configuration,
 }
@@ -234,6 +246,9 @@ impl From<Exit> for ExitCode {
         match exit {
             Exit::Success => Self::SUCCESS,
             Exit::Failure => Self::from(1),
+            Exit::Gap => Self::from(3),
+            Exit::Fork => Self::from(4),
+            Exit::Tampered => Self::from(5),
             // EX_CONFIG of sysexits.h.
             Exit::Configuration => Self::from(78),
         }

@@ -7,9 +7,25 @@ use tokio::sync::oneshot;
 
 use crate::audit::config::AuditConfig;
 use crate::audit::status::AuditState;
-use crate::audit::writer;
-use crate::audit_event::AuditQueue;
+use crate::audit::writer::Writer;
+use crate::audit_event::{AuditEvent, AuditQueue, AuditSink};
+use crate::config::Config;
+use crate::identity::device;
 use crate::names::DeviceName;
+
+/// Records what a command line did while no daemon has the log.
+pub fn record_alone(config: &Config, event: AuditEvent) -> anyhow::Result<()> {
+    let device = device::load_or_create(&config.state.path, &config.device)?;
+    let (sink, queue) = AuditSink::channel();
+    sink.record_own(event);
+    sink.close();
+    let state = AuditState::default();
+    Writer::new(&config.audit, &device.id, queue, state.clone()).run();
+    match state.status().error {
+        None => Ok(()),
+        Some(error) => anyhow::bail!("the audit log does not have it: {error}"),
+    }
+}
 
 /// The thread that writes the log.
 pub struct AuditWriter {
@@ -26,7 +42,7 @@ impl AuditWriter {
         let (config, device, shared) = (config.clone(), device.clone(), state.clone());
         let thread = std::thread::Builder::new().name("audit".to_owned());
         let spawned = thread.spawn(move || {
-            writer::run(&config, &device, queue, &shared);
+            Writer::new(&config, &device, queue, shared).run();
             // Nobody may wait for it any more.
             let _ = told.send(());
         });

@@ -1,16 +1,20 @@
-//! An HTTP client for files of one server: it asks and reads, and has nothing of this box to tell.
+//! An HTTP client for files of one server: it asks and reads, and has nothing of this box to tell. Only one that is made for
+//! the audit log sends anything ([`AuditClient`]).
+
+mod upload;
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, HOST, LOCATION, RANGE, RETRY_AFTER};
 use http::header::{HeaderMap, HeaderName, USER_AGENT};
 use http::{Request, Response};
-use http_body_util::{BodyExt, Empty};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -20,6 +24,9 @@ use super::address::HostPort;
 use super::channel::Way;
 use super::policy::Content;
 use super::{Egress, EgressError, Purpose, TlsSettings};
+use upload::Body;
+
+pub use upload::{AuditClient, HttpAnswer};
 
 /// The longest head of an answer, in bytes. hyper takes no smaller buffer than 8 KiB.
 const LONGEST_HEAD: usize = 64 << 10;
@@ -32,6 +39,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a connection is kept for the next request. Firewalls forget idle ones without a word.
 const KEPT: Duration = Duration::from_secs(15);
+
+/// How many connections are kept: as many as may be in use at a time.
+const MOST_KEPT: usize = 4;
 
 /// The longest `Retry-After` that is believed.
 const LONGEST_PAUSE: Duration = Duration::from_hours(24);
@@ -47,7 +57,7 @@ pub struct HttpSettings {
     pub proxy: Option<HostPort>,
 }
 
-/// Gets files from one server. Clones share one connection that is kept for the next request.
+/// Gets files from one server. Clones share the connections that are kept for the next requests.
 #[derive(Debug, Clone)]
 pub struct HttpClient(Arc<Shared>);
 
@@ -55,13 +65,13 @@ struct Shared {
     egress: Egress,
     way: Way,
     patience: Duration,
-    /// The connection of the last request, when it may serve another.
-    kept: Mutex<Option<(Wire, Instant)>>,
+    /// The connections of requests that are over, when they may serve others.
+    kept: Mutex<Vec<(Wire, Instant)>>,
 }
 
 /// A connection, and what keeps it going. No task of its own: whoever waits for an answer drives it.
 struct Wire {
-    sender: http1::SendRequest<Empty<Bytes>>,
+    sender: http1::SendRequest<Body>,
     connection: Option<Driver>,
 }
 
@@ -134,28 +144,50 @@ pub enum HttpError {
 impl HttpClient {
     /// A client for one server. Nothing is connected yet.
     pub fn new(egress: Egress, settings: HttpSettings) -> Self {
-        Self::with_patience(egress, settings, PATIENCE)
+        Self::with(egress, settings, Purpose::Updates, Content::Request, PATIENCE)
     }
 
+    #[cfg(test)]
     pub(super) fn with_patience(egress: Egress, settings: HttpSettings, patience: Duration) -> Self {
+        Self::with(egress, settings, Purpose::Updates, Content::Request, patience)
+    }
+
+    fn with(egress: Egress, settings: HttpSettings, purpose: Purpose, content: Content, patience: Duration) -> Self {
         let HttpSettings { at, tls, proxy } = settings;
-        let way = Way { to: at, tls, proxy, purpose: Purpose::Updates, content: Content::Request };
-        Self(Arc::new(Shared { egress, way, patience, kept: Mutex::new(None) }))
+        let way = Way { to: at, tls, proxy, purpose, content };
+        Self(Arc::new(Shared { egress, way, patience, kept: Mutex::default() }))
     }
 
     /// Asks for `path`, percent-encoded as it has to be, from its byte `from` on.
     pub async fn get(&self, path: &str, from: u64) -> Result<HttpDownload, HttpError> {
-        let kept = self.kept().take().filter(|(_, since)| since.elapsed() < KEPT);
+        let request = || {
+            let mut request =
+                Request::get(path).header(HOST, self.host()).header(USER_AGENT, "ledge").header(ACCEPT, "*/*");
+            if from > 0 {
+                request = request.header(RANGE, format!("bytes={from}-"));
+            }
+            request.body(Body::new(Bytes::new())).map_err(|error| self.unusable(path, error.to_string()))
+        };
+        self.ask(path, from, request).await
+    }
+
+    async fn ask(
+        &self,
+        path: &str,
+        from: u64,
+        request: impl Fn() -> Result<Request<Body>, HttpError>,
+    ) -> Result<HttpDownload, HttpError> {
+        let kept = self.kept().pop().filter(|(_, since)| since.elapsed() < KEPT);
         if let Some((mut wire, _)) = kept {
             // A server may close a connection that it kept open at any time: that says nothing of this request.
-            match self.exchange(&mut wire, path, from).await {
+            match self.exchange(&mut wire, request()?).await {
                 Ok(response) => return self.download(path, from, response, wire),
                 Err(HttpError::Exchange { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
         let mut wire = self.connect().await?;
-        let response = self.exchange(&mut wire, path, from).await?;
+        let response = self.exchange(&mut wire, request()?).await?;
         self.download(path, from, response, wire)
     }
 
@@ -168,22 +200,24 @@ impl HttpClient {
         Ok(Wire { sender, connection: Some(Box::pin(connection)) })
     }
 
-    async fn exchange(&self, wire: &mut Wire, path: &str, from: u64) -> Result<Response<Incoming>, HttpError> {
-        let unusable = |error: http::Error| self.unusable(path, error.to_string());
-        let mut request =
-            Request::get(path).header(HOST, self.host()).header(USER_AGENT, "ledge").header(ACCEPT, "*/*");
-        if from > 0 {
-            request = request.header(RANGE, format!("bytes={from}-"));
-        }
-        let request = request.body(Empty::new()).map_err(unusable)?;
+    async fn exchange(&self, wire: &mut Wire, request: Request<Body>) -> Result<Response<Incoming>, HttpError> {
         let Wire { sender, connection } = wire;
+        let pieces = request.body().pieces();
         let answered = async {
             sender.ready().await?;
             sender.send_request(request).await
         };
-        match timeout(self.0.patience, driven(connection, answered)).await {
-            Ok(answered) => answered.map_err(|error| self.broken(&error)),
-            Err(_) => Err(self.stalled()),
+        let mut answered = pin!(driven(connection, answered));
+        let mut gone = 0;
+        loop {
+            if let Ok(answered) = timeout(self.0.patience, &mut answered).await {
+                return answered.map_err(|error| self.broken(&error));
+            }
+            // A large file takes its time on a slow link.
+            let before = std::mem::replace(&mut gone, pieces.load(Ordering::Relaxed));
+            if gone == before {
+                return Err(self.stalled());
+            }
         }
     }
 
@@ -220,7 +254,7 @@ impl HttpClient {
         Ok(HttpDownload { status, start, length, retry_after, body, wire, client })
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Option<(Wire, Instant)>> {
+    fn kept(&self) -> std::sync::MutexGuard<'_, Vec<(Wire, Instant)>> {
         self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -276,9 +310,28 @@ impl HttpDownload {
         }
         // The next request may use the connection; one that is over is found out then.
         if let Some(wire) = self.wire.take().filter(|wire| wire.connection.is_some()) {
-            *self.client.kept() = Some((wire, Instant::now()));
+            let mut kept = self.client.kept();
+            kept.retain(|(_, since)| since.elapsed() < KEPT);
+            if kept.len() < MOST_KEPT {
+                kept.push((wire, Instant::now()));
+            }
         }
         Ok(None)
+    }
+
+    /// All of it, or its beginning where the body has more than `longest` bytes.
+    async fn answer(mut self, longest: usize) -> Result<HttpAnswer, HttpError> {
+        let mut body = BytesMut::new();
+        while body.len() < longest
+            && let Some(chunk) = self.chunk().await?
+        {
+            body.extend_from_slice(chunk.get(..longest - body.len()).unwrap_or(&chunk));
+        }
+        // The end of a body that is read is seen only now, and only then the connection may serve again.
+        if body.len() == longest && self.length == Some(longest as u64) {
+            self.chunk().await?;
+        }
+        Ok(HttpAnswer { status: self.status, body: body.freeze(), retry_after: self.retry_after })
     }
 }
 

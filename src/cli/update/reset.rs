@@ -9,6 +9,7 @@ use serde_json::json;
 use super::{UpdateArgs, post};
 use crate::audit_event::AuditEvent;
 use crate::cli::{Exit, Globals, Output};
+use crate::daemon;
 use crate::updates::store::{BlobStore, StoreError};
 use crate::updates::trust::Trust;
 
@@ -16,7 +17,15 @@ use crate::updates::trust::Trust;
 pub fn run(globals: &Globals, args: &UpdateArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let alone = match args.url {
         Some(_) => false,
-        None => in_folder(&globals.load_config()?.updates.path)?,
+        None => {
+            let config = globals.load_config()?;
+            let alone = in_folder(&config.updates.path)?;
+            if alone {
+                // Done is done; that it is not in the audit log is an error all the same.
+                daemon::record_alone(&config, AuditEvent::TrustReset)?;
+            }
+            alone
+        }
     };
     if !alone {
         post(globals, args, "/updates/trust/reset", &json!({}))?;
@@ -40,6 +49,5 @@ fn in_folder(folder: &Path) -> anyhow::Result<bool> {
         opened => opened?,
     };
     Trust::reset(folder)?;
-    tracing::info!(target: "audit", event = ?AuditEvent::TrustReset);
     Ok(true)
 }

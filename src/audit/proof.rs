@@ -1,0 +1,198 @@
+//! The proof that one record is in a log (C2SP tlog-proof): the record, the hashes from it to the root, and the signed head.
+//!
+//! Whoever has the verifier key can check it with nothing else at hand.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use tlog_tiles::{Hash, HashReader, check_record, prove_record, record_hash, split_stored_hash_index};
+
+use super::files::{FilesError, LogFiles, hashes_of, tile_of};
+use super::key::{CheckpointError, SignedCheckpoint};
+use super::layout::{TileKind, WIDTH};
+use super::record::{AuditRecord, InvalidRecord, LONGEST};
+use super::verify::tree::subtree;
+use super::verify::{LARGEST, bundle};
+
+/// The first line.
+const HEADER: &str = "c2sp.org/tlog-proof@v1";
+
+/// No tree is higher.
+const MOST_HASHES: usize = 63;
+
+/// A proof.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Proof {
+    /// The record.
+    pub record: Vec<u8>,
+    /// Its sequence number.
+    pub index: u64,
+    /// The hashes beside the way from the record to the root, from the record's sibling up.
+    pub hashes: Vec<Hash>,
+    /// The signed head, as it is published.
+    pub checkpoint: Vec<u8>,
+}
+
+/// Why something is no proof, or proves nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ProofError {
+    /// It is none.
+    #[error("it is no proof of C2SP's form: {expected}")]
+    Malformed {
+        /// What should be there.
+        expected: &'static str,
+    },
+    /// Its head does not count.
+    #[error("the checkpoint does not count: {0}")]
+    Checkpoint(#[from] CheckpointError),
+    /// The head is of another log than the key.
+    #[error("the checkpoint is of {origin}, and the key is of {key}")]
+    Origin {
+        /// The first line of the checkpoint.
+        origin: String,
+        /// The name of the key.
+        key: String,
+    },
+    /// The hashes lead elsewhere.
+    #[error("the record is not in the log: its hash and those of the proof do not lead to the root that is signed")]
+    NotIncluded,
+    /// What is in the log is no record.
+    #[error(transparent)]
+    Record(#[from] InvalidRecord),
+    /// It is not there, or not signed yet.
+    #[error("record {seq} cannot be proven: {reason}")]
+    NotThere {
+        /// Which.
+        seq: u64,
+        /// Why.
+        reason: String,
+    },
+    /// The files cannot be read.
+    #[error(transparent)]
+    Files(#[from] FilesError),
+}
+
+impl Proof {
+    /// As it is handed on.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut text = format!("{HEADER}\nextra {}\nindex {}\n", STANDARD.encode(&self.record), self.index);
+        for hash in &self.hashes {
+            let _ = writeln!(text, "{hash}");
+        }
+        text.push('\n');
+        let mut bytes = text.into_bytes();
+        bytes.extend_from_slice(&self.checkpoint);
+        bytes
+    }
+
+    /// Reads one. Whether it proves anything is for [`Self::check`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, ProofError> {
+        let malformed = |expected| ProofError::Malformed { expected };
+        let end = bytes
+            .windows(2)
+            .position(|pair| pair == b"\n\n")
+            .ok_or(malformed("an empty line before the checkpoint"))?;
+        let (head, checkpoint) = bytes.split_at_checked(end + 2).ok_or(malformed("a checkpoint"))?;
+        let head = std::str::from_utf8(head).map_err(|_| malformed("text"))?;
+        let mut lines = head.lines();
+        if lines.next() != Some(HEADER) {
+            return Err(malformed("the first line c2sp.org/tlog-proof@v1"));
+        }
+        let record = lines.next().and_then(|line| line.strip_prefix("extra "));
+        let record = record.and_then(|text| STANDARD.decode(text).ok()).filter(|record| record.len() <= LONGEST);
+        let record = record.ok_or(malformed("a line with \"extra\" and the record in base64"))?;
+        let index = lines.next().and_then(|line| line.strip_prefix("index ")).and_then(|text| {
+            // No sign, no zero ahead: a number has one form.
+            text.parse::<u64>().ok().filter(|index| index.to_string() == text)
+        });
+        let index = index.ok_or(malformed("a line with \"index\" and a number"))?;
+        let mut hashes = Vec::new();
+        for line in lines.take_while(|line| !line.is_empty()) {
+            if hashes.len() == MOST_HASHES {
+                return Err(malformed("63 hashes at most"));
+            }
+            hashes.push(Hash::parse_hash(line).map_err(|_| malformed("lines with a hash in base64"))?);
+        }
+        Ok(Self { record, index, hashes, checkpoint: checkpoint.to_vec() })
+    }
+
+    /// Whether the record is in the log of the key, in its place.
+    pub fn check(&self, verifier_key: &str) -> Result<(SignedCheckpoint, AuditRecord), ProofError> {
+        let checkpoint = SignedCheckpoint::open(&self.checkpoint, verifier_key)?;
+        let key = verifier_key.split('+').next().unwrap_or_default();
+        if checkpoint.origin.strip_prefix(key).is_none_or(|rest| !rest.starts_with('/')) {
+            return Err(ProofError::Origin { origin: checkpoint.origin, key: key.to_owned() });
+        }
+        self.is_included(&checkpoint)?;
+        let record = AuditRecord::parse(&self.record)?;
+        if record.seq != self.index {
+            return Err(ProofError::NotIncluded);
+        }
+        Ok((checkpoint, record))
+    }
+
+    fn is_included(&self, checkpoint: &SignedCheckpoint) -> Result<(), ProofError> {
+        if checkpoint.size > LARGEST {
+            return Err(ProofError::NotIncluded);
+        }
+        let leaf = record_hash(&self.record);
+        check_record(&self.hashes, checkpoint.size, checkpoint.root, self.index, leaf)
+            .map_err(|_| ProofError::NotIncluded)
+    }
+
+    /// Makes the proof of a record from the files of its log, whose head this is.
+    pub async fn make(files: &LogFiles, checkpoint: &SignedCheckpoint, seq: u64) -> Result<Self, ProofError> {
+        let size = checkpoint.size;
+        let not_there = |reason: String| ProofError::NotThere { seq, reason };
+        if seq >= size || size > LARGEST {
+            return Err(not_there(format!("{size} records are signed so far")));
+        }
+        let tile = tile_of(TileKind::Entries, seq / WIDTH, size);
+        let bundle = files.tile(tile).await?.ok_or_else(|| not_there(format!("{} is not there", tile.path())))?;
+        let at = usize::try_from(seq % WIDTH).unwrap_or(usize::MAX);
+        let record = bundle::records(&bundle).nth(at).and_then(Result::ok);
+        let record = record.ok_or_else(|| not_there(format!("{} is damaged", tile.path())))?.to_vec();
+
+        // Which hashes it takes is known only to the one who puts them together: it is asked twice.
+        let known = Known::default();
+        let _ = prove_record(size, seq, &known);
+        for index in known.wanted.take() {
+            let hash = stored(files, size, index).await?;
+            let hash = hash.ok_or_else(|| not_there("hashes that lead to it are not there".to_owned()))?;
+            known.hashes.borrow_mut().insert(index, hash);
+        }
+        let hashes = prove_record(size, seq, &known).map_err(|error| not_there(error.to_string()))?;
+        let proof = Self { record, index: seq, hashes, checkpoint: checkpoint.note.clone() };
+        proof.is_included(checkpoint)?;
+        Ok(proof)
+    }
+}
+
+/// Hashes by their index, and those that were asked for.
+#[derive(Default)]
+struct Known {
+    hashes: RefCell<BTreeMap<u64, Hash>>,
+    wanted: RefCell<Vec<u64>>,
+}
+
+impl HashReader for Known {
+    fn read_hashes(&self, indexes: &[u64]) -> Result<Vec<Hash>, tlog_tiles::Error> {
+        self.wanted.borrow_mut().extend_from_slice(indexes);
+        let hashes = self.hashes.borrow();
+        Ok(indexes.iter().map(|index| hashes.get(index).copied().unwrap_or_default()).collect())
+    }
+}
+
+/// The hash of a subtree, from the tile that has it or what is below it.
+async fn stored(files: &LogFiles, size: u64, index: u64) -> Result<Option<Hash>, FilesError> {
+    let (level, number) = split_stored_hash_index(index);
+    let (tile_level, height) = (level / 8, level % 8);
+    let first = number << height;
+    let tile = tile_of(TileKind::Hashes(tile_level), first / WIDTH, size);
+    let Some(hashes) = files.tile(tile).await?.and_then(|bytes| hashes_of(&bytes, tile)) else { return Ok(None) };
+    let start = usize::try_from(first % WIDTH).unwrap_or(usize::MAX);
+    Ok(hashes.get(start..start.saturating_add(1 << height)).map(subtree))
+}

@@ -1,0 +1,314 @@
+//! The keys that tags are made with: one for each period, on this box alone.
+//!
+//! Each is a file, `tags/PERIOD.key`, which says for itself when its period begins and ends. The number of a period is the
+//! day on which it begins, counted from 1970, or one more than that of the period before, whichever is greater: it only
+//! ever grows, whatever a clock does and whatever of the folder is lost.
+//!
+//! Clocks jump; boxes without a battery start in 1970. So there are two measures, the wall clock (never before what is
+//! known of the time, [`clock::FLOOR`]) and for how long this daemon has run:
+//!
+//! * A key is in use until the wall clock shows the end of its period, or until it was in use for as long as a period of
+//!   running time, if that comes first. A clock that goes back changes nothing. One that jumps to and fro ends a period at
+//!   most once for each period that it goes beyond the latest that it ever showed.
+//! * A key is destroyed once its period is over and the wall clock has shown for a whole day of running time that it was
+//!   kept for long enough; or once the daemon has run for as long as it is to be kept. A clock that is at 2100 for an hour
+//!   destroys nothing. One that is wrong for longer than a day cannot be told from one that is right.
+//!
+//! A destroyed key is overwritten, then removed. Flash memory and file systems that copy on write (btrfs, ZFS, snapshots)
+//! may keep the old blocks for a while all the same.
+
+mod files;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::audit_event::AuditEvent;
+use crate::audit_event::tag::TagKey;
+use crate::clock;
+use files::{Folder, KeyFile};
+
+/// The clock must agree for this long that a key is old enough, in milliseconds of running time.
+const AGREED: u64 = DAY;
+
+/// Running time is written down when it grew by this much, in milliseconds. A cut loses as much of it at most.
+const COUNTED: u64 = 10 * 60 * 1000;
+
+const DAY: u64 = 24 * 60 * 60 * 1000;
+
+/// The day on which the calendar ends, in the year 9999: what lies beyond is no time.
+const LAST_DAY: u64 = 2_932_896;
+
+/// The keys of this box, as the one who writes the log holds them.
+#[derive(Debug)]
+pub struct Tags {
+    folder: Folder,
+    period_ms: u64,
+    /// 0 is for ever.
+    keep_ms: u64,
+    current: Arc<TagKey>,
+    list: List,
+    /// Running time that is in `list` and not yet on the disk.
+    uncounted: u64,
+    turned: Instant,
+    /// Whether it was told that a key cannot be destroyed.
+    stuck: AtomicBool,
+}
+
+/// Why there are no keys, or why they stay as they were.
+#[derive(Debug, thiserror::Error)]
+pub enum TagsError {
+    /// A file cannot be read, written or removed.
+    #[error("the keys for tags: {path}: {error}", path = path.display())]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's words.
+        error: io::Error,
+    },
+    /// A file holds something else.
+    #[error("{path} holds no key for tags: restore it, or remove it", path = path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// What is known of the keys: `tags/list.json`. It is why a key that is gone is noticed, also across a restart.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct List {
+    /// The greatest number of a period that there ever was.
+    last: u32,
+    keys: Vec<Known>,
+    /// Events that may not be in the log yet.
+    untold: Vec<AuditEvent>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Known {
+    period: u32,
+    begins_ms: u64,
+    ends_ms: u64,
+    /// For how long the daemon has run since it was made, or, when another has followed, since then.
+    ran_ms: u64,
+    /// For how long it has run since the clock says that the key is old enough.
+    due_ms: u64,
+}
+
+impl Tags {
+    /// Opens the keys in the folder `audit`; makes one if there is none for now. The events belong into the log; those
+    /// that may not have got there in the last run are among them.
+    pub fn open(
+        audit: &Path,
+        period_days: u32,
+        keep_days: u32,
+        now_ms: u64,
+    ) -> Result<(Self, Vec<AuditEvent>), TagsError> {
+        let folder = Folder::create(audit)?;
+        let mut list = Self::read_list(&folder)?;
+        let mut untold = std::mem::take(&mut list.untold);
+        untold.extend(adopt(&folder, &mut list)?);
+        list.untold = untold;
+        let days = |days: u32| u64::from(days) * DAY;
+        // Replaced by the first turn, which also writes down what was taken up just now.
+        let current = Arc::new(TagKey::new(0, [0; 32]));
+        let (period_ms, keep_ms) = (days(period_days.max(1)), days(keep_days));
+        let mut tags = Self {
+            folder,
+            period_ms,
+            keep_ms,
+            current,
+            list,
+            uncounted: COUNTED,
+            turned: Instant::now(),
+            stuck: AtomicBool::new(false),
+        };
+        let untold = tags.list.untold.clone();
+        let events = tags.turn_after(now_ms, Duration::ZERO, untold)?;
+        Ok((tags, events))
+    }
+
+    /// The key that is in use.
+    pub fn current(&self) -> Arc<TagKey> {
+        self.current.clone()
+    }
+
+    /// Does what is due: begins a period, destroys what was kept for long enough, and notices keys that are gone (so it
+    /// obeys [`destroy`] within one turn). To be called every minute or so. The events belong into the log. When it
+    /// fails, the key in use stays the same, and the next turn tries again.
+    pub fn turn(&mut self, now_ms: u64) -> Result<Vec<AuditEvent>, TagsError> {
+        let elapsed = self.turned.elapsed();
+        self.turned = Instant::now();
+        self.turn_after(now_ms, elapsed, Vec::new())
+    }
+
+    /// The events that were handed out are durable. Until this, or the next turn, another start hands them out again.
+    pub fn told(&mut self) -> Result<(), TagsError> {
+        if self.list.untold.is_empty() {
+            return Ok(());
+        }
+        let list = List { untold: Vec::new(), ..self.list.clone() };
+        self.save(list)
+    }
+
+    fn turn_after(
+        &mut self,
+        now_ms: u64,
+        elapsed: Duration,
+        mut events: Vec<AuditEvent>,
+    ) -> Result<Vec<AuditEvent>, TagsError> {
+        let now = clock::FLOOR.plausible_millis(now_ms).min(LAST_DAY * DAY);
+        let elapsed = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        let mut list = self.list.clone();
+        list.keys.retain(|key| {
+            let is_there = self.folder.has(key.period);
+            if !is_there {
+                tracing::warn!(
+                    period = key.period,
+                    "a key for tags is gone: what its tags stand for cannot be told any more"
+                );
+                events.push(AuditEvent::TagKeyDestroyed { period: key.period });
+            }
+            is_there
+        });
+        let newest = list.last;
+        for key in &mut list.keys {
+            key.ran_ms = key.ran_ms.saturating_add(elapsed);
+            let is_due = self.keep_ms > 0 && key.period != newest && now >= key.ends_ms.saturating_add(self.keep_ms);
+            key.due_ms = if is_due { key.due_ms.saturating_add(elapsed) } else { 0 };
+        }
+        let current = self.current_of(&mut list, now, &mut events)?;
+        let newest = current.period();
+        list.keys.retain(|key| {
+            let goes = key.period != newest && self.is_to_go(key) && self.destroyed(key.period);
+            if goes {
+                events.push(AuditEvent::TagKeyDestroyed { period: key.period });
+            }
+            !goes
+        });
+        list.untold.clone_from(&events);
+        self.uncounted = self.uncounted.saturating_add(elapsed);
+        if self.uncounted >= COUNTED || !same_but_counts(&list, &self.list) {
+            self.save(list)?;
+        } else {
+            self.list = list;
+        }
+        self.current = current;
+        Ok(events)
+    }
+
+    /// The key for now: the one of the last period, unless that is over.
+    fn current_of(&self, list: &mut List, now: u64, events: &mut Vec<AuditEvent>) -> Result<Arc<TagKey>, TagsError> {
+        // Where the last one is gone, those before it do not come into use again.
+        if let Some(newest) = list.keys.last_mut().filter(|newest| newest.period == list.last) {
+            let period_ms = newest.ends_ms.saturating_sub(newest.begins_ms);
+            let is_over = now >= newest.ends_ms || newest.ran_ms >= period_ms;
+            if !is_over && newest.period == self.current.period() {
+                return Ok(self.current.clone());
+            }
+            if !is_over {
+                return self.folder.read(newest.period).map(|file| Arc::new(file.tag_key()));
+            }
+            newest.ran_ms = 0;
+        }
+        let today = u32::try_from(now / DAY).unwrap_or(u32::MAX);
+        let period = list.last.saturating_add(1).max(today);
+        let ends_ms = now.saturating_add(self.period_ms);
+        let file = self.folder.make(period, now, ends_ms)?;
+        list.last = period;
+        list.keys.push(Known { period, begins_ms: now, ends_ms, ran_ms: 0, due_ms: 0 });
+        events.push(AuditEvent::TagKeyMade { period });
+        Ok(Arc::new(file.tag_key()))
+    }
+
+    /// Destroys a key. One that cannot be is told once, and tried again with each turn: it must not keep a period from
+    /// beginning.
+    fn destroyed(&self, period: u32) -> bool {
+        match self.folder.destroy(period) {
+            Ok(_) => true,
+            Err(error) => {
+                if !self.stuck.swap(true, Ordering::Relaxed) {
+                    tracing::error!(period, %error, "a key for tags that is old enough cannot be destroyed");
+                }
+                false
+            }
+        }
+    }
+
+    fn is_to_go(&self, key: &Known) -> bool {
+        self.keep_ms > 0 && (key.due_ms >= AGREED || key.ran_ms >= self.keep_ms)
+    }
+
+    fn save(&mut self, list: List) -> Result<(), TagsError> {
+        self.folder.save_list(&list)?;
+        self.list = list;
+        self.uncounted = 0;
+        Ok(())
+    }
+
+    fn read_list(folder: &Folder) -> Result<List, TagsError> {
+        match folder.read_list::<List>() {
+            Ok(Some(mut list)) => {
+                list.keys.sort_by_key(|key| key.period);
+                return Ok(list);
+            }
+            Ok(None) => {}
+            Err(TagsError::Damaged { path }) => {
+                let path = path.display();
+                tracing::error!(%path, "the list of the keys for tags is damaged: it is made anew of the keys that are there");
+            }
+            Err(error) => return Err(error),
+        }
+        // Those that are there are none that have just been made.
+        Ok(List { last: folder.periods()?.last().copied().unwrap_or(0), ..List::default() })
+    }
+}
+
+/// Takes up the keys that are not in the list: it was lost, or a cut came between making a key and writing that down.
+fn adopt(folder: &Folder, list: &mut List) -> Result<Vec<AuditEvent>, TagsError> {
+    let mut events = Vec::new();
+    let before = list.last;
+    for period in folder.periods()? {
+        // A damaged key is set aside, so it is gone.
+        let Some(KeyFile { begins_ms, ends_ms, .. }) = folder.read_or_set_aside(period)? else { continue };
+        if list.keys.iter().any(|key| key.period == period) {
+            continue;
+        }
+        list.keys.push(Known { period, begins_ms, ends_ms, ran_ms: 0, due_ms: 0 });
+        if period > before {
+            list.last = list.last.max(period);
+            events.push(AuditEvent::TagKeyMade { period });
+        }
+    }
+    list.keys.sort_by_key(|key| key.period);
+    Ok(events)
+}
+
+/// Whether nothing differs but how long the daemon has run.
+fn same_but_counts(one: &List, other: &List) -> bool {
+    let periods = |list: &List| list.keys.iter().map(|key| key.period).collect::<Vec<_>>();
+    (one.last, &one.untold, periods(one)) == (other.last, &other.untold, periods(other))
+}
+
+/// Destroys the key of a period, also one that was set aside; whether there was one. A daemon that runs notices it within
+/// one turn, begins another period if the key was in use, and records it. When this returns, the names are gone for good;
+/// the blocks may not be, see above.
+pub fn destroy(audit: &Path, period: u32) -> Result<bool, TagsError> {
+    Folder::of(audit).destroy(period)
+}
+
+/// All keys that there are, oldest first: for finding what a tag stands for.
+pub fn all(audit: &Path) -> Result<Vec<TagKey>, TagsError> {
+    let folder = Folder::of(audit);
+    let periods = folder.periods()?;
+    periods.into_iter().map(|period| folder.read(period).map(|file| file.tag_key())).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! The folder of the keys for tags.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::TagsError;
+use crate::audit_event::tag::TagKey;
+use crate::durable;
+
+const FOLDER: &str = "tags";
+const LIST: &str = "list.json";
+
+/// The folder.
+#[derive(Debug)]
+pub(super) struct Folder(PathBuf);
+
+/// A key with its period.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct KeyFile {
+    pub period: u32,
+    pub begins_ms: u64,
+    pub ends_ms: u64,
+    /// 32 bytes in base64.
+    key: String,
+}
+
+impl KeyFile {
+    pub fn tag_key(&self) -> TagKey {
+        TagKey::new(self.period, decoded(&self.key).unwrap_or_default())
+    }
+}
+
+fn decoded(key: &str) -> Option<[u8; 32]> {
+    STANDARD.decode(key).ok()?.try_into().ok()
+}
+
+impl Folder {
+    /// The one in the folder `audit`.
+    pub fn of(audit: &Path) -> Self {
+        Self(audit.join(FOLDER))
+    }
+
+    /// The same, which is there after this, without what a killed process left.
+    pub fn create(audit: &Path) -> Result<Self, TagsError> {
+        let folder = Self::of(audit);
+        let created = durable::create_folder(&folder.0).and_then(|()| durable::remove_leftovers(&folder.0));
+        created.map_err(failed(&folder.0))?;
+        Ok(folder)
+    }
+
+    fn key(&self, period: u32) -> PathBuf {
+        self.0.join(format!("{period}.key"))
+    }
+
+    fn aside(&self, period: u32) -> PathBuf {
+        self.0.join(format!("{period}.key.damaged"))
+    }
+
+    /// Whether a key is there. What cannot be looked at is.
+    pub fn has(&self, period: u32) -> bool {
+        !matches!(self.key(period).symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// The periods that have a key, in order.
+    pub fn periods(&self) -> Result<Vec<u32>, TagsError> {
+        let listed = || -> io::Result<Vec<u32>> {
+            let mut periods = Vec::new();
+            for entry in std::fs::read_dir(&self.0)? {
+                let name = entry?.file_name();
+                let number = name.to_str().and_then(|name| name.strip_suffix(".key"));
+                let period = number.and_then(|number| number.parse::<u32>().ok().filter(|it| it.to_string() == number));
+                periods.extend(period);
+            }
+            periods.sort_unstable();
+            Ok(periods)
+        };
+        match listed() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            listed => listed.map_err(failed(&self.0)),
+        }
+    }
+
+    /// The key of a period.
+    pub fn read(&self, period: u32) -> Result<KeyFile, TagsError> {
+        let path = self.key(period);
+        let content = std::fs::read(&path).map_err(failed(&path))?;
+        let parsed: Option<KeyFile> = serde_json::from_slice(&content).ok();
+        let is_whole = |file: &KeyFile| file.period == period && decoded(&file.key).is_some();
+        parsed.filter(is_whole).ok_or(TagsError::Damaged { path })
+    }
+
+    /// The key of a period. A damaged one gets another name, so that it stays for whoever can repair it, and is in
+    /// nobody's way.
+    pub fn read_or_set_aside(&self, period: u32) -> Result<Option<KeyFile>, TagsError> {
+        match self.read(period) {
+            Err(TagsError::Damaged { path }) => {
+                let aside = self.aside(period);
+                durable::rename(&path, &aside).map_err(failed(&path))?;
+                let aside = aside.display();
+                tracing::error!(period, %aside, "a key for tags is damaged: its tags cannot be found any more; it is set aside");
+                Ok(None)
+            }
+            read => read.map(Some),
+        }
+    }
+
+    /// Makes a key. When this returns, it survives a power cut.
+    pub fn make(&self, period: u32, begins_ms: u64, ends_ms: u64) -> Result<KeyFile, TagsError> {
+        let path = self.key(period);
+        let mut key = [0; 32];
+        getrandom::fill(&mut key).map_err(io::Error::from).map_err(failed(&path))?;
+        let file = KeyFile { period, begins_ms, ends_ms, key: STANDARD.encode(key) };
+        let content = serde_json::to_vec(&file).map_err(io::Error::from).map_err(failed(&path))?;
+        durable::replace_private(&path, &content).map_err(failed(&path))?;
+        Ok(file)
+    }
+
+    /// Overwrites and removes the key of a period, and what was set aside of it; whether there was any.
+    pub fn destroy(&self, period: u32) -> Result<bool, TagsError> {
+        let mut any = false;
+        for path in [self.key(period), self.aside(period)] {
+            match shred(&path) {
+                Ok(()) => any = true,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(TagsError::File { path, error }),
+            }
+        }
+        if any {
+            durable::sync_folder(&self.0).map_err(failed(&self.0))?;
+        }
+        Ok(any)
+    }
+
+    pub fn read_list<L: DeserializeOwned>(&self) -> Result<Option<L>, TagsError> {
+        let path = self.0.join(LIST);
+        match std::fs::read(&path) {
+            Ok(content) => serde_json::from_slice(&content).map(Some).map_err(|_| TagsError::Damaged { path }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(TagsError::File { path, error }),
+        }
+    }
+
+    pub fn save_list(&self, list: &impl Serialize) -> Result<(), TagsError> {
+        let path = self.0.join(LIST);
+        let content = serde_json::to_vec(list).map_err(io::Error::from).map_err(failed(&path))?;
+        durable::replace_private(&path, &content).map_err(failed(&path))
+    }
+}
+
+fn shred(path: &Path) -> io::Result<()> {
+    // Never through a symbolic link: the file behind it would be overwritten, and is no key of ours.
+    if path.symlink_metadata()?.is_file() {
+        let mut file: File = OpenOptions::new().write(true).open(path)?;
+        let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX).min(1 << 20);
+        file.write_all(&vec![0; length])?;
+        file.sync_all()?;
+    }
+    std::fs::remove_file(path)
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> TagsError + use<> {
+    let path = path.to_owned();
+    move |error| TagsError::File { path: path.clone(), error }
+}

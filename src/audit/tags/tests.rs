@@ -1,0 +1,252 @@
+use std::os::unix::fs::PermissionsExt;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// 2030-01-01, a day that no build of this comes after.
+const START: u64 = 1_893_456_000_000;
+const FIRST: u32 = 21_915;
+
+fn made(period: u32) -> AuditEvent {
+    AuditEvent::TagKeyMade { period }
+}
+
+fn destroyed(period: u32) -> AuditEvent {
+    AuditEvent::TagKeyDestroyed { period }
+}
+
+/// Keys for 30 days that are kept for 100.
+fn open(audit: &Path, now: u64) -> (Tags, Vec<AuditEvent>) {
+    Tags::open(audit, 30, 100, now).unwrap()
+}
+
+/// What a turn brings after the daemon has run for `hours`.
+fn turn(tags: &mut Tags, now: u64, hours: u64) -> Vec<AuditEvent> {
+    tags.turn_after(now, Duration::from_hours(hours), Vec::new()).unwrap()
+}
+
+fn periods(audit: &Path) -> Vec<u32> {
+    all(audit).unwrap().iter().map(TagKey::period).collect()
+}
+
+#[test]
+fn a_key_is_private_and_is_in_use_until_its_period_is_over() {
+    let audit = tempfile::tempdir().unwrap();
+    let (mut tags, events) = open(audit.path(), START);
+    assert_eq!(events, [made(FIRST)]);
+    let tag = tags.current().of_text("somebody");
+    let mode = audit.path().join(format!("tags/{FIRST}.key")).metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(turn(&mut tags, START + 30 * DAY - 1, 1), []);
+    assert_eq!(tags.current().of_text("somebody"), tag);
+    drop(tags);
+    // Another length in the configuration holds for the next period.
+    let (mut tags, events) = Tags::open(audit.path(), 1, 100, START + DAY).unwrap();
+    assert_eq!((events, tags.current().of_text("somebody")), (vec![], tag));
+    assert_eq!(turn(&mut tags, START + 30 * DAY, 0), [made(FIRST + 30)]);
+    assert_ne!(tags.current().of_text("somebody"), tag);
+    assert_eq!(turn(&mut tags, START + 31 * DAY, 0), [made(FIRST + 31)]);
+    assert_eq!(periods(audit.path()), [FIRST, FIRST + 30, FIRST + 31]);
+}
+
+#[test]
+fn what_was_not_told_is_told_by_the_next_start_and_what_was_is_not() {
+    let audit = tempfile::tempdir().unwrap();
+    assert_eq!(open(audit.path(), START).1, [made(FIRST)]);
+    let (mut tags, events) = open(audit.path(), START);
+    assert_eq!(events, [made(FIRST)]);
+    tags.told().unwrap();
+    assert_eq!(open(audit.path(), START).1, []);
+    // A cut between making a key and writing it into the list.
+    Folder::of(audit.path()).make(FIRST + 3, START, START + DAY).unwrap();
+    let (tags, events) = open(audit.path(), START);
+    assert_eq!((events, tags.current().period()), (vec![made(FIRST + 3)], FIRST + 3));
+}
+
+#[test]
+fn a_clock_that_goes_back_makes_and_destroys_nothing() {
+    let audit = tempfile::tempdir().unwrap();
+    let (mut tags, _) = open(audit.path(), START);
+    assert_eq!(turn(&mut tags, START + 30 * DAY, 24), [made(FIRST + 30)]);
+    for now in [0, START, 1, START + 59 * DAY, 0] {
+        assert_eq!(turn(&mut tags, now, 1), []);
+    }
+    drop(tags);
+    assert_eq!(open(audit.path(), 0).1, []);
+    // From 1970 on there is no number twice, and the keys that were made later are not taken for old ones.
+    std::fs::remove_file(audit.path().join(format!("tags/{}.key", FIRST + 30))).unwrap();
+    std::fs::remove_file(audit.path().join(format!("tags/{FIRST}.key"))).unwrap();
+    let (_, events) = open(audit.path(), 0);
+    assert_eq!(events, [destroyed(FIRST), destroyed(FIRST + 30), made(FIRST + 31)]);
+}
+
+#[test]
+fn a_clock_that_was_far_ahead_does_not_make_a_key_for_ever() {
+    let audit = tempfile::tempdir().unwrap();
+    let century = START + 36_500 * DAY;
+    let (mut tags, events) = open(audit.path(), century);
+    assert_eq!(events, [made(FIRST + 36_500)]);
+    assert_eq!(turn(&mut tags, START, 29 * 24), []);
+    assert_eq!(turn(&mut tags, START + DAY, 24), [made(FIRST + 36_501)]);
+    // It goes once the daemon has run for as long as it is kept: its end is a century away.
+    for _ in 0..3 {
+        turn(&mut tags, START + 2 * DAY, 24 * 29);
+    }
+    let events = turn(&mut tags, START + 2 * DAY, 24 * 13);
+    assert_eq!(events[events.len() - 1], destroyed(FIRST + 36_500), "{events:?}");
+}
+
+#[test]
+fn a_key_is_destroyed_when_the_clock_agrees_for_a_day() {
+    let audit = tempfile::tempdir().unwrap();
+    let (mut tags, _) = open(audit.path(), START);
+    let end = START + 30 * DAY;
+    turn(&mut tags, end, 1);
+    assert_eq!(turn(&mut tags, end + 29 * DAY, 1), []);
+    // At 2130 for some hours: a new period, and nothing is lost.
+    let events = turn(&mut tags, START + 36_500 * DAY, 23);
+    assert_eq!(events, [made(FIRST + 36_500)]);
+    assert_eq!(turn(&mut tags, end + 30 * DAY, 23), []);
+    assert_eq!(periods(audit.path()).len(), 3);
+    // In earnest: across a restart, too.
+    let due = end + 100 * DAY;
+    assert_eq!(turn(&mut tags, due - 1, 23), []);
+    assert_eq!(turn(&mut tags, due, 23), []);
+    drop(tags);
+    let (mut tags, _) = open(audit.path(), due + DAY);
+    assert_eq!(turn(&mut tags, due + DAY, 1), [destroyed(FIRST)]);
+    assert_eq!(periods(audit.path()), [FIRST + 30, FIRST + 36_500]);
+    assert_eq!(turn(&mut tags, due + DAY, 1), []);
+}
+
+#[test]
+fn keys_are_kept_for_ever_where_that_is_asked_for() {
+    let audit = tempfile::tempdir().unwrap();
+    let (mut tags, _) = Tags::open(audit.path(), 30, 0, START).unwrap();
+    for month in 1..=100 {
+        assert_eq!(turn(&mut tags, START + month * 30 * DAY, 720).len(), 1);
+    }
+    assert_eq!(periods(audit.path()).len(), 101);
+}
+
+#[test]
+fn a_key_that_is_destroyed_by_hand_is_noticed_and_never_used_again() {
+    let audit = tempfile::tempdir().unwrap();
+    let (mut tags, _) = open(audit.path(), START);
+    turn(&mut tags, START + 30 * DAY, 0);
+    tags.told().unwrap();
+    let tag = tags.current().of_text("somebody");
+    assert!(destroy(audit.path(), FIRST + 30).unwrap());
+    assert!(!destroy(audit.path(), FIRST + 30).unwrap());
+    assert_eq!(turn(&mut tags, START + 30 * DAY, 0), [destroyed(FIRST + 30), made(FIRST + 31)]);
+    assert_ne!(tags.current().of_text("somebody"), tag);
+    tags.told().unwrap();
+    drop(tags);
+    assert!(destroy(audit.path(), FIRST).unwrap());
+    assert_eq!(open(audit.path(), START + 30 * DAY).1, [destroyed(FIRST)]);
+}
+
+#[test]
+fn the_content_of_a_destroyed_key_is_overwritten() {
+    let audit = tempfile::tempdir().unwrap();
+    open(audit.path(), START);
+    let key = audit.path().join(format!("tags/{FIRST}.key"));
+    // Another name of the same file shows what was written.
+    let witness = audit.path().join("witness");
+    std::fs::hard_link(&key, &witness).unwrap();
+    let length = std::fs::read(&witness).unwrap().len();
+    assert!(destroy(audit.path(), FIRST).unwrap());
+    assert_eq!(std::fs::read(&witness).unwrap(), vec![0; length]);
+}
+
+#[test]
+fn a_damaged_key_is_set_aside_and_its_number_is_not_used_again() {
+    let audit = tempfile::tempdir().unwrap();
+    open(audit.path(), START).0.told().unwrap();
+    let key = audit.path().join(format!("tags/{FIRST}.key"));
+    let content = std::fs::read(&key).unwrap();
+    File::write(&key, &content[1..]);
+    let (mut tags, events) = open(audit.path(), START);
+    assert_eq!(events, [destroyed(FIRST), made(FIRST + 1)]);
+    tags.told().unwrap();
+    let aside = audit.path().join(format!("tags/{FIRST}.key.damaged"));
+    assert_eq!(std::fs::read(&aside).unwrap(), content[1..]);
+    // Repaired, its tags can be found again; it is no key for new ones.
+    File::write(&key, &content);
+    let (tags, events) = open(audit.path(), START);
+    assert_eq!((events, tags.current().period()), (vec![], FIRST + 1));
+    assert_eq!(periods(audit.path()), [FIRST, FIRST + 1]);
+    assert!(destroy(audit.path(), FIRST).unwrap());
+    assert!(!aside.exists() && !key.exists());
+}
+
+#[test]
+fn a_lost_list_is_made_anew_of_the_keys_that_are_there() {
+    let audit = tempfile::tempdir().unwrap();
+    let (mut tags, _) = open(audit.path(), START);
+    turn(&mut tags, START + 30 * DAY, 0);
+    for content in [None, Some(b"{".as_slice())] {
+        let list = audit.path().join("tags/list.json");
+        std::fs::remove_file(&list).unwrap();
+        if let Some(content) = content {
+            File::write(&list, content);
+        }
+        let (tags, events) = open(audit.path(), START + 31 * DAY);
+        assert_eq!((events, tags.current().period()), (vec![], FIRST + 30));
+    }
+    std::fs::remove_dir_all(audit.path().join("tags")).unwrap();
+    assert_eq!(open(audit.path(), START + 31 * DAY).1, [made(FIRST + 31)]);
+}
+
+/// Files as somebody else writes them.
+struct File;
+
+impl File {
+    #[expect(clippy::disallowed_methods, reason = "what it stands for is no careful write")]
+    fn write(path: &Path, content: &[u8]) {
+        std::fs::write(path, content).unwrap();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn whatever_the_clock_does_no_number_comes_twice_and_the_key_in_use_is_there(
+        steps in proptest::collection::vec((0..200_000_u64, 0..2000_u64, 0..8_u8), 1..30)
+    ) {
+        let audit = tempfile::tempdir().unwrap();
+        let (mut tags, mut events) = open(audit.path(), START);
+        let mut begun = vec![];
+        let mut gone = vec![];
+        for (day, hours, what) in steps {
+            tags.told().unwrap();
+            for event in events {
+                match event {
+                    AuditEvent::TagKeyMade { period } => begun.push(period),
+                    AuditEvent::TagKeyDestroyed { period } => gone.push(period),
+                    other => panic!("{other:?}"),
+                }
+            }
+            prop_assert!(begun.is_sorted_by(|one, next| one < next));
+            prop_assert_eq!(tags.current().period(), *begun.last().unwrap());
+            let left: Vec<_> = begun.iter().copied().filter(|period| !gone.contains(period)).collect();
+            prop_assert_eq!(periods(audit.path()), left);
+            let now = day * DAY;
+            events = match what {
+                0 => {
+                    destroy(audit.path(), tags.current().period()).unwrap();
+                    turn(&mut tags, now, hours)
+                }
+                1 => {
+                    drop(tags);
+                    let opened = open(audit.path(), now);
+                    tags = opened.0;
+                    opened.1
+                }
+                _ => turn(&mut tags, now, hours),
+            };
+        }
+    }
+}

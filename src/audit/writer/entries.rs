@@ -1,0 +1,66 @@
+//! What was recorded as the events of records.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::audit_event::inference::{CallCounts, CallKey, CallRecord, Taggable};
+use crate::audit_event::sink::{Entry, Recorded};
+use crate::audit_event::tag::{Tag, TagKey};
+use crate::audit_event::{AuditEvent, AuditQueue};
+use crate::principal::Principal;
+
+/// The counts of a minute as events that happened now, those of one caller and model beside each other.
+pub fn of_counts(counts: HashMap<CallKey, CallCounts>, at_ms: u64) -> Vec<Entry> {
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_cached_key(|(key, _)| (key.model.clone(), key.version, key.principal.to_string()));
+    let entry = |(key, counts): (CallKey, CallCounts)| {
+        let CallKey { model, version, digest, principal, outcome } = key;
+        let CallCounts { calls, us, us_max } = counts;
+        let digest = digest.map(|digest| digest.to_string());
+        let event = AuditEvent::InferenceMinute { model, version, digest, outcome, calls, us, us_max };
+        Entry { at_ms, what: Recorded::Event(principal, event) }
+    };
+    counts.into_iter().map(entry).collect()
+}
+
+/// How many inference calls an entry stands for; `None` for what is no inference.
+pub fn calls(entry: &Entry) -> Option<u64> {
+    match &entry.what {
+        Recorded::Call(_) => Some(1),
+        Recorded::Event(_, AuditEvent::InferenceMinute { calls, .. }) => Some(*calls),
+        Recorded::Event(..) => None,
+    }
+}
+
+/// Who did what. Contents that wait for their tags get them, and their memory is given back.
+pub fn resolve(what: Recorded, key: Option<&Arc<TagKey>>, queue: &AuditQueue) -> (Principal, AuditEvent) {
+    match what {
+        Recorded::Event(principal, event) => (principal, event),
+        Recorded::Call(call) => {
+            let CallRecord { key: CallKey { model, version, digest, principal, outcome }, us, input, output } = *call;
+            let tag = |taggable: Option<Taggable>| -> Option<Tag> {
+                match taggable? {
+                    Taggable::Tag(tag) => Some(tag),
+                    Taggable::Content(content) => {
+                        let tag = key.map(|key| key.of(&content));
+                        queue.tagged(content.size());
+                        tag
+                    }
+                }
+            };
+            let (input, output) = (tag(input), tag(output));
+            let digest = digest.map(|digest| digest.to_string());
+            (principal, AuditEvent::Inference { model, version, digest, outcome, us, input, output })
+        }
+    }
+}
+
+/// Gives back the memory of an entry that becomes no record.
+pub fn forget(entry: &Entry, queue: &AuditQueue) {
+    let Recorded::Call(call) = &entry.what else { return };
+    for taggable in [&call.input, &call.output].into_iter().flatten() {
+        if let Taggable::Content(content) = taggable {
+            queue.tagged(content.size());
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Which records are shown.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+
+use super::super::Globals;
+use crate::audit::record::{ActorKind, AuditRecord};
+use crate::audit::tags;
+use crate::audit_event::AuditEvent;
+use crate::audit_event::tag::{Tag, TagKey};
+use crate::clock;
+use crate::names::ModelName;
+
+/// Which records are shown.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Which records")]
+pub struct FilterArgs {
+    /// Not before this moment: RFC 3339 as 2026-01-01T00:00:00Z, or how long ago as 90s, 15m, 2h, 7d.
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<Moment>,
+    /// Not after this moment; the same.
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<Moment>,
+    /// Of this action, such as model_loaded. Can be repeated.
+    #[arg(long, value_name = "ACTION", value_parser = known_action)]
+    pub action: Vec<String>,
+    /// About this model.
+    #[arg(long, value_name = "NAME")]
+    pub model: Option<ModelName>,
+    /// Done by this caller: ip:10.0.0.7, uid:1000, mqtt:TOPIC, local, others, or a tag as a record has it.
+    ///
+    /// Records hold tags of callers. This computes those of the name with all keys for tags that this box still has.
+    #[arg(long, value_name = "CALLER")]
+    pub actor: Option<String>,
+    /// Inference calls on this photograph, byte by byte as it was sent; of models whose each call is recorded.
+    #[arg(long, value_name = "FILE")]
+    pub input: Option<PathBuf>,
+    /// With these sequence numbers: 17, 17.., ..17 or 17..42, of which the last is the last that is shown.
+    #[arg(long, value_name = "RANGE")]
+    pub seq: Option<SeqRange>,
+    /// Read all records, where a moment is looked for.
+    ///
+    /// Otherwise it is looked up, which expects that the clock of the box went forward.
+    #[arg(long)]
+    pub scan: bool,
+}
+
+/// A moment, or how long ago.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// In milliseconds since the Unix epoch.
+    At(u64),
+    /// Milliseconds before now.
+    Ago(u64),
+}
+
+impl Moment {
+    fn millis(self, now_ms: u64) -> u64 {
+        match self {
+            Self::At(at) => at,
+            Self::Ago(ago) => now_ms.saturating_sub(ago),
+        }
+    }
+}
+
+impl FromStr for Moment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let ago = text.split_at_checked(text.len().saturating_sub(1)).and_then(|(number, unit)| {
+            let unit = match unit {
+                "s" => 1000,
+                "m" => 60_000,
+                "h" => 3_600_000,
+                "d" => 86_400_000,
+                _ => return None,
+            };
+            number.parse::<u64>().ok()?.checked_mul(unit)
+        });
+        let at = || clock::parse_micros(text).and_then(|micros| u64::try_from(micros).ok()).map(|micros| micros / 1000);
+        ago.map(Self::Ago)
+            .or_else(|| at().map(Self::At))
+            .ok_or_else(|| "expected a moment as 2026-01-01T00:00:00Z, or how long ago as 90s, 15m, 2h, 7d".to_owned())
+    }
+}
+
+/// Sequence numbers, both ends among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeqRange {
+    /// The first.
+    pub first: u64,
+    /// The last.
+    pub last: u64,
+}
+
+impl FromStr for SeqRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str, missing| if text.is_empty() { Some(missing) } else { text.parse().ok() };
+        let (first, last) = match text.split_once("..") {
+            Some((first, last)) => (number(first, 0), number(last, u64::MAX)),
+            None => (text.parse().ok(), text.parse().ok()),
+        };
+        let range = first.zip(last).filter(|(first, last)| first <= last);
+        range.map(|(first, last)| Self { first, last }).ok_or_else(|| "expected 17, 17.., ..17 or 17..42".to_owned())
+    }
+}
+
+/// An action that there is. The closed list is that of the records themselves.
+fn known_action(text: &str) -> Result<String, String> {
+    let probe = serde_json::json!({ "action": text });
+    match serde_json::from_value::<AuditEvent>(probe) {
+        Err(error) if error.to_string().starts_with("unknown variant") => Err(error.to_string()),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+/// Which records are shown, with everything looked up that is needed for it.
+#[derive(Debug, Clone)]
+pub struct Filter {
+    /// In milliseconds since the Unix epoch.
+    pub since: u64,
+    /// The same.
+    pub until: u64,
+    /// The sequence numbers.
+    pub seq: SeqRange,
+    /// Whether all records are read for a moment.
+    pub scan: bool,
+    actions: Vec<String>,
+    model: Option<ModelName>,
+    actor: Option<Caller>,
+    inputs: Option<Vec<Tag>>,
+}
+
+#[derive(Debug, Clone)]
+enum Caller {
+    Kind(ActorKind),
+    Tags(Vec<Tag>),
+}
+
+impl FilterArgs {
+    /// Reads what is needed to tell.
+    pub fn look_up(&self, globals: &Globals) -> anyhow::Result<Filter> {
+        let now_ms = clock::unix_millis();
+        let actor = self.actor.as_deref().map(|actor| caller(actor, globals)).transpose()?;
+        let inputs = self.input.as_ref().map(|path| {
+            let photograph = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
+            let keys = keys(globals)?;
+            Ok::<_, anyhow::Error>(keys.iter().map(|key| key.of_photograph(&photograph)).collect())
+        });
+        Ok(Filter {
+            since: self.since.map_or(0, |since| since.millis(now_ms)),
+            until: self.until.map_or(u64::MAX, |until| until.millis(now_ms)),
+            seq: self.seq.unwrap_or(SeqRange { first: 0, last: u64::MAX }),
+            scan: self.scan,
+            actions: self.action.clone(),
+            model: self.model.clone(),
+            actor,
+            inputs: inputs.transpose()?,
+        })
+    }
+}
+
+fn keys(globals: &Globals) -> anyhow::Result<Vec<TagKey>> {
+    let folder = globals.load_config()?.audit.path;
+    let keys = tags::all(&folder)?;
+    anyhow::ensure!(
+        !keys.is_empty(),
+        "{} has no keys for tags: only the box that made them can find them",
+        folder.display()
+    );
+    Ok(keys)
+}
+
+fn caller(text: &str, globals: &Globals) -> anyhow::Result<Caller> {
+    let name = match text.split_once(':') {
+        None if text == "local" => return Ok(Caller::Kind(ActorKind::Local)),
+        None if text == "others" => return Ok(Caller::Kind(ActorKind::Others)),
+        // Tags are of what the daemon sees, which writes an address in one way.
+        Some(("ip", address)) => {
+            let address: std::net::IpAddr = address.parse().with_context(|| format!("{address:?} is no IP address"))?;
+            format!("ip:{address}")
+        }
+        Some(("uid" | "mqtt", _)) => text.to_owned(),
+        _ => match text.parse::<Tag>() {
+            Ok(tag) => return Ok(Caller::Tags(vec![tag])),
+            Err(_) => {
+                bail!("{text:?} is no caller: expected ip:ADDRESS, uid:NUMBER, mqtt:TOPIC, local, others or a tag")
+            }
+        },
+    };
+    Ok(Caller::Tags(keys(globals)?.iter().map(|key| key.of_text(&name)).collect()))
+}
+
+impl Filter {
+    /// Whether a record is shown.
+    pub fn matches(&self, record: &AuditRecord) -> bool {
+        let in_time = (self.since..=self.until).contains(&record.ts.0);
+        let in_range = (self.seq.first..=self.seq.last).contains(&record.seq);
+        let of_action = self.actions.is_empty() || self.actions.iter().any(|action| action == record.event.action());
+        let of_model = self.model.as_ref().is_none_or(|model| is_about(&record.event, model));
+        let by_actor = self.actor.as_ref().is_none_or(|actor| match actor {
+            Caller::Kind(kind) => record.actor.kind == *kind,
+            Caller::Tags(tags) => record.actor.tag.is_some_and(|tag| tags.contains(&tag)),
+        });
+        let on_input = self.inputs.as_ref().is_none_or(|tags| match &record.event {
+            AuditEvent::Inference { input: Some(input), .. } => tags.contains(input),
+            _ => false,
+        });
+        in_time && in_range && of_action && of_model && by_actor && on_input
+    }
+}
+
+fn is_about(event: &AuditEvent, name: &ModelName) -> bool {
+    match event {
+        AuditEvent::ModelLoaded { model, .. }
+        | AuditEvent::ModelRefused { model, .. }
+        | AuditEvent::ModelUnloaded { model, .. } => model == name,
+        AuditEvent::Inference { model, .. } | AuditEvent::InferenceMinute { model, .. } => model.as_ref() == Some(name),
+        AuditEvent::UpdateMoved { subject, .. } | AuditEvent::UpdateOrdered { subject, .. } => {
+            subject.strip_prefix("models/") == Some(name.as_str())
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit::record::{Actor, Timestamp, VERSION};
+    use crate::principal::Principal;
+
+    #[test]
+    fn a_moment_is_a_time_or_how_long_ago() {
+        assert_eq!("2h".parse(), Ok(Moment::Ago(7_200_000)));
+        assert_eq!("1970-01-01T00:00:01Z".parse(), Ok(Moment::At(1000)));
+        for bad in ["", "h", "-1h", "2w", "yesterday", "é", "99999999999999999999d"] {
+            assert!(bad.parse::<Moment>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_range_has_both_its_ends() {
+        let range = |first, last| Ok(SeqRange { first, last });
+        assert_eq!("17".parse(), range(17, 17));
+        assert_eq!("17..".parse(), range(17, u64::MAX));
+        assert_eq!("..17".parse(), range(0, 17));
+        assert_eq!("17..42".parse(), range(17, 42));
+        for bad in ["", "42..17", "a", "1..2..3", "-1"] {
+            assert!(bad.parse::<SeqRange>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_action_has_to_be_one_that_there_is() {
+        for action in ["started", "inference", "log_begun", "stopped"] {
+            assert_eq!(known_action(action).as_deref(), Ok(action));
+        }
+        assert!(known_action("startet").unwrap_err().contains("`started`"));
+    }
+
+    #[test]
+    fn a_record_is_found_by_each_of_its_traits_and_by_no_other() {
+        let key = TagKey::new(2, [7; 32]);
+        let caller: Principal = Principal::Peer("10.0.0.7".parse().unwrap());
+        let event = AuditEvent::Inference {
+            model: Some("m".parse().unwrap()),
+            version: None,
+            digest: None,
+            outcome: crate::audit_event::inference::Outcome::Ok,
+            us: 1,
+            input: Some(key.of_photograph(b"a photograph")),
+            output: None,
+        };
+        let actor = Actor::of(&caller, Some(&key));
+        let record = AuditRecord { v: VERSION, seq: 5, ts: Timestamp(1000), actor, event };
+        let all = FilterArgs::default().look_up(&Globals::default()).unwrap();
+        assert!(all.matches(&record));
+        let with = |change: &dyn Fn(&mut Filter)| {
+            let mut filter = all.clone();
+            change(&mut filter);
+            filter.matches(&record)
+        };
+        assert!(with(&|filter| filter.since = 1000) && !with(&|filter| filter.since = 1001));
+        assert!(with(&|filter| filter.until = 1000) && !with(&|filter| filter.until = 999));
+        let seq = |first, last| move |filter: &mut Filter| filter.seq = SeqRange { first, last };
+        assert!(with(&seq(5, 5)) && !with(&seq(6, 9)) && !with(&seq(0, 4)));
+        let action = |action: &'static str| move |filter: &mut Filter| filter.actions = vec![action.to_owned()];
+        assert!(with(&action("inference")) && !with(&action("inference_minute")));
+        let model = |name: &'static str| move |filter: &mut Filter| filter.model = name.parse().ok();
+        assert!(with(&model("m")) && !with(&model("n")));
+        let tags = |tag: Tag| move |filter: &mut Filter| filter.actor = Some(Caller::Tags(vec![tag]));
+        assert!(with(&tags(key.of_text("ip:10.0.0.7"))) && !with(&tags(key.of_text("ip:10.0.0.8"))));
+        let input = |photograph: &'static [u8]| {
+            let tag = key.of_photograph(photograph);
+            move |filter: &mut Filter| filter.inputs = Some(vec![tag])
+        };
+        assert!(with(&input(b"a photograph")) && !with(&input(b"another")));
+        assert!(!with(&|filter| filter.actor = Some(Caller::Kind(ActorKind::Local))));
+    }
+}

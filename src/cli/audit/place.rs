@@ -1,0 +1,182 @@
+//! Which log a command is about, and what it is checked with.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+
+use super::super::Globals;
+use crate::audit::config::WebAddress;
+use crate::audit::files::{FilesError, LogFiles, WebLog};
+use crate::audit::key::AuditKey;
+use crate::audit::layout::{CHECKPOINT, log_folder};
+use crate::audit::verify::{Place, Scope};
+use crate::config::Config;
+use crate::egress::TlsFiles;
+use crate::identity::device;
+use crate::names::DeviceName;
+use crate::secret::SecretFile;
+
+/// Which log it is about.
+#[derive(Debug, Clone, Default, Args)]
+pub struct LogArgs {
+    /// The log: a folder with a copy of it, or its address (https://… or http://…) [default: this box's own].
+    ///
+    /// Where it has a checkpoint, it is that one log; otherwise all logs of a box are meant, in 1/, 2/ and so on.
+    #[arg(value_name = "LOG")]
+    pub log: Option<String>,
+    /// The verifier key, or a file that holds it. Can be repeated [default for this box's own logs: its key].
+    #[arg(long, value_name = "KEY|FILE")]
+    pub key: Vec<String>,
+    /// The authorities that may have signed the server's certificate [default: those that the system trusts].
+    #[arg(long, value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+    /// The certificate to show to the server.
+    #[arg(long, value_name = "FILE", requires = "key_file")]
+    pub certificate_file: Option<PathBuf>,
+    /// The key of the certificate.
+    #[arg(long, value_name = "FILE", requires = "certificate_file")]
+    pub key_file: Option<PathBuf>,
+}
+
+/// The logs that were found.
+pub struct Found {
+    /// The logs, the first one first. Never empty.
+    pub places: Vec<Place>,
+    /// Whether these are all logs of their box.
+    pub scope: Scope,
+    /// Where the keys are from, in words.
+    pub key_from: String,
+}
+
+impl Found {
+    /// One log: the last, or the one that was asked for.
+    pub fn one(&self, generation: Option<u32>) -> anyhow::Result<&Place> {
+        match generation {
+            None => self.places.last().context("there is no log"),
+            Some(_) => {
+                let mut places = self.places.iter();
+                places.find(|place| place.generation == generation).context("there is no such generation of the log")
+            }
+        }
+    }
+}
+
+impl LogArgs {
+    /// The logs that are meant, and what they are checked with: where none is named, those of this box with its key.
+    pub async fn find(&self, globals: &Globals) -> anyhow::Result<Found> {
+        let mut found = self.find_files(globals).await?;
+        if !self.key.is_empty() {
+            let keys = self.key.iter().map(|key| verifier_key(key)).collect::<anyhow::Result<Vec<_>>>()?;
+            found.places.iter_mut().for_each(|place| place.keys.clone_from(&keys));
+            found.key_from = "the key that was given".to_owned();
+        } else if found.places.iter().any(|place| place.keys.is_empty()) {
+            bail!(
+                "--key is needed: what is not checked with the box's own key proves nothing. `ledge audit key` prints it \
+                 at the box; the platform may know it from when the box was set up"
+            );
+        }
+        Ok(found)
+    }
+
+    /// The logs that are meant, for one who does not check them.
+    pub async fn find_files(&self, globals: &Globals) -> anyhow::Result<Found> {
+        let (copy, scope) = match &self.log {
+            None => return local(globals),
+            Some(log) if log.starts_with("http://") || log.starts_with("https://") => {
+                let address: WebAddress = log.parse()?;
+                generations(&LogFiles::Web(WebLog::new(address, self.tls().settings()))).await?
+            }
+            Some(folder) => generations(&LogFiles::Folder(folder.into())).await?,
+        };
+        let places = copy.into_iter().map(|(generation, files)| Place { files, generation, keys: Vec::new() });
+        Ok(Found { places: places.collect(), scope, key_from: String::new() })
+    }
+
+    fn tls(&self) -> TlsFiles {
+        let file = |path: &Option<PathBuf>| path.clone().map(SecretFile::Path);
+        TlsFiles {
+            ca_file: file(&self.ca_file),
+            certificate_file: file(&self.certificate_file),
+            key_file: file(&self.key_file),
+        }
+    }
+}
+
+/// A verifier key, or what a file holds.
+pub fn verifier_key(text: &str) -> anyhow::Result<String> {
+    let is_key = |text: &str| text.matches('+').count() >= 2 && !text.contains(char::is_whitespace);
+    if is_key(text) {
+        return Ok(text.to_owned());
+    }
+    let content = std::fs::read_to_string(text)
+        .with_context(|| format!("{text} is no verifier key, and no file that can be read"))?;
+    let key = content.trim();
+    anyhow::ensure!(is_key(key), "{text} holds no verifier key: expected NAME+ID+KEY, as `ledge audit key` prints it");
+    Ok(key.to_owned())
+}
+
+/// The logs below a place: itself, if it is one, or those of a box in `1`, `2` and so on.
+async fn generations(place: &LogFiles) -> anyhow::Result<(Vec<(Option<u32>, LogFiles)>, Scope)> {
+    if place.checkpoint().await?.is_some() {
+        return Ok((vec![(None, place.clone())], Scope::One));
+    }
+    let mut found = Vec::new();
+    for generation in 1.. {
+        let files = place.below(&generation.to_string());
+        if files.checkpoint().await?.is_none() {
+            break;
+        }
+        found.push((Some(generation), files));
+    }
+    if found.is_empty() {
+        bail!("{place} holds no audit log: expected a checkpoint in it, or in 1/ below it");
+    }
+    Ok((found, Scope::All))
+}
+
+/// The logs of this box.
+fn local(globals: &Globals) -> anyhow::Result<Found> {
+    let config = globals.load_config()?;
+    let folder = &config.audit.path;
+    let current = own_key(&config)?;
+    let mut places = Vec::new();
+    for generation in local_generations(folder)? {
+        let log = log_folder(folder, generation);
+        let mut keys: Vec<String> = key_of(folder, &log)?.into_iter().collect();
+        keys.extend(current.clone().filter(|key| !keys.contains(key)));
+        places.push(Place { files: LogFiles::Local(log), generation: Some(generation), keys });
+    }
+    if places.is_empty() {
+        bail!("this box has no audit log yet, in {}", folder.display());
+    }
+    Ok(Found { places, scope: Scope::All, key_from: "this box's own key".to_owned() })
+}
+
+/// This box's verifier key; `None` when it has none yet.
+pub fn own_key(config: &Config) -> anyhow::Result<Option<String>> {
+    let Some(device) = device::load(&config.state.path, &config.device)? else { return Ok(None) };
+    Ok(AuditKey::verifier_key_in(&config.audit.path, &device.id)?)
+}
+
+/// This box's verifier key under the name that the log has: a box may have been renamed since.
+fn key_of(folder: &Path, log: &Path) -> anyhow::Result<Option<String>> {
+    let note = std::fs::read(log.join(CHECKPOINT)).unwrap_or_default();
+    let origin = note.split(|byte| *byte == b'\n').next().and_then(|line| std::str::from_utf8(line).ok());
+    let name = origin.and_then(|origin| origin.strip_prefix("ledge.audit/")?.rsplit_once('/'));
+    let Some(device) = name.and_then(|(device, _)| device.parse::<DeviceName>().ok()) else { return Ok(None) };
+    Ok(AuditKey::verifier_key_in(folder, &device)?)
+}
+
+fn local_generations(audit: &Path) -> anyhow::Result<Vec<u32>> {
+    let folder = audit.join("logs");
+    let entries = match std::fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(FilesError::of(&folder, error).into()),
+    };
+    let mut generations: Vec<u32> =
+        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    generations.sort_unstable();
+    Ok(generations)
+}

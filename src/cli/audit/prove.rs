@@ -1,0 +1,105 @@
+//! `ledge audit prove` and `check`: one record, proven to be in the log.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use serde_json::json;
+
+use super::super::{Exit, Globals, Output, block_on};
+use super::place::{LogArgs, own_key, verifier_key};
+use crate::audit::key::SignedCheckpoint;
+use crate::audit::proof::{Proof, ProofError};
+use crate::durable;
+
+/// The arguments of `ledge audit prove`.
+#[derive(Debug, Args)]
+pub struct ProveArgs {
+    /// The sequence number of the record.
+    #[arg(value_name = "SEQ")]
+    pub seq: u64,
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// Which of the logs of the box [default: the last].
+    #[arg(long, value_name = "N")]
+    pub generation: Option<u32>,
+    /// Where to write the proof [default: standard output].
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+/// The arguments of `ledge audit check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The proof.
+    #[arg(value_name = "PROOF")]
+    pub proof: PathBuf,
+    /// The verifier key of the box, or a file that holds it [default: that of this box].
+    #[arg(long, value_name = "KEY|FILE")]
+    pub key: Option<String>,
+    /// Write JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs `prove`.
+pub fn run(globals: &Globals, args: &ProveArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let proof = block_on(async {
+        let found = args.log.find(globals).await?;
+        let place = found.one(args.generation)?;
+        let note = place.files.checkpoint().await?;
+        let note = note.with_context(|| format!("{} has no checkpoint: nothing there is signed", place.files))?;
+        let opened = place.keys.iter().map(|key| SignedCheckpoint::open(&note, key)).reduce(Result::or);
+        let checkpoint = opened.context("there is no key")??;
+        Ok::<_, anyhow::Error>(Proof::make(&place.files, &checkpoint, args.seq).await?)
+    })??;
+    match &args.out {
+        Some(path) => {
+            durable::replace(path, &proof.to_bytes())
+                .with_context(|| format!("{} cannot be written", path.display()))?;
+        }
+        None => out.write_all(&proof.to_bytes())?,
+    }
+    Ok(Exit::Success)
+}
+
+/// Runs `check`.
+pub fn check(globals: &Globals, args: &CheckArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let key = match &args.key {
+        Some(key) => verifier_key(key)?,
+        None => own_key(&globals.load_config()?)?.context("--key is needed: this box has no audit key")?,
+    };
+    let bytes = std::fs::read(&args.proof).with_context(|| format!("{} cannot be read", args.proof.display()))?;
+    let proof = Proof::parse(&bytes).with_context(|| args.proof.display().to_string())?;
+    let (checkpoint, record) = match proof.check(&key) {
+        Ok(checked) => checked,
+        Err(error @ (ProofError::Malformed { .. } | ProofError::Files(_) | ProofError::NotThere { .. })) => {
+            bail!(error)
+        }
+        Err(
+            error @ (ProofError::Checkpoint(_)
+            | ProofError::Origin { .. }
+            | ProofError::NotIncluded
+            | ProofError::Record(_)),
+        ) => {
+            let _ = writeln!(std::io::stderr(), "ledge: {} proves nothing: {error}", args.proof.display());
+            return Ok(Exit::Tampered);
+        }
+    };
+    if args.json {
+        let told = json!({
+            "record": record, "origin": checkpoint.origin, "size": checkpoint.size,
+            "root": checkpoint.root.to_string(), "verifier_key": key,
+        });
+        writeln!(out, "{told}")?;
+    } else {
+        out.write_all(&proof.record)?;
+        writeln!(
+            out,
+            "\n\nThis is record {} of {}, which has {} records under the head that {key} signed.",
+            record.seq, checkpoint.origin, checkpoint.size
+        )?;
+    }
+    Ok(Exit::Success)
+}

@@ -1,0 +1,176 @@
+//! Reading records of a log from anywhere in it, and no more of it than is asked for.
+
+use std::io::Write as _;
+
+use bytes::Bytes;
+
+use super::super::Output;
+use super::filter::Filter;
+use crate::audit::files::{LogFiles, tile_of};
+use crate::audit::layout::{TileKind, WIDTH};
+use crate::audit::record::AuditRecord;
+use crate::audit::verify::bundle;
+use crate::audit_event::AuditEvent;
+
+/// A log that is read.
+pub struct Records<'a> {
+    files: &'a LogFiles,
+    /// How many records a copy has by its checkpoint.
+    size: u64,
+}
+
+/// A record and the line that it is.
+pub struct Line {
+    /// Its place.
+    pub seq: u64,
+    /// The JSON.
+    pub text: Vec<u8>,
+    /// What it says; `None` when it is damaged.
+    pub record: Option<AuditRecord>,
+}
+
+impl<'a> Records<'a> {
+    /// A log, whose checkpoint is taken as it is.
+    pub async fn open(files: &'a LogFiles) -> anyhow::Result<Self> {
+        let note = files.checkpoint().await?.unwrap_or_default();
+        // The second line. Reading on is not believing: `verify` checks.
+        let size = std::str::from_utf8(&note).ok().and_then(|note| note.lines().nth(1)?.parse().ok());
+        Ok(Self { files, size: size.unwrap_or(0) })
+    }
+
+    /// The records of a bundle; `None` when there is none.
+    pub async fn bundle(&self, index: u64) -> anyhow::Result<Option<Vec<Line>>> {
+        let bytes = if self.files.is_local() {
+            self.files.local_bundle(index)?
+        } else {
+            let tile = tile_of(TileKind::Entries, index, self.size);
+            if tile.width == 0 { None } else { self.files.tile(tile).await? }
+        };
+        Ok(bytes.map(|bytes| lines(index, &bytes)))
+    }
+
+    /// The bundles that there may be: the first one, and the one behind the last. What was pruned, or has not come, is not
+    /// among them.
+    pub async fn range(&self) -> anyhow::Result<(u64, u64)> {
+        let mut end = self.size.div_ceil(WIDTH);
+        if !self.files.is_local() {
+            return Ok((0, end));
+        }
+        // What is there is in one piece: the oldest are removed first.
+        let (mut gone, mut there) = (0, end.saturating_sub(1));
+        while gone < there {
+            let middle = gone + (there - gone) / 2;
+            if self.files.local_bundle(middle)?.is_some() {
+                there = middle;
+            } else {
+                gone = middle + 1;
+            }
+        }
+        // Records after the head.
+        while self.files.local_bundle(end)?.is_some() {
+            end += 1;
+        }
+        Ok((there, end))
+    }
+
+    /// The first bundle that has to be read for what is not before a moment.
+    pub async fn seek(&self, since: u64, first: u64, end: u64) -> anyhow::Result<u64> {
+        let (mut low, mut high) = (first, end);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.begins_at(middle).await? {
+                Some(at) if at >= since => high = middle,
+                _ => low = middle + 1,
+            }
+        }
+        // The bundle before may have begun earlier and reach into that time.
+        Ok(low.saturating_sub(1).max(first))
+    }
+
+    /// When the first record of a bundle was written.
+    pub async fn begins_at(&self, index: u64) -> anyhow::Result<Option<u64>> {
+        let lines = self.bundle(index).await?.unwrap_or_default();
+        Ok(lines.into_iter().find_map(|line| line.record).map(|record| record.ts.0))
+    }
+
+    /// All that a filter lets through, the oldest first. Tells where the clock went back on the way.
+    pub async fn each(
+        &self,
+        filter: &Filter,
+        mut found: impl FnMut(Line) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Option<u64>> {
+        let (mut first, mut end) = self.range().await?;
+        first = first.max(filter.seq.first / WIDTH);
+        end = end.min((filter.seq.last / WIDTH).saturating_add(1));
+        if !filter.scan && filter.since > 0 {
+            first = self.seek(filter.since, first, end).await?;
+        }
+        let mut went_back = None;
+        for index in first..end {
+            let lines = self.bundle(index).await?.unwrap_or_default();
+            let begins = lines.iter().find_map(|line| line.record.as_ref()).map(|record| record.ts.0);
+            for line in lines {
+                match &line.record {
+                    Some(record) => {
+                        if matches!(record.event, AuditEvent::ClockJumped { by_ms } if by_ms < 0) {
+                            went_back = Some(record.seq);
+                        }
+                        if filter.matches(record) {
+                            found(line)?;
+                        }
+                    }
+                    None => say_damaged(line.seq),
+                }
+            }
+            if !filter.scan && begins.is_some_and(|begins| begins > filter.until) {
+                break;
+            }
+        }
+        Ok(went_back)
+    }
+}
+
+fn lines(index: u64, bytes: &Bytes) -> Vec<Line> {
+    let records = (index * WIDTH..).zip(bundle::records(bytes).take_while(Result::is_ok).flatten());
+    let line = |(seq, text): (u64, &[u8])| Line { seq, text: text.to_vec(), record: AuditRecord::parse(text).ok() };
+    records.map(line).collect()
+}
+
+/// A record that is none is nothing to be silent about.
+pub fn say_damaged(seq: u64) {
+    let _ = writeln!(std::io::stderr(), "ledge: record {seq} is damaged; `ledge audit verify` says more");
+}
+
+/// Writes one record: the line as it is, or for people.
+pub fn write(line: &Line, json: bool, out: &mut Output) -> anyhow::Result<()> {
+    let Some(record) = line.record.as_ref().filter(|_| !json) else {
+        out.write_all(&line.text)?;
+        return Ok(writeln!(out)?);
+    };
+    let kind = record.actor.kind.as_str();
+    // Eight digits are enough to tell callers apart by eye; --json has them all.
+    let tag = record.actor.tag.map(|tag| tag.to_string()).unwrap_or_default();
+    let short = tag.find(':').and_then(|at| tag.get(..at + 9)).unwrap_or_default();
+    let actor = format!("{kind} {short}");
+    writeln!(
+        out,
+        "{:>8}  {:<24}  {:<18}  {}",
+        record.seq,
+        record.ts.to_string(),
+        actor.trim_end(),
+        what(&record.event)
+    )?;
+    Ok(())
+}
+
+/// What happened: the action and what belongs to it.
+fn what(event: &AuditEvent) -> String {
+    let mut text = event.action().to_owned();
+    let fields = serde_json::to_value(event).ok();
+    let fields = fields.as_ref().and_then(serde_json::Value::as_object).into_iter().flatten();
+    for (name, value) in fields.filter(|(name, value)| *name != "action" && !value.is_null()) {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        text = format!("{text} {name}={value}");
+    }
+    text
+}

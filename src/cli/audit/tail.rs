@@ -1,0 +1,114 @@
+//! `ledge audit tail`: the last records, and those that come.
+
+use std::collections::VecDeque;
+use std::io::Write as _;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::super::{Exit, Globals, Output, block_on};
+use super::filter::{Filter, FilterArgs};
+use super::place::LogArgs;
+use super::records::{self, Line, Records};
+use crate::audit::layout::WIDTH;
+
+/// How often the files are looked at for records that came.
+const TICK: Duration = Duration::from_millis(200);
+
+/// The arguments of `ledge audit tail`.
+#[derive(Debug, Args)]
+pub struct TailArgs {
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// How many of the last records.
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20)]
+    pub lines: usize,
+    /// Go on with the records that come, until interrupted. For this box's own log.
+    #[arg(long, short = 'f', conflicts_with = "log")]
+    pub follow: bool,
+    #[command(flatten)]
+    pub filter: FilterArgs,
+    /// Write the records as they are, a line of JSON each.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs the verb.
+pub fn run(globals: &Globals, args: &TailArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let filter = args.filter.look_up(globals)?;
+    block_on(async {
+        let found = args.log.find_files(globals).await?;
+        let place = found.one(None)?;
+        let log = Records::open(&place.files).await?;
+        let (lines, mut next) = last(&log, &filter, args.lines).await?;
+        for line in &lines {
+            records::write(line, args.json, out)?;
+        }
+        if !args.follow {
+            return Ok(Exit::Success);
+        }
+        out.flush()?;
+        let (mut files, mut generation) = (place.files.clone(), place.generation);
+        loop {
+            // Whether another log has begun is asked first: then this one is complete.
+            let later = args.log.find_files(globals).await?;
+            let later = later.places.into_iter().find(|place| place.generation > generation);
+            next = follow(&Records::open(&files).await?, &filter, next, args.json, out).await?;
+            out.flush()?;
+            match later {
+                Some(place) => (files, generation, next) = (place.files, place.generation, 0),
+                None => tokio::time::sleep(TICK).await,
+            }
+        }
+    })?
+}
+
+/// The last records that a filter lets through, and the sequence number of the one that comes next.
+async fn last(log: &Records<'_>, filter: &Filter, count: usize) -> anyhow::Result<(VecDeque<Line>, u64)> {
+    let (first, end) = log.range().await?;
+    let (mut found, mut next) = (VecDeque::new(), None);
+    for index in (first..end).rev() {
+        if found.len() >= count && next.is_some() {
+            break;
+        }
+        let lines = log.bundle(index).await?.unwrap_or_default();
+        next = next.or_else(|| lines.last().map(|line| line.seq + 1));
+        for line in lines.into_iter().rev() {
+            match &line.record {
+                Some(record) if filter.matches(record) => found.push_front(line),
+                Some(_) => {}
+                None => records::say_damaged(line.seq),
+            }
+            if found.len() >= count {
+                break;
+            }
+        }
+    }
+    found.drain(..found.len().saturating_sub(count));
+    Ok((found, next.unwrap_or(first * WIDTH)))
+}
+
+/// Writes the records from `next` on, and gives the sequence number of the one that comes next.
+async fn follow(
+    log: &Records<'_>,
+    filter: &Filter,
+    mut next: u64,
+    json: bool,
+    out: &mut Output,
+) -> anyhow::Result<u64> {
+    while let Some(lines) = log.bundle(next / WIDTH).await? {
+        let before = next;
+        for line in lines.into_iter().filter(|line| line.seq >= before) {
+            next = line.seq + 1;
+            match &line.record {
+                Some(record) if filter.matches(record) => records::write(&line, json, out)?,
+                Some(_) => {}
+                None => records::say_damaged(line.seq),
+            }
+        }
+        if next == before || next % WIDTH != 0 {
+            break;
+        }
+    }
+    Ok(next)
+}

@@ -1,0 +1,115 @@
+//! `ledge audit verify`: whether logs are whole, and what is wrong where.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::Args;
+use serde_json::json;
+
+use super::super::{Exit, Globals, Output, block_on};
+use super::place::LogArgs;
+use crate::audit::key::SignedCheckpoint;
+use crate::audit::verify::findings::Wrong;
+use crate::audit::verify::{self, LogReport};
+use crate::clock;
+
+/// The arguments of `ledge audit verify`.
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// An earlier checkpoint of the log, which it has to contain: what was cut off or rewritten since then is found.
+    ///
+    /// Keep the checkpoint of each verification for the next one, where whoever has the log cannot change it.
+    #[arg(long, value_name = "CHECKPOINT")]
+    pub from: Option<PathBuf>,
+    /// Write JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs the verb.
+pub fn run(globals: &Globals, args: &VerifyArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let (reports, key_from) = block_on(async {
+        let found = args.log.find(globals).await?;
+        let earlier = args.from.as_ref().map(|path| {
+            let note = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
+            let keys = found.places.iter().flat_map(|place| &place.keys);
+            let opened =
+                keys.map(|key| SignedCheckpoint::open(&note, key)).reduce(Result::or).context("there is no key")?;
+            opened.with_context(|| format!("{} is no earlier checkpoint of this box", path.display()))
+        });
+        let reports = verify::verify(&found.places, found.scope, earlier.transpose()?.as_ref()).await?;
+        Ok::<_, anyhow::Error>((reports, found.key_from))
+    })??;
+    let verdict = reports.iter().filter_map(LogReport::verdict).max();
+    if args.json {
+        let verdict = verdict.map_or("whole", Wrong::name);
+        let document = json!({ "verdict": verdict, "key_from": key_from, "logs": reports });
+        writeln!(out, "{}", serde_json::to_string_pretty(&document)?)?;
+    } else {
+        for report in &reports {
+            tell(report, &key_from, out)?;
+        }
+        writeln!(out, "A log says nothing about what was never written to it.")?;
+    }
+    Ok(match verdict {
+        None => Exit::Success,
+        Some(Wrong::Gap) => Exit::Gap,
+        Some(Wrong::Fork) => Exit::Fork,
+        Some(Wrong::Tampered) => Exit::Tampered,
+    })
+}
+
+fn tell(report: &LogReport, key_from: &str, out: &mut Output) -> anyhow::Result<()> {
+    let LogReport { size, unsigned, summary, .. } = report;
+    writeln!(out, "{}", report.origin.as_deref().unwrap_or(&report.place))?;
+    let mut line = |name: &str, text: &str| writeln!(out, "  {name:<10} {text}");
+    line("place", &report.place)?;
+    if let Some(key) = &report.verifier_key {
+        line("key", &format!("{key} ({key_from})"))?;
+    }
+    if let Some(root) = &report.root {
+        line("head", &format!("{size} records, root {root}"))?;
+    }
+    if *unsigned > 0 {
+        line("unsigned", &format!("{unsigned} records after the head; nothing but their form could be checked"))?;
+    }
+    if let (Some(since), Some(until)) = (summary.since, summary.until) {
+        line("time", &format!("{} to {}", clock::rfc3339(since.0), clock::rfc3339(until.0)))?;
+    }
+    if !summary.actions.is_empty() {
+        let counts: Vec<_> = summary.actions.iter().map(|(action, count)| format!("{action} {count}")).collect();
+        line("records", &counts.join(", "))?;
+    }
+    if report.first > 0 {
+        let first = report.first;
+        line(
+            "pruned",
+            &format!("records 0 to {} are not on this box any more; their hashes lead to the root", first - 1),
+        )?;
+    }
+    if summary.lost_calls > 0 || summary.lost_events > 0 {
+        let (calls, events) = (summary.lost_calls, summary.lost_events);
+        line("lost", &format!("{calls} inference calls and {events} other events never became records:"))?;
+        for lost in &summary.lost {
+            let (seq, at) = (lost.seq, clock::rfc3339(lost.ts.0));
+            line("", &format!("record {seq}, {at}: {} calls, {} events ({})", lost.calls, lost.events, lost.cause))?;
+        }
+    }
+    if let Some(size) = report.contains {
+        line("contains", &format!("the earlier checkpoint, of {size} records"))?;
+    }
+    for finding in &report.findings {
+        let at = finding.seq.map(|seq| format!("record {seq}: ")).unwrap_or_default();
+        line(&finding.wrong.name().to_uppercase(), &format!("{at}{}", finding.what))?;
+    }
+    match (report.findings.is_empty(), report.more) {
+        (true, _) => line("whole", "every record is the one that was signed")?,
+        (false, 0) => {}
+        (false, more) => line("", &format!("and {more} more of these"))?,
+    }
+    writeln!(out)?;
+    Ok(())
+}
