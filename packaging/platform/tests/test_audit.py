@@ -469,9 +469,16 @@ class Generations(Fleet):
         log.grow(3).sync(self.served)
         self.told("tampered: log 2: its first record does not say that a log begins", TAMPERED)
 
+    def test_a_box_that_lost_the_head_of_the_log_before_is_told_so_and_no_more(self):
+        self.follow(self.box(size=300), size=0, says={"root": "", "found": 300})
+        said = self.verify(status=TAMPERED)
+        self.assertIn("the box knows only 0 signed records of the log before it, and 300 were verified", said)
+        self.assertNotIn("other records on the box", said)
+
     def test_nonsense_about_the_log_before_is_told(self):
         first = self.box(size=2)
-        for says in ({"origin": "x"}, {"size": "1"}, {"found": None}, {"origin": 7}):
+        for says in ({"origin": "x"}, {"size": "1"}, {"found": None}, {"origin": 7}, {"origin": "ledge.audit/../x/1"},
+                     {"origin": "ledge.audit/box-1/\u00b2"}, {"size": True}):
             self.follow(first, cause="renamed", says=says)
             self.assertIn("what it says of the log before it cannot be read", self.verify(status=TAMPERED))
             (self.state / "box-1.json").unlink()

@@ -1,7 +1,7 @@
 """All logs of a box, one after the other, and how each follows the one before."""
 from dataclasses import dataclass, field, replace
 
-from .. import moments
+from .. import moments, names
 from ..errors import Failure
 from . import notes, walk
 from .findings import FAILED, FORK, GAP, NOTICE, STALE, TAMPERED, Finding, worst
@@ -148,8 +148,8 @@ class Verification:
         """What the box says of the log before, beside what the platform verified of it."""
         origin, size, root, have = previous["origin"], previous["size"], previous["root"], previous["found"]
         device, _, number = origin.removeprefix(KEY_NAME).rpartition("/")
-        if not number.isdecimal() or not isinstance(size, int) or not isinstance(have, int):
-            raise Untrue("no origin")
+        if not names.VERSION.fullmatch(number) or not names.NAME.fullmatch(device) or type(size) is not int or type(have) is not int:
+            raise Untrue("it has another form")
         if device == box.device and int(number) != generation - 1:
             yield TAMPERED, f"it says that it follows log {number}"
         other = box if device == box.device else self.store.load(device)
@@ -164,7 +164,7 @@ class Verification:
                          "here: it was set back")
         if have < min(size, log.size):
             yield GAP, f"the box had only {have} records left of the log before it, and {log.size} were verified here"
-        if size <= log.size:
+        if 0 < size <= log.size:
             at = walk.root_at(self.source, f"{device}/{number}", log.size, size) if size < log.size else log.root
             if at is not None and encode(at) != root:
                 yield FORK, f"the log before it had other records on the box than here, within the first {size}"
