@@ -169,7 +169,8 @@ class WebServer(Platform):
             for path, content in log.files().items():
                 self.assertEqual(self.ask("PUT", f"{device}/1/{path}", content, device)[0], 201)
             self.done("audit", "enroll", device, log.signer.verifier_key, "--state", state)
-        https = ("audit", "verify", f"https://127.0.0.1:{self.port}/audit", "--state", state, "--ca", self.authority.file)
+        url = f"https://127.0.0.1:{self.port}/audit"
+        https = ("audit", "verify", url, "--state", state, "--ca", self.authority.file)
         platform = ("--certificate", certificate[0], "--key", certificate[1])
         self.assertIn("2 boxes: 2 whole; 600 new records", self.done(*https, *platform))
         self.assertIn("2 boxes: 2 whole; 0 new", self.done("audit", "verify", self.boxes / "audit", "--state", state))

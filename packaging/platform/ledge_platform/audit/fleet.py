@@ -90,15 +90,15 @@ class Verification:
                 tell(GAP, f"its checkpoint is gone, and {known.size} records were verified")
             return  # else it is just being uploaded for the first time: its checkpoint comes last
         if known and head.size < known.size:
-            tell(TAMPERED, f"it was turned back from {known.size} records to {head.size}: an old checkpoint lies there")
+            tell(TAMPERED, f"it was turned back from {known.size} records to {head.size}: its checkpoint is an old one")
             return
         if known and head.size > known.size and known.key != str(box.key):
             tell(TAMPERED, "it grew although the key that signs it was replaced")
             return
         if known and head.size == known.size and head.root != known.root:
             # No tile has to be read: the two signatures are the proof.
-            tell(FORK, f"two heads of size {head.size} were signed, with different roots: the box, or somebody with its "
-                       "key, has signed another history")
+            tell(FORK, f"two heads of size {head.size} were signed, with different roots: the box, or somebody with "
+                       "its key, has signed another history")
             return
         folder = f"{box.device}/{generation}"
         walked = walk.Walk(self.source, folder, generation, head, known, self.from_start).run()
@@ -148,7 +148,8 @@ class Verification:
         """What the box says of the log before, beside what the platform verified of it."""
         origin, size, root, have = previous["origin"], previous["size"], previous["root"], previous["found"]
         device, _, number = origin.removeprefix(KEY_NAME).rpartition("/")
-        if not names.VERSION.fullmatch(number) or not names.NAME.fullmatch(device) or type(size) is not int or type(have) is not int:
+        is_named = names.VERSION.fullmatch(number) and names.NAME.fullmatch(device)
+        if not is_named or type(size) is not int or type(have) is not int:
             raise Untrue("it has another form")
         if device == box.device and int(number) != generation - 1:
             yield TAMPERED, f"it says that it follows log {number}"

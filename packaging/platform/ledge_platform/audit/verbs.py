@@ -106,7 +106,7 @@ def lines_of(report):
     synced = reports.age(moments.text(report.synced), moments.now()) if report.synced else "never"
     yield f"{report.device}: {report.word}, {last}{total:,} records, {report.new:,} new, synced {synced}"
     for finding in report.findings:
-        yield f"  {finding}"
+        yield records.printable(f"  {finding}")
     for text in records.summary([log.totals for log in logs.values()]):
         yield f"  {text}"
 
@@ -139,7 +139,7 @@ def show(given):
 
     def on_record(line, record):
         if wanted(given, record):
-            print(line.decode() if given.json else records.line(record))
+            print(line.decode(errors="replace") if given.json else records.line(record))
 
     found = []
     for generation in source.generations(box.device, list(box.logs)):
@@ -154,7 +154,7 @@ def show(given):
             found += walked.findings
     sys.stdout.flush()
     for finding in found:
-        print(f"ledge-platform: {finding}", file=sys.stderr)
+        print(records.printable(f"ledge-platform: {finding}"), file=sys.stderr)
     if worst(found) not in (None, FAILED, NOTICE):
         print("ledge-platform: the log is not whole: what is shown proves nothing", file=sys.stderr)
     return status(found)
@@ -167,7 +167,10 @@ def wanted(given, record):
     if given.model and records.model_of(event) != given.model:
         return False
     if given.since or given.until:
-        at = moments.parse(record["ts"])
+        try:
+            at = moments.parse(record["ts"])
+        except Failure:
+            return True  # there is no such day: rather shown than left out
         return not (given.since and at < given.since or given.until and at >= given.until)
     return True
 
