@@ -460,7 +460,7 @@ def audit(verbs):
     showing("device", type=a_device, metavar="DEVICE")
     showing("--since", type=checked(moments.parse), metavar="MOMENT", help="like 2026-11-20T06:00:00Z")
     showing("--until", type=checked(moments.parse), metavar="MOMENT", help="before it")
-    showing("--action", action="append", dest="actions", metavar="ACTION", help="such as model_loaded; as often as needed")
+    showing("--action", action="append", dest="actions", metavar="ACTION", help="such as model_loaded; may be repeated")
     showing("--model", type=checked(names.name), metavar="NAME")
     showing("--json", action="store_true", help="the lines as they are in the log")
     proving = added("check-proof", "check by a proof of `ledge audit prove` that a record is in the log of a box")
