@@ -278,13 +278,16 @@ class Attacked(Fleet):
     def test_an_older_checkpoint_is_told(self):
         self.verify()
         (self.path / "checkpoint").write_text(self.log.head(600))
-        self.told("tampered: log 1: it was turned back from 700 records to 600", TAMPERED)
+        self.told("tampered: log 1: its checkpoint does not count: it is an old one: the log was turned back from "
+                  "700 records to 600", TAMPERED)
+        status, said = self.run_verb("audit", "show", self.served, "box-1", "--state", self.state)
+        self.assertEqual(status, TAMPERED, said)
 
     def test_a_cut_tail_is_told(self):
         self.verify()
         shutil.rmtree(self.served)
         Log(self.log.signer).grow(400).sync(self.served)
-        self.told("it was turned back from 700 records to 400", TAMPERED)
+        self.told("the log was turned back from 700 records to 400", TAMPERED)
 
     def test_records_that_are_gone_are_a_gap_until_they_are_back(self):
         (self.path / "tile/entries/002.p/188").rename(self.folder / "kept")
@@ -320,6 +323,8 @@ class Attacked(Fleet):
     def test_a_log_that_is_gone_is_a_gap(self):
         shutil.rmtree(self.served / "box-1")
         self.told("gap: log 1: its checkpoint is gone, and 600 records were verified", GAP)
+        status, said = self.run_verb("audit", "show", self.served, "box-1", "--state", self.state)
+        self.assertEqual(status, GAP, said)
 
     def test_the_log_of_another_box_is_told(self):
         other = self.box("box-2", 700)

@@ -37,6 +37,8 @@ def head_of(source, box, generation):
     head = notes.open_checkpoint(note, VerifierKey.parse(known.key) if known else box.key)
     if head.origin != notes.origin(box.device, generation):
         raise Untrue(f"it is of the log {head.origin}")
+    if known and head.size < known.size:
+        raise Untrue(f"it is an old one: the log was turned back from {known.size} records to {head.size}")
     return head
 
 
@@ -89,9 +91,6 @@ class Verification:
             if known:
                 tell(GAP, f"its checkpoint is gone, and {known.size} records were verified")
             return  # else it is just being uploaded for the first time: its checkpoint comes last
-        if known and head.size < known.size:
-            tell(TAMPERED, f"it was turned back from {known.size} records to {head.size}: its checkpoint is an old one")
-            return
         if known and head.size > known.size and known.key != str(box.key):
             tell(TAMPERED, "it grew although the key that signs it was replaced")
             return

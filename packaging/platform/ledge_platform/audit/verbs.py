@@ -8,7 +8,7 @@ from .. import moments, reports
 from ..broker import Broker
 from ..errors import DONE, Failure, Refused
 from . import fleet, proofs, records, walk
-from .findings import FAILED, NOTICE, STATUSES, TAMPERED, status, worst
+from .findings import FAILED, GAP, NOTICE, STATUSES, TAMPERED, Finding, status, worst
 from .notes import Untrue
 from .sources import open_source
 from .store import Store
@@ -142,7 +142,7 @@ def show(given):
             print(line.decode(errors="replace") if given.json else records.line(record))
 
     found = []
-    for generation in source.generations(box.device, list(box.logs)):
+    for generation in sorted({*source.generations(box.device, list(box.logs)), *box.logs}):
         try:
             head = fleet.head_of(source, box, generation)
         except Untrue as error:
@@ -152,6 +152,8 @@ def show(given):
             walked = walk.Walk(source, f"{box.device}/{generation}", generation, head, box.logs.get(generation), True,
                                on_record).run()
             found += walked.findings
+        elif generation in box.logs:
+            found.append(Finding(GAP, "its checkpoint is gone", generation))
     sys.stdout.flush()
     for finding in found:
         print(records.printable(f"ledge-platform: {finding}"), file=sys.stderr)
