@@ -727,16 +727,25 @@ class Bucket(Fleet):
 class RealDaemon(Fleet):
     """What the daemon itself writes, and its own proofs. On the box, a tile that grows has no suffix."""
 
+    def setUp(self):
+        super().setUp()
+        self.root = self.folder / "root"
+        (self.root / "models").mkdir(parents=True)
+        self.settings = ["--root", str(self.root), "--set", 'device.id="box-1"', "--set", 'http.listen=["127.0.0.1:0"]']
+        # What begins like this is a setting of the daemon.
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("LEDGE_")}
+
     def ledge(self, *words):
-        command = [os.environ["LEDGE_BINARY"], *map(str, words), "--root", str(self.root)]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+        command = [os.environ["LEDGE_BINARY"], *map(str, words), *self.settings]
+        result = subprocess.run(
+            command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, env=self.environment)
         self.assertEqual(result.returncode, 0, result.stderr + result.stdout)
         return result.stdout
 
     def run_daemon(self):
-        command = [os.environ["LEDGE_BINARY"], "serve", "--root", str(self.root), "--set", 'device.id="box-1"',
-                   "--set", 'http.listen=["127.0.0.1:0"]']
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as daemon:
+        command = [os.environ["LEDGE_BINARY"], "serve", *self.settings]
+        pipes = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, env=self.environment, **pipes) as daemon:
             for line in daemon.stderr:
                 if "ready" in line:
                     break
@@ -745,8 +754,6 @@ class RealDaemon(Fleet):
             self.assertEqual(daemon.wait(60), 0)
 
     def test_the_log_of_the_daemon_is_whole_and_a_changed_one_is_not(self):
-        self.root = self.folder / "root"
-        (self.root / "models").mkdir(parents=True)
         self.run_daemon()
         (self.served / "box-1").symlink_to(self.root / "audit" / "logs")
         key = self.ledge("audit", "key").strip()
