@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::daemon::{TestDaemon, TestRoot};
 
 /// `rows` rows of 16 numbers that nobody else sends.
-fn add_sub_request(rows: usize, value: usize) -> Value {
+pub fn add_sub_request(rows: usize, value: usize) -> Value {
     let data: Vec<usize> = (0..rows * 16).map(|place| value * 1000 + place).collect();
     json!({"inputs": [
         {"name": "INPUT0", "datatype": "FP32", "shape": [rows, 16], "data": data},
