@@ -6,6 +6,7 @@
 
 pub mod config;
 pub mod files;
+pub mod fuzz;
 pub mod key;
 pub mod layout;
 pub mod local;

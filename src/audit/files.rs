@@ -12,9 +12,9 @@ use bytes::Bytes;
 use tlog_tiles::Hash;
 
 use super::config::WebAddress;
-use super::layout::{CHECKPOINT, TileKind, TilePath, WIDTH};
+use super::layout::{CHECKPOINT, TileKind, TilePath, WIDTH, whole_entries};
+use super::local::LocalLog;
 use super::record::LONGEST;
-use super::verify::bundle;
 use crate::audit_event::AuditSink;
 use crate::egress::{Allowed, Content, Egress, EgressConfig, HttpClient, HttpError, HttpSettings, TlsSettings};
 
@@ -30,6 +30,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The longest checkpoint, with the signatures of many witnesses.
 const LONGEST_CHECKPOINT: u64 = 64 << 10;
 
+/// [`WIDTH`] as a width.
+const WHOLE: u16 = 256;
+
 /// The bytes of a hash.
 const HASH: usize = 32;
 
@@ -37,7 +40,7 @@ const HASH: usize = 32;
 #[derive(Debug, Clone)]
 pub enum LogFiles {
     /// On the box that writes it: what grows has no suffix.
-    Local(PathBuf),
+    Local(LocalLog),
     /// A copy in a folder, as C2SP tlog-tiles has it.
     Folder(PathBuf),
     /// The same behind an address.
@@ -108,7 +111,8 @@ impl FilesError {
 impl fmt::Display for LogFiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Local(folder) | Self::Folder(folder) => folder.display().fmt(f),
+            Self::Local(log) => log.folder().display().fmt(f),
+            Self::Folder(folder) => folder.display().fmt(f),
             Self::Web(log) => log.address.fmt(f),
         }
     }
@@ -124,7 +128,7 @@ impl LogFiles {
     /// A log in a folder below this place.
     pub fn below(&self, name: &str) -> Self {
         match self {
-            Self::Local(folder) => Self::Local(folder.join(name)),
+            Self::Local(log) => Self::Local(LocalLog::open(&log.folder().join(name))),
             Self::Folder(folder) => Self::Folder(folder.join(name)),
             Self::Web(log) => Self::Web(log.below(name)),
         }
@@ -144,28 +148,31 @@ impl LogFiles {
     ///
     /// A partial tile may have been removed once the whole one is there, of which it is the beginning.
     pub async fn tile(&self, tile: TilePath) -> Result<Option<Bytes>, FilesError> {
-        let whole = TilePath { width: u16::try_from(WIDTH).unwrap_or(u16::MAX), ..tile };
-        if tile.width < whole.width && !self.is_local() {
-            if let Some(found) = self.fetch(&tile.path(), longest(tile)).await? {
-                return Ok(Some(found));
-            }
+        let whole = TilePath { width: WHOLE, ..tile };
+        if let Self::Local(log) = self {
+            let found = log.tile(tile).map_err(|error| FilesError::of(&tile.local(log.folder()), error))?;
+            return Ok(found.map(Bytes::from));
         }
-        let found = self.fetch(&whole.path(), longest(whole)).await?;
-        Ok(found.and_then(|bytes| {
-            if tile.width < whole.width || self.is_local() { beginning(&bytes, tile) } else { Some(bytes) }
-        }))
+        if let Some(found) = self.fetch(&tile.path(), longest(tile)).await? {
+            return Ok(Some(found));
+        }
+        if tile.width == whole.width {
+            return Ok(None);
+        }
+        Ok(self.fetch(&whole.path(), longest(whole)).await?.and_then(|bytes| beginning(&bytes, tile)))
     }
 
     /// All that the file of an entry bundle on this box holds, for records that are not signed yet.
     pub fn local_bundle(&self, index: u64) -> Result<Option<Bytes>, FilesError> {
-        let Self::Local(folder) = self else { return Ok(None) };
-        let tile = TilePath { kind: TileKind::Entries, index, width: u16::try_from(WIDTH).unwrap_or(u16::MAX) };
-        read(&tile.local(folder), longest(tile))
+        let Self::Local(log) = self else { return Ok(None) };
+        let tile = TilePath { kind: TileKind::Entries, index, width: WHOLE };
+        read(&tile.local(log.folder()), longest(tile))
     }
 
     async fn fetch(&self, path: &str, limit: u64) -> Result<Option<Bytes>, FilesError> {
         match self {
-            Self::Local(folder) | Self::Folder(folder) => read(&folder.join(path), limit),
+            Self::Local(log) => read(&log.folder().join(path), limit),
+            Self::Folder(folder) => read(&folder.join(path), limit),
             Self::Web(log) => log.fetch(path, limit).await,
         }
     }
@@ -192,7 +199,10 @@ pub fn hashes_of(bytes: &[u8], tile: TilePath) -> Option<Vec<Hash>> {
 fn beginning(bytes: &Bytes, tile: TilePath) -> Option<Bytes> {
     let length = match tile.kind {
         TileKind::Hashes(_) => usize::from(tile.width) * HASH,
-        TileKind::Entries => bundle::length_of(bytes, tile.width)?,
+        TileKind::Entries => {
+            let (entries, _) = whole_entries(bytes);
+            entries.get(..usize::from(tile.width))?.iter().map(|entry| entry.len() + 2).sum()
+        }
     };
     (bytes.len() >= length).then(|| bytes.slice(..length))
 }

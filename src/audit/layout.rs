@@ -265,12 +265,6 @@ mod tests {
         assert_eq!(push_entry(&mut bundle, &vec![0; 65_536]), None);
     }
 
-    fn tile() -> impl Strategy<Value = TilePath> {
-        let kind = prop_oneof![Just(TileKind::Entries), any::<u8>().prop_map(TileKind::Hashes)];
-        let index = prop_oneof![0..2_000_000_u64, any::<u64>()];
-        (kind, index, 1..=FULL).prop_map(|(kind, index, width)| TilePath { kind, index, width })
-    }
-
     proptest! {
         #[test]
         fn what_is_put_in_a_bundle_comes_out(all in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..400), 0..256), cut in any::<prop::sample::Index>()) {

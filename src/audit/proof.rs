@@ -12,10 +12,10 @@ use tlog_tiles::{Hash, HashReader, check_record, prove_record, record_hash, spli
 
 use super::files::{FilesError, LogFiles, hashes_of, tile_of};
 use super::key::{CheckpointError, SignedCheckpoint};
-use super::layout::{TileKind, WIDTH};
+use super::layout::{TileKind, WIDTH, whole_entries};
 use super::record::{AuditRecord, InvalidRecord, LONGEST};
+use super::verify::LARGEST;
 use super::verify::tree::subtree;
-use super::verify::{LARGEST, bundle};
 
 /// The first line.
 const HEADER: &str = "c2sp.org/tlog-proof@v1";
@@ -153,7 +153,7 @@ impl Proof {
         let tile = tile_of(TileKind::Entries, seq / WIDTH, size);
         let bundle = files.tile(tile).await?.ok_or_else(|| not_there(format!("{} is not there", tile.path())))?;
         let at = usize::try_from(seq % WIDTH).unwrap_or(usize::MAX);
-        let record = bundle::records(&bundle).nth(at).and_then(Result::ok);
+        let record = whole_entries(&bundle).0.get(at).copied();
         let record = record.ok_or_else(|| not_there(format!("{} is damaged", tile.path())))?.to_vec();
 
         // Which hashes it takes is known only to the one who puts them together: it is asked twice.

@@ -2,7 +2,6 @@
 //!
 //! Nothing of what wrote the log is used but the verifier key. One pass, in memory that does not grow with the log.
 
-pub mod bundle;
 pub mod findings;
 pub mod summary;
 pub mod tree;
@@ -15,7 +14,7 @@ use tlog_tiles::Hash;
 
 use super::files::{FilesError, LogFiles};
 use super::key::{CheckpointError, SignedCheckpoint};
-use super::layout::{TileKind, TilePath};
+use super::layout::{TileKind, TilePath, whole_entries};
 use super::record::AuditRecord;
 use crate::audit_event::{AuditEvent, PreviousLog};
 use findings::{Finding, Findings, Wrong};
@@ -154,7 +153,7 @@ pub async fn verify(
 async fn previous_of(files: &LogFiles) -> Result<Option<PreviousLog>, FilesError> {
     let first = TilePath { kind: TileKind::Entries, index: 0, width: 1 };
     let Some(bundle) = files.tile(first).await? else { return Ok(None) };
-    let record = bundle::records(&bundle).next().and_then(Result::ok).and_then(|line| AuditRecord::parse(line).ok());
+    let record = whole_entries(&bundle).0.first().and_then(|line| AuditRecord::parse(line).ok());
     Ok(match record.map(|record| record.event) {
         Some(AuditEvent::LogBegun { previous, .. }) => previous,
         _ => None,

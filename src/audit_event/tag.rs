@@ -177,3 +177,6 @@ impl Content {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,7 @@
 
 mod egress;
 mod filter;
+mod forget;
 mod key;
 mod place;
 mod prove;
@@ -46,6 +47,10 @@ pub enum AuditCommand {
     ///
     /// Take it from the box itself, and keep it where the log is not: whoever gives you both could have made up both.
     Key,
+    /// Destroy the key of a period, so that nobody can tell any more what its tags stand for.
+    ///
+    /// The records stay, and the log can still be verified. `ledge audit forget` is the erasure of what callers sent.
+    Forget(forget::ForgetArgs),
     /// List every kind of message that this box can send, its fields, where it may go, and how much went since install.
     Egress(egress::EgressArgs),
     /// Print the closed form of a record, as JSON Schema.
@@ -75,6 +80,7 @@ pub fn run(globals: &Globals, args: &AuditArgs, out: &mut Output) -> anyhow::Res
         AuditCommand::Show(args) => show::run(globals, args, out),
         AuditCommand::Tail(args) => tail::run(globals, args, out),
         AuditCommand::Key => key::run(globals, out),
+        AuditCommand::Forget(args) => forget::run(globals, args, out),
         AuditCommand::Egress(args) => egress::run(globals, args, out),
         AuditCommand::Schema => {
             serde_json::to_writer_pretty(&mut *out, &AuditRecord::schema())?;

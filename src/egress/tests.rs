@@ -1,5 +1,7 @@
 mod http;
+mod messages;
 mod tls;
+mod upload;
 
 use std::net::Ipv6Addr;
 use std::panic::{AssertUnwindSafe, catch_unwind};

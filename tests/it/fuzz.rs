@@ -1,5 +1,6 @@
 //! Bounded, repeatable fuzzing on the stable compiler. `fuzz/` has the same targets for cargo-fuzz, which runs for longer.
 
+use ledge::audit::fuzz::fuzz_audit;
 use ledge::features::fuzz::{fuzz_feature_records, fuzz_feature_values, fuzz_feature_views};
 use ledge::features::window::{fuzz_window, window_seeds};
 use ledge::features::{journal, snapshot};
@@ -287,6 +288,30 @@ fn foreign_binary_requests_never_break_the_protocol() {
     for seed in 0..20_000 {
         fuzz_binary(&mutate(seed, &corpus));
     }
+}
+
+/// A proof, a checkpoint, an entry bundle, a record and a path, behind the byte that says which.
+fn audit_seeds() -> Vec<Vec<u8>> {
+    let record = br#"{"v":1,"seq":7,"ts":"2026-01-01T00:00:00.250Z","actor":{"kind":"ip","tag":"3:000102030405060708090a0b0c0d0e0f"},"event":{"action":"records_lost","cause":"queue","since_ms":1,"calls":2,"events":3}}"#;
+    let checkpoint = b"ledge.audit/fuzz/1\n8\nAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n\n\xe2\x80\x94 ledge.audit/fuzz AAAAAAAA\n";
+    let proof = b"c2sp.org/tlog-proof@v1\nextra eyJ2IjoxfQ==\nindex 7\nAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n\n";
+    let length = u16::try_from(record.len()).unwrap().to_be_bytes();
+    vec![
+        [b"\0".as_slice(), proof, checkpoint].concat(),
+        [b"\x01".as_slice(), checkpoint].concat(),
+        [b"\x02".as_slice(), &length, record, &length, record].concat(),
+        [b"\x03".as_slice(), record].concat(),
+        b"\x04tile/entries/x001/234.p/7".to_vec(),
+    ]
+}
+
+#[test]
+fn foreign_bytes_never_break_a_verifier_and_nothing_unsigned_counts() {
+    let seeds = audit_seeds();
+    let seeds: Vec<&[u8]> = seeds.iter().map(Vec::as_slice).collect();
+    assert_eq!(seeds.iter().filter(|seed| fuzz_audit(seed)).count(), 4, "all but the checkpoint, which nobody signed");
+    let read = (0..50_000).filter(|seed| fuzz_audit(&mutate(*seed, &seeds))).count();
+    assert!(read > 1000, "some are still well-formed: {read}");
 }
 
 #[test]

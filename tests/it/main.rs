@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics says where")]
 
 mod appliance;
+mod audit_cli;
+mod audit_log;
 mod audit_surfaces;
 mod bench;
 mod cache;
@@ -17,6 +19,9 @@ mod feature_inference;
 mod features;
 mod features_cli;
 mod fuzz;
+#[path = "../peers/hostile.rs"]
+#[expect(dead_code, reason = "shared with tests/peers, which uses the rest")]
+mod hostile;
 mod http;
 mod lifecycle;
 mod metrics;

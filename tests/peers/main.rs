@@ -4,6 +4,11 @@
 
 mod attacks;
 mod attacks_on_daemon;
+mod audit_live;
+mod audit_sync;
+#[path = "../it/audit_log.rs"]
+mod audit_log;
+mod audit_verifiers;
 mod bench;
 mod bindings;
 mod boxes;

@@ -14,7 +14,8 @@ import urllib.request
 
 import paho.mqtt.client as mqtt
 from certificates import Authority
-from support import HERE, Kit, reported
+from logs import Log, Signer
+from support import HERE, Kit, document, reported
 from unittest import mock
 
 EXAMPLES = HERE.parent / "examples"
@@ -161,6 +162,31 @@ class WebServer(Platform):
         self.assertEqual(self.ask("GET", "box-1/1/checkpoint", None, None)[0], 400)
         self.assertEqual(self.ask("GET", "box-1/1/checkpoint"), (200, b"mine"))
 
+    def test_the_platform_verifies_what_boxes_put_in_the_folder_and_over_https(self):
+        state, certificate = self.folder / "audit", self.authority.issue("platform")
+        logs = {device: Log(Signer(device)).grow(300) for device in ("box-1", "box-2")}
+        for device, log in logs.items():
+            for path, content in log.files().items():
+                self.assertEqual(self.ask("PUT", f"{device}/1/{path}", content, device)[0], 201)
+            self.done("audit", "enroll", device, log.signer.verifier_key, "--state", state)
+        url = f"https://127.0.0.1:{self.port}/audit"
+        https = ("audit", "verify", url, "--state", state, "--ca", self.authority.file)
+        platform = ("--certificate", certificate[0], "--key", certificate[1])
+        self.assertIn("2 boxes: 2 whole; 600 new records", self.done(*https, *platform))
+        self.assertIn("2 boxes: 2 whole; 0 new", self.done("audit", "verify", self.boxes / "audit", "--state", state))
+        for path, content in logs["box-1"].grow(400).files(300).items():
+            self.ask("PUT", f"box-1/1/{path}", content)
+        self.assertIn("100 new", self.done(*https, *platform, "--full"))
+        (self.boxes / "audit/box-1/1/tile/entries/000").unlink()
+        status, text = self.run_verb(*https, *platform, "--full")
+        self.assertEqual(status, 3, text)
+        self.assertIn("records 0 to 255 are not there", text)
+        # What cannot be looked at is neither whole nor damaged.
+        other = self.authority.issue("box-2")
+        status, text = self.run_verb(*https, "--certificate", other[0], "--key", other[1], "--device", "box-1")
+        self.assertEqual(status, 2, text)
+        self.assertIn("HTTP status 403", text)
+
     def test_nothing_but_the_files_of_a_log_is_taken(self):
         for path in ("box-1/checkpoint", "box-1/0/checkpoint", "box-1/1/checkpoint2", "box-1/1/tile/0/0", "box-1/1/x",
                      "box-1/1/tile/entries/000.p/", "box-1/1/tile/0/../../../x", "box-1/1/", ".x/1/checkpoint"):
@@ -232,6 +258,24 @@ class BrokerAndFleet(Platform):
             [(device["device"], device["online"], device["subjects"][0]["cause"]) for device in devices],
             [("box-1", True, "golden")],
         )
+
+    def test_the_keys_that_boxes_report_are_pinned(self):
+        keys, boxes = {name: Signer(name).verifier_key for name in ("box-1", "box-2")}, {}
+        for name, key in keys.items():
+            boxes[name], _ = self.box(name)
+            report = {**document(name), "audit": {"verifier_key": key}}
+            boxes[name].publish(f"ledge/v1/{name}/reported", json.dumps(report), 1, True).wait_for_publish(10)
+        state = ("--state", self.folder / "audit")
+        self.assertEqual(self.done("audit", "enroll", "box-1", *self.broker, *state), "box-1: enrolled\n")
+        self.assertIn("box-2: enrolled", self.done("audit", "enroll", *self.broker, *state))
+        self.assertIn(keys["box-2"], self.done("audit", "keys", *state))
+        report = {**document("box-1"), "audit": {"verifier_key": Signer("box-1").verifier_key}}
+        boxes["box-1"].publish("ledge/v1/box-1/reported", json.dumps(report), 1, True).wait_for_publish(10)
+        status, text = self.run_verb("audit", "enroll", *self.broker, *state)
+        self.assertEqual(status, 1, text)
+        self.assertIn("box-1 has another key than the one that is pinned", text)
+        self.assertIn("box-2: already enrolled", text)
+        self.failed("box-3 reports no key", "audit", "enroll", "box-3", *self.broker, *state)
 
     def test_what_is_no_report_is_left_out_and_said(self):
         first, _ = self.box("box-1")

@@ -24,14 +24,12 @@ pub enum SyncError {
     #[error(transparent)]
     Http(#[from] HttpError),
     /// The platform does not do what it is asked.
-    #[error("{at} answers {verb} {path} with status {status}{code}{hint}", code = in_brackets(code.as_ref()))]
+    #[error("{at} answers {request} with status {status}{code}{hint}", code = in_brackets(code.as_ref()))]
     Status {
         /// `HOST:PORT`.
         at: String,
-        /// `PUT` or `GET`.
-        verb: &'static str,
-        /// What was asked for.
-        path: String,
+        /// `PUT` or `GET`, and what was asked for.
+        request: String,
         /// The HTTP status.
         status: u16,
         /// The word of an S3 server for it.
@@ -134,7 +132,7 @@ impl SyncError {
     /// What makes it the same as another one: it is told once, whichever file it hits.
     pub fn gist(&self) -> String {
         match self {
-            Self::Status { verb, status, code, .. } => format!("{verb} {status} {code:?}"),
+            Self::Status { status, code, hint, .. } => format!("{status} {code:?} {hint}"),
             Self::Http(HttpError::Exchange { .. } | HttpError::Stalled { .. }) => "the connection".to_owned(),
             Self::Http(HttpError::Redirect { status, .. }) => format!("redirect {status}"),
             other => other.to_string(),

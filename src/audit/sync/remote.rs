@@ -140,9 +140,10 @@ impl Remote {
         if self.is_bucket() { s3::code(&answer.body) } else { None }
     }
 
-    fn refused(&self, verb: &'static str, path: &str, answer: &HttpAnswer, code: Option<String>) -> SyncError {
+    fn refused(&self, verb: &str, path: &str, answer: &HttpAnswer, code: Option<String>) -> SyncError {
         let hint = hint(self.is_bucket(), verb, answer.status, code.as_deref());
+        let (at, request) = (self.server.at.clone(), format!("{verb} {path}"));
         let HttpAnswer { status, retry_after, .. } = *answer;
-        SyncError::Status { at: self.server.at.clone(), verb, path: path.to_owned(), status, code, hint, retry_after }
+        SyncError::Status { at, request, status, code, hint, retry_after }
     }
 }

@@ -210,11 +210,11 @@ impl File {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
+    #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
     fn whatever_the_clock_does_no_number_comes_twice_and_the_key_in_use_is_there(
-        steps in proptest::collection::vec((0..200_000_u64, 0..2000_u64, 0..8_u8), 1..30)
+        steps in proptest::collection::vec((0..200_000_u64, 0..2000_u64, 0..8_u8), 1..20)
     ) {
         let audit = tempfile::tempdir().unwrap();
         let (mut tags, mut events) = open(audit.path(), START);

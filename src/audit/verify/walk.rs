@@ -4,13 +4,12 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use tlog_tiles::{Hash, record_hash};
 
-use super::bundle;
 use super::findings::{Findings, Wrong};
 use super::summary::Summary;
 use super::tree::{HashTile, Tree};
 use super::{Evidence, Point};
 use crate::audit::files::{FilesError, LogFiles, hashes_of, tile_of};
-use crate::audit::layout::{TileKind, TilePath, WIDTH};
+use crate::audit::layout::{TileKind, TilePath, WIDTH, whole_entries};
 use crate::audit::record::AuditRecord;
 
 /// A walk through a log that is under way.
@@ -135,19 +134,16 @@ impl<'a> Walk<'a> {
 
     /// Reads the records of a bundle; `None` when it is none, and its hashes count for nothing.
     fn read_bundle(&mut self, start: u64, width: u16, bytes: &[u8]) -> Option<Vec<Hash>> {
-        let mut leaves = Vec::with_capacity(usize::from(width));
-        for (seq, line) in (start..).zip(bundle::records(bytes)) {
-            let Walked { findings, summary, .. } = &mut self.walked;
-            match line {
-                Ok(line) => {
-                    leaves.push(record_hash(line));
-                    read_record(seq, line, summary, findings);
-                }
-                Err(torn) => {
-                    findings.push(Wrong::Tampered, seq, || format!("the entry bundle is damaged: {torn}"));
-                    return None;
-                }
-            }
+        let (lines, rest) = whole_entries(bytes);
+        let Walked { findings, summary, .. } = &mut self.walked;
+        for (seq, line) in (start..).zip(&lines) {
+            read_record(seq, line, summary, findings);
+        }
+        let leaves: Vec<_> = lines.into_iter().map(record_hash).collect();
+        if !rest.is_empty() {
+            let (seq, length) = (start + leaves.len() as u64, rest.len());
+            findings.push(Wrong::Tampered, seq, || format!("{length} bytes of its entry bundle are no record"));
+            return None;
         }
         if leaves.len() != usize::from(width) {
             let found = leaves.len();
@@ -243,7 +239,7 @@ impl<'a> Walk<'a> {
             let before = seq;
             let skipped = usize::try_from(seq % WIDTH).unwrap_or(usize::MAX);
             // The last one may be on its way to the disk.
-            for line in bundle::records(&bytes).skip(skipped).take_while(Result::is_ok).flatten() {
+            for line in whole_entries(&bytes).0.into_iter().skip(skipped) {
                 let Walked { findings, summary, .. } = &mut self.walked;
                 read_record(seq, line, summary, findings);
                 seq += 1;

@@ -9,7 +9,8 @@ use super::super::Globals;
 use crate::audit::config::WebAddress;
 use crate::audit::files::{FilesError, LogFiles, WebLog};
 use crate::audit::key::AuditKey;
-use crate::audit::layout::{CHECKPOINT, log_folder};
+use crate::audit::layout::log_folder;
+use crate::audit::local::{self, LocalLog};
 use crate::audit::verify::{Place, Scope};
 use crate::config::Config;
 use crate::egress::TlsFiles;
@@ -82,7 +83,7 @@ impl LogArgs {
     /// The logs that are meant, for one who does not check them.
     pub async fn find_files(&self, globals: &Globals) -> anyhow::Result<Found> {
         let (copy, scope) = match &self.log {
-            None => return local(globals),
+            None => return own_logs(globals),
             Some(log) if log.starts_with("http://") || log.starts_with("https://") => {
                 let address: WebAddress = log.parse()?;
                 generations(&LogFiles::Web(WebLog::new(address, self.tls().settings()))).await?
@@ -136,13 +137,13 @@ async fn generations(place: &LogFiles) -> anyhow::Result<(Vec<(Option<u32>, LogF
 }
 
 /// The logs of this box.
-fn local(globals: &Globals) -> anyhow::Result<Found> {
+fn own_logs(globals: &Globals) -> anyhow::Result<Found> {
     let config = globals.load_config()?;
     let folder = &config.audit.path;
     let current = own_key(&config)?;
     let mut places = Vec::new();
-    for generation in local_generations(folder)? {
-        let log = log_folder(folder, generation);
+    for generation in local::generations(folder).map_err(|error| FilesError::of(folder, error))? {
+        let log = LocalLog::open(&log_folder(folder, generation));
         let mut keys: Vec<String> = key_of(folder, &log)?.into_iter().collect();
         keys.extend(current.clone().filter(|key| !keys.contains(key)));
         places.push(Place { files: LogFiles::Local(log), generation: Some(generation), keys });
@@ -160,23 +161,10 @@ pub fn own_key(config: &Config) -> anyhow::Result<Option<String>> {
 }
 
 /// This box's verifier key under the name that the log has: a box may have been renamed since.
-fn key_of(folder: &Path, log: &Path) -> anyhow::Result<Option<String>> {
-    let note = std::fs::read(log.join(CHECKPOINT)).unwrap_or_default();
+fn key_of(folder: &Path, log: &LocalLog) -> anyhow::Result<Option<String>> {
+    let note = log.checkpoint().map_err(|error| FilesError::of(log.folder(), error))?.unwrap_or_default();
     let origin = note.split(|byte| *byte == b'\n').next().and_then(|line| std::str::from_utf8(line).ok());
     let name = origin.and_then(|origin| origin.strip_prefix("ledge.audit/")?.rsplit_once('/'));
     let Some(device) = name.and_then(|(device, _)| device.parse::<DeviceName>().ok()) else { return Ok(None) };
     Ok(AuditKey::verifier_key_in(folder, &device)?)
-}
-
-fn local_generations(audit: &Path) -> anyhow::Result<Vec<u32>> {
-    let folder = audit.join("logs");
-    let entries = match std::fs::read_dir(&folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(FilesError::of(&folder, error).into()),
-    };
-    let mut generations: Vec<u32> =
-        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
-    generations.sort_unstable();
-    Ok(generations)
 }

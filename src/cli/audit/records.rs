@@ -6,10 +6,9 @@ use bytes::Bytes;
 
 use super::super::Output;
 use super::filter::Filter;
-use crate::audit::files::{LogFiles, tile_of};
-use crate::audit::layout::{TileKind, WIDTH};
+use crate::audit::files::{FilesError, LogFiles, tile_of};
+use crate::audit::layout::{TileKind, WIDTH, whole_entries};
 use crate::audit::record::AuditRecord;
-use crate::audit::verify::bundle;
 use crate::audit_event::AuditEvent;
 
 /// A log that is read.
@@ -53,24 +52,13 @@ impl<'a> Records<'a> {
     /// among them.
     pub async fn range(&self) -> anyhow::Result<(u64, u64)> {
         let mut end = self.size.div_ceil(WIDTH);
-        if !self.files.is_local() {
-            return Ok((0, end));
-        }
-        // What is there is in one piece: the oldest are removed first.
-        let (mut gone, mut there) = (0, end.saturating_sub(1));
-        while gone < there {
-            let middle = gone + (there - gone) / 2;
-            if self.files.local_bundle(middle)?.is_some() {
-                there = middle;
-            } else {
-                gone = middle + 1;
-            }
-        }
+        let LogFiles::Local(log) = self.files else { return Ok((0, end)) };
+        let first = log.first(self.size).map_err(|error| FilesError::of(log.folder(), error))?;
         // Records after the head.
         while self.files.local_bundle(end)?.is_some() {
             end += 1;
         }
-        Ok((there, end))
+        Ok((first / WIDTH, end))
     }
 
     /// The first bundle that has to be read for what is not before a moment.
@@ -131,7 +119,7 @@ impl<'a> Records<'a> {
 }
 
 fn lines(index: u64, bytes: &Bytes) -> Vec<Line> {
-    let records = (index * WIDTH..).zip(bundle::records(bytes).take_while(Result::is_ok).flatten());
+    let records = (index * WIDTH..).zip(whole_entries(bytes).0);
     let line = |(seq, text): (u64, &[u8])| Line { seq, text: text.to_vec(), record: AuditRecord::parse(text).ok() };
     records.map(line).collect()
 }

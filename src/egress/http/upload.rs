@@ -1,15 +1,11 @@
 //! Sending to a web server: bytes of the audit log, and nothing else.
 
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, HOST, USER_AGENT};
 use http::{HeaderName, HeaderValue, Method, Request};
-use hyper::body::{Frame, SizeHint};
+use http_body_util::Full;
 
 use super::{HttpClient, HttpError, HttpSettings};
 use crate::egress::policy::Content;
@@ -17,9 +13,6 @@ use crate::egress::{Egress, Purpose};
 
 /// The most of an answer that is read, in bytes: it is of interest when something is wrong.
 const LONGEST_ANSWER: usize = 16 << 10;
-
-/// The connection takes this much of a body at a time, in bytes: each piece shows that it goes on.
-const PIECE: usize = 16 << 10;
 
 /// Sends the audit log, and what proves it, to one server. Clones share the connections that are kept.
 #[derive(Debug, Clone)]
@@ -86,47 +79,8 @@ impl AuditClient {
             let request = Request::builder().method(&method).uri(path);
             let request = request.header(HOST, self.0.host()).header(USER_AGENT, "ledge").header(ACCEPT, "*/*");
             let request = headers.iter().fold(request, |request, (name, value)| request.header(name, value));
-            request.body(Body::new(body.clone())).map_err(|error| self.0.unusable(path, error.to_string()))
+            request.body(Full::new(body.clone())).map_err(|error| self.0.unusable(path, error.to_string()))
         };
         self.0.ask(path, 0, request).await?.answer(LONGEST_ANSWER).await
-    }
-}
-
-/// The body of a request, which tells how much of it has gone.
-pub(super) struct Body {
-    rest: Bytes,
-    pieces: Arc<AtomicU64>,
-}
-
-impl Body {
-    pub fn new(rest: Bytes) -> Self {
-        Self { rest, pieces: Arc::default() }
-    }
-
-    /// How many pieces of it the connection has taken.
-    pub fn pieces(&self) -> Arc<AtomicU64> {
-        self.pieces.clone()
-    }
-}
-
-impl hyper::body::Body for Body {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        if self.rest.is_empty() {
-            return Poll::Ready(None);
-        }
-        let length = self.rest.len().min(PIECE);
-        self.pieces.fetch_add(1, Ordering::Relaxed);
-        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.rest.is_empty()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.rest.len() as u64)
     }
 }

@@ -1,7 +1,7 @@
 """All logs of a box, one after the other, and how each follows the one before."""
 from dataclasses import dataclass, field, replace
 
-from .. import moments
+from .. import moments, names
 from ..errors import Failure
 from . import notes, walk
 from .findings import FAILED, FORK, GAP, NOTICE, STALE, TAMPERED, Finding, worst
@@ -37,6 +37,8 @@ def head_of(source, box, generation):
     head = notes.open_checkpoint(note, VerifierKey.parse(known.key) if known else box.key)
     if head.origin != notes.origin(box.device, generation):
         raise Untrue(f"it is of the log {head.origin}")
+    if known and head.size < known.size:
+        raise Untrue(f"it is an old one: the log was turned back from {known.size} records to {head.size}")
     return head
 
 
@@ -89,16 +91,13 @@ class Verification:
             if known:
                 tell(GAP, f"its checkpoint is gone, and {known.size} records were verified")
             return  # else it is just being uploaded for the first time: its checkpoint comes last
-        if known and head.size < known.size:
-            tell(TAMPERED, f"it was turned back from {known.size} records to {head.size}: an old checkpoint lies there")
-            return
         if known and head.size > known.size and known.key != str(box.key):
             tell(TAMPERED, "it grew although the key that signs it was replaced")
             return
         if known and head.size == known.size and head.root != known.root:
             # No tile has to be read: the two signatures are the proof.
-            tell(FORK, f"two heads of size {head.size} were signed, with different roots: the box, or somebody with its "
-                       "key, has signed another history")
+            tell(FORK, f"two heads of size {head.size} were signed, with different roots: the box, or somebody with "
+                       "its key, has signed another history")
             return
         folder = f"{box.device}/{generation}"
         walked = walk.Walk(self.source, folder, generation, head, known, self.from_start).run()
@@ -148,8 +147,9 @@ class Verification:
         """What the box says of the log before, beside what the platform verified of it."""
         origin, size, root, have = previous["origin"], previous["size"], previous["root"], previous["found"]
         device, _, number = origin.removeprefix(KEY_NAME).rpartition("/")
-        if not number.isdecimal() or not isinstance(size, int) or not isinstance(have, int):
-            raise Untrue("no origin")
+        is_named = names.VERSION.fullmatch(number) and names.NAME.fullmatch(device)
+        if not is_named or type(size) is not int or type(have) is not int:
+            raise Untrue("it has another form")
         if device == box.device and int(number) != generation - 1:
             yield TAMPERED, f"it says that it follows log {number}"
         other = box if device == box.device else self.store.load(device)
@@ -164,7 +164,7 @@ class Verification:
                          "here: it was set back")
         if have < min(size, log.size):
             yield GAP, f"the box had only {have} records left of the log before it, and {log.size} were verified here"
-        if size <= log.size:
+        if 0 < size <= log.size:
             at = walk.root_at(self.source, f"{device}/{number}", log.size, size) if size < log.size else log.root
             if at is not None and encode(at) != root:
                 yield FORK, f"the log before it had other records on the box than here, within the first {size}"

@@ -117,7 +117,7 @@ def open_note(note, key):
                 raise Untrue(f"the signature of {key.name} is not of this text") from None
             is_signed = True
     if not is_signed:
-        others = ", ".join(sorted({f"another key of {name}" if name == key.name else name for name in by}))
+        others = ", ".join(sorted({f"another key of {name}" if name == key.name else name[:140] for name in by[:4]}))
         raise Untrue(f"it is signed by {others}, and not with the enrolled key of {key.name}")
     return text
 

@@ -1,9 +1,11 @@
 """Records: what a leaf has to be, and what is counted of them."""
 import json
+import re
 
 from .notes import Untrue
 
 VERSION = 1
+MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?Z", re.ASCII)
 FIELDS = ("v", "seq", "ts", "actor", "event")
 
 
@@ -20,7 +22,7 @@ def parse(line, index):
     if not isinstance(record, dict) or not isinstance(record.get("v"), int):
         raise Untrue("it is no audit record")
     if record["v"] != VERSION:
-        raise NewerVersion(f"it has version {record['v']}, and {VERSION} is known here: bring ledge-platform up to date")
+        raise NewerVersion(f"it has version {record['v']}, and {VERSION} is known: bring ledge-platform up to date")
     if record.get("seq") != index or isinstance(record["seq"], bool):
         raise Untrue(f"it says that it is record {record.get('seq')!r:.40}")
     event, actor = record.get("event"), record.get("actor")
@@ -28,7 +30,7 @@ def parse(line, index):
     if (
         tuple(record) != FIELDS
         or not line.startswith(b'{"v":1,"seq":%d,"ts":"' % index)
-        or not isinstance(record["ts"], str)
+        or not isinstance(record["ts"], str) or not MOMENT.fullmatch(record["ts"])
         or not isinstance(event, dict) or not isinstance(event.get("action"), str)
         or not isinstance(actor, dict) or not isinstance(actor.get("kind"), str)
     ):
@@ -93,5 +95,9 @@ def line(record):
     words = " ".join(f"{key}={value if isinstance(value, (str, int)) else json.dumps(value)}"
                      for key, value in rest.items())
     who = actor["kind"] + (f" {actor['tag']}" if actor.get("tag") else "")
-    text = f"{record['seq']:>8} {record['ts']} {who:<20} {event['action']} {words}".rstrip()
+    return printable(f"{record['seq']:>8} {record['ts']} {who:<20} {event['action']} {words}".rstrip())
+
+
+def printable(text):
+    """What others wrote must not steer the terminal."""
     return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,7 +1,7 @@
 """What the platform keeps of each box: its pinned key, and up to where its logs were verified.
 
-One file a box, replaced as a whole: a run that is killed leaves what the run before found, and the next one goes on from
-there. Whoever can write here can hide what was verified before: it belongs on a machine that boxes cannot write to.
+One file a box, replaced as a whole: a run that is killed leaves what the run before found, and the next one goes on
+from there. Whoever can write here can hide what was verified before, so boxes must not be able to.
 """
 import fcntl
 import json
@@ -134,7 +134,8 @@ class Store:
         except Failure:
             raise
         except Exception as error:  # whatever is not as it was written
-            raise Failure(f"{path} cannot be read ({type(error).__name__}: {error}): restore it from a backup") from None
+            what = f"{type(error).__name__}: {error}"
+            raise Failure(f"{path} cannot be read ({what}): restore it from a backup") from None
 
     def enrolled(self, device):
         box = self.load(device)

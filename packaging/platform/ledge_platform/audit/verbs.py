@@ -8,7 +8,7 @@ from .. import moments, reports
 from ..broker import Broker
 from ..errors import DONE, Failure, Refused
 from . import fleet, proofs, records, walk
-from .findings import FAILED, NOTICE, STATUSES, TAMPERED, status, worst
+from .findings import FAILED, GAP, NOTICE, STATUSES, TAMPERED, Finding, status, worst
 from .notes import Untrue
 from .sources import open_source
 from .store import Store
@@ -79,7 +79,7 @@ def verify(given):
     with store.locked():
         for device in wanted:
             report = run.verify(device)
-            if not given.json:
+            if not given.json and not (given.quiet and report.word == "whole"):
                 print(*lines_of(report), sep="\n", flush=True)
             found.append(report)
     strangers = sorted(set(source.devices() or []) - set(store.devices())) if not given.device else []
@@ -89,6 +89,8 @@ def verify(given):
             "at": moments.text(moments.now()), "source": given.source, "status": status(findings),
             "boxes": [as_json(report) for report in found], "not_enrolled": strangers}, indent=1))
         return status(findings)
+    if given.quiet and not status(findings) and not strangers:
+        return DONE
     counts = collections.Counter(report.word for report in found)
     ordered = [f"{counts[word]} {word}" for word in ("whole", *STATUSES) if counts[word]]
     print(f"{len(found)} boxes: {', '.join(ordered)}; {sum(report.new for report in found):,} new records")
@@ -104,7 +106,7 @@ def lines_of(report):
     synced = reports.age(moments.text(report.synced), moments.now()) if report.synced else "never"
     yield f"{report.device}: {report.word}, {last}{total:,} records, {report.new:,} new, synced {synced}"
     for finding in report.findings:
-        yield f"  {finding}"
+        yield records.printable(f"  {finding}")
     for text in records.summary([log.totals for log in logs.values()]):
         yield f"  {text}"
 
@@ -137,10 +139,10 @@ def show(given):
 
     def on_record(line, record):
         if wanted(given, record):
-            print(line.decode() if given.json else records.line(record))
+            print(line.decode(errors="replace") if given.json else records.line(record))
 
     found = []
-    for generation in source.generations(box.device, list(box.logs)):
+    for generation in sorted({*source.generations(box.device, list(box.logs)), *box.logs}):
         try:
             head = fleet.head_of(source, box, generation)
         except Untrue as error:
@@ -150,9 +152,11 @@ def show(given):
             walked = walk.Walk(source, f"{box.device}/{generation}", generation, head, box.logs.get(generation), True,
                                on_record).run()
             found += walked.findings
+        elif generation in box.logs:
+            found.append(Finding(GAP, "its checkpoint is gone", generation))
     sys.stdout.flush()
     for finding in found:
-        print(f"ledge-platform: {finding}", file=sys.stderr)
+        print(records.printable(f"ledge-platform: {finding}"), file=sys.stderr)
     if worst(found) not in (None, FAILED, NOTICE):
         print("ledge-platform: the log is not whole: what is shown proves nothing", file=sys.stderr)
     return status(found)
@@ -165,7 +169,10 @@ def wanted(given, record):
     if given.model and records.model_of(event) != given.model:
         return False
     if given.since or given.until:
-        at = moments.parse(record["ts"])
+        try:
+            at = moments.parse(record["ts"])
+        except Failure:
+            return True  # there is no such day: rather shown than left out
         return not (given.since and at < given.since or given.until and at >= given.until)
     return True
 

@@ -82,7 +82,8 @@ class Walk:
         return True
 
     def gives_up(self, index):
-        self.tell(GAP, f"neither the records from {index * WIDTH} on nor their hashes are there: the rest cannot be checked")
+        first = index * WIDTH
+        self.tell(GAP, f"neither the records from {first} on nor their hashes are there: the rest cannot be checked")
         self.missing = [(path, at) for path, at in self.missing if at != index]
         return False
 
