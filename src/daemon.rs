@@ -181,9 +181,8 @@ impl App {
         }
         shutdown.spawn(counts.run(shutdown.clone()));
         let latch = readiness.latch();
-        let device_id = device.id.clone();
         let updates = found.updates();
-        let audit_writer = AuditWriter::spawn(&config.audit, &device_id, audit_queue)?;
+        let audit_writer = AuditWriter::spawn(&config.audit, &device.id, audit_queue, &egress, shutdown)?;
         let messages = config.mqtt.broker.is_some().then(MessageStatistics::default);
         let app = http::App::new(http::Parts {
             serving: serving.clone(),

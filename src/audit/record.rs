@@ -202,7 +202,7 @@ mod tests {
             AuditEvent::UpdateOrdered { subject: "models/m".into(), order: "pin".into() },
             AuditEvent::ConnectionOpened { destination: "a:1".into(), region: "eu".into(), purpose: "mqtt".into() },
             AuditEvent::ConnectionRefused { destination: "a:1".into(), purpose: "mqtt".into() },
-            AuditEvent::AccessDenied { what: "model_load".into() },
+            AuditEvent::AccessDenied { what: "model_load".into(), others: 0 },
             AuditEvent::ClockJumped { by_ms: -5000 },
             AuditEvent::SpaceChanged { what: "audit_log".into(), enough: false },
             AuditEvent::RecordsLost { cause: "queue".into(), since_ms: 1, calls: 2, events: 3 },
