@@ -10,7 +10,7 @@ in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
 nextest := $(shell command -v cargo-nextest)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-platform build run test test-peers test-quantize test-platform soak bench bench-fleet bench-peers clean
+.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-platform build run test test-peers test-quantize test-platform soak bench bench-fleet bench-peers clean
 .NOTPARALLEL:
 
 help: ## say what each target does
@@ -42,7 +42,10 @@ setup-feast: setup-test ## install Feast's SDK into .ledge/peers/feast (minutes 
 setup-tuf: setup-test ## install the reference implementation of TUF into .ledge/peers/tuf (once), for test-peers
 	$(PYTHON) benches/peers/fetch.py tuf
 
-test-peers: setup-test setup-peers setup-feast setup-tuf test-quantize test-platform ## run real clients, servers and brokers against Ledge (may need root)
+setup-otlp: setup-test ## install the schema of OpenTelemetry into .ledge/peers/otlp (once), for test-peers
+	$(PYTHON) benches/peers/fetch.py otlp
+
+test-peers: setup-test setup-peers setup-feast setup-tuf setup-otlp test-quantize test-platform ## run real clients, servers and brokers against Ledge (may need root)
 	$(in_tests) $(if $(nextest),cargo nextest run --locked --test it clients,cargo test --locked --test it clients)
 	$(in_tests) $(if $(nextest),cargo nextest run --locked --test peers,cargo test --locked --test peers)
 

@@ -5,12 +5,14 @@
 //! keyed tags at most ([`tag`]).
 
 pub mod inference;
+mod seldom;
 pub mod sink;
 pub mod tag;
 
 use std::borrow::Cow;
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::names::{ModelName, ModelVersion};
@@ -19,9 +21,9 @@ pub use sink::{AuditQueue, AuditSink};
 use tag::Tag;
 
 /// A word of our own, such as a cause or a stage: up to 40 characters of `a-z`, `0-9` and `_`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 #[serde(transparent)]
-pub struct Word(Cow<'static, str>);
+pub struct Word(#[schemars(regex(pattern = "^[a-z0-9_]{1,40}$"))] Cow<'static, str>);
 
 /// The longest [`Word`].
 const LONGEST_WORD: usize = 40;
@@ -60,7 +62,7 @@ impl<'de> Deserialize<'de> for Word {
 
 /// An event of the audit log, as it stands in a record. No payloads, no free text from outside. A variant or a field may be
 /// added; the version of [`crate::audit::record::AuditRecord`] grows when one changes its meaning.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
 pub enum AuditEvent {
     /// The daemon started.
@@ -202,6 +204,9 @@ pub enum AuditEvent {
     AccessDenied {
         /// What was asked for, such as `model_load`.
         what: Word,
+        /// How many more of the kind there were since the last record of it: there is one a minute at most.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        others: u64,
     },
     /// The clock of the machine does not go on from where it was.
     ClockJumped {
@@ -258,7 +263,7 @@ pub enum AuditEvent {
 }
 
 /// What is known of a log that another follows.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreviousLog {
     /// Its origin, as its checkpoints have it.
@@ -269,6 +274,11 @@ pub struct PreviousLog {
     pub root: String,
     /// How many records were found.
     pub found: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl AuditEvent {

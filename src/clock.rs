@@ -79,6 +79,12 @@ pub fn rfc3339(unix_millis: u64) -> String {
     jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
+/// Milliseconds since the Unix epoch as libraries want them.
+pub fn timestamp(unix_millis: u64) -> jiff::Timestamp {
+    let millis = i64::try_from(unix_millis).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_millisecond(millis).unwrap_or(jiff::Timestamp::MAX)
+}
+
 /// The seconds since midnight on a clock on the wall here: in the time zone of the system (`TZ`, else
 /// `/etc/localtime`), or UTC when that says nothing. From 0 to 86,399.
 pub fn local_second_of_day() -> u32 {

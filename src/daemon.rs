@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::audit_event::{AuditEvent, AuditQueue, AuditSink};
 use crate::config::Config;
-use crate::egress::Egress;
+use crate::egress::{CountsKeeper, Egress};
 use crate::features::FeatureStore;
 use crate::features::config::FeaturesConfig;
 use crate::features::registry::Registry;
@@ -64,7 +64,7 @@ async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyho
     let mut signals = StopSignals::listen()?;
     let app = App::build(config, registry, handover).await?;
     let (audit, repository) = (app.audit.clone(), app.serving.repository().clone());
-    let features = app.serving.features().clone();
+    let (features, counts) = (app.serving.features().clone(), app.counts.clone());
     // Apart from the other tasks: it writes what they record to their very end.
     let audit_writer = app.spawn(&shutdown)?;
     tokio::select! {
@@ -82,6 +82,8 @@ async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyho
     let _ = tokio::time::timeout(LAST_STEPS, repository.unload_all(&Principal::Local)).await;
     // After the calls in flight, so that what they push is written.
     let _ = tokio::task::spawn_blocking(move || features.close()).await;
+    // Nothing goes out any more.
+    let _ = tokio::time::timeout(LAST_STEPS, tokio::task::spawn_blocking(move || counts.write())).await;
     audit.close();
     drop((audit, repository));
     audit_writer.end(LAST_STEPS).await;
@@ -120,6 +122,7 @@ struct App {
     egress: Egress,
     device: DeviceIdentity,
     listeners: Listeners,
+    counts: CountsKeeper,
     found: updates::Found,
 }
 
@@ -153,6 +156,7 @@ impl App {
         let features = FeatureStore::open(&config.features, registry, audit.clone());
         let serving = serving(&config, runtimes, features, audit.clone());
         let egress = Egress::new(&config.egress, audit.clone());
+        let counts = CountsKeeper::open(&config.state.path, egress.clone());
         found.manage(serving.repository());
         Ok(Self {
             config,
@@ -164,18 +168,21 @@ impl App {
             egress,
             device,
             listeners,
+            counts,
             found,
         })
     }
 
     fn spawn(self, shutdown: &Shutdown) -> anyhow::Result<AuditWriter> {
-        let Self { config, changes, audit, audit_queue, serving, readiness, egress, device, listeners, found } = self;
+        let Self { config, changes, audit, audit_queue, serving, readiness, egress, device, listeners, counts, found } =
+            self;
         for address in listeners.tcp_addresses() {
             tracing::info!(%address, "listening");
         }
+        shutdown.spawn(counts.run(shutdown.clone()));
         let latch = readiness.latch();
-        let device_id = device.id.clone();
         let updates = found.updates();
+        let audit_writer = AuditWriter::spawn(&config.audit, &device.id, audit_queue, &egress, shutdown)?;
         let messages = config.mqtt.broker.is_some().then(MessageStatistics::default);
         let app = http::App::new(http::Parts {
             serving: serving.clone(),
@@ -183,6 +190,8 @@ impl App {
             egress: egress.clone(),
             messages: messages.clone(),
             updates: updates.clone(),
+            audit: audit_writer.state.clone(),
+            audit_path: config.audit.path.clone(),
             config: config.http.clone(),
             shutdown: shutdown.clone(),
         });
@@ -204,6 +213,7 @@ impl App {
                 serving: serving.clone(),
                 statistics,
                 updates,
+                audit: audit_writer.state.clone(),
             };
             messaging.spawn(&readiness, shutdown);
         }
@@ -220,7 +230,6 @@ impl App {
             let shutdown = shutdown.clone();
             async move { keep_current(&serving, &config.features, latch, hangup, &shutdown).await }
         });
-        let audit_writer = AuditWriter::spawn(&config.audit, &device_id, audit_queue)?;
         let waiting = shutdown.clone();
         shutdown.spawn(async move {
             tokio::select! {

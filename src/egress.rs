@@ -8,7 +8,9 @@ mod address;
 mod channel;
 mod daemon_connection;
 mod http;
+mod kept;
 mod link;
+mod message_stream;
 mod policy;
 mod raw;
 mod tls;
@@ -35,7 +37,9 @@ pub use account::DestinationStatistics;
 pub use address::{Host, HostPort, InvalidHostPort};
 pub use daemon_connection::{Answer, DaemonConnection, DaemonError, Download};
 pub use http::{AuditClient, HttpAnswer, HttpClient, HttpDownload, HttpError, HttpSettings};
+pub use kept::{CountsError, CountsKeeper, DestinationCounts, EgressCounts};
 pub use link::{LinkReader, LinkWriter, PutError};
+pub use message_stream::MessageStream;
 pub use policy::{Allowed, Content, EgressConfig, Grant};
 pub use raw::RawConnection;
 pub use tls::{TlsError, TlsSettings};
@@ -63,6 +67,18 @@ pub enum Purpose {
 }
 
 impl Purpose {
+    /// Every purpose.
+    pub const ALL: [Self; 5] = [Self::Mqtt, Self::Updates, Self::Audit, Self::Syslog, Self::Otlp];
+
+    /// What such a connection may carry, whatever its destination is allowed.
+    pub fn contents(self) -> &'static [Content] {
+        match self {
+            Self::Mqtt => &[Content::Protocol, Content::Answer, Content::Presence, Content::Report, Content::Call],
+            Self::Updates => &[Content::Protocol, Content::Request],
+            Self::Audit | Self::Syslog | Self::Otlp => &[Content::Protocol, Content::Audit],
+        }
+    }
+
     /// As the audit log has it.
     pub fn name(self) -> &'static str {
         match self {
@@ -191,6 +207,7 @@ impl Egress {
         let granted = address.and_then(|address| self.0.config.grant(&address).map(|grant| (address, grant)));
         let (address, grant) =
             granted.map_err(|reason| self.denied(format!("{}:{}", to.host, to.port), purpose, reason))?;
+        let grant = grant.limited_to(purpose.contents());
         let account = self.account(&address, &grant.region);
         let connected = self.open(&address, to.tls.clone(), &grant, &account, purpose).await;
         if connected.is_err() {

@@ -57,6 +57,8 @@ pub mod clock;
 pub mod durable;
 /// The pauses between attempts.
 pub mod backoff;
+/// What others do again and again, told now and then.
+pub mod complaints;
 /// Ready when the last latch is dropped.
 pub mod readiness;
 /// Tasks that do not die unseen.

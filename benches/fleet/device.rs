@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use ledge::audit::status::AuditStatus;
 use ledge::fleet::decide::{Authority, Decision, decide};
 use ledge::fleet::manifest::Manifest;
-use ledge::fleet::reported::{self, Facts};
+use ledge::fleet::reported::{self, AuditFacts, Facts};
 use ledge::identity::device::DeviceIdentity;
 use ledge::telemetry::machine::MachineUsage;
 use ledge::updates::package::Package;
@@ -226,6 +227,7 @@ impl Device {
             memory: None,
             process: None,
             updates: Some(updates),
+            audit: AuditFacts { status: AuditStatus::default(), checkpoint: None },
         };
         String::from_utf8(reported::document(&facts)).unwrap()
     }

@@ -229,6 +229,13 @@ impl fmt::Display for SyncAddress {
     }
 }
 
+impl SyncConfig {
+    /// [`Self::interval_s`].
+    pub fn interval(&self) -> Duration {
+        Duration::from_secs(self.interval_s)
+    }
+}
+
 macro_rules! as_text {
     ($($type:ty),*) => {$(
         impl Serialize for $type {
@@ -266,12 +273,136 @@ impl AuditConfig {
 
     /// [`SyncConfig::interval_s`].
     pub fn sync_interval(&self) -> Duration {
-        Duration::from_secs(self.sync.interval_s)
+        self.sync.interval()
     }
 
     /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
     pub fn problems(&self, egress: &EgressConfig) -> Vec<(String, String)> {
-        let _ = (egress, Egress::check);
-        Vec::new()
+        let Self { sync, syslog, otlp, .. } = self;
+        let mut problems = Problems { egress, found: Vec::new() };
+        problems.in_sync(sync);
+        if let Some(to) = &syslog.to {
+            problems.in_way("syslog.to", to, syslog.encrypted, "set audit.syslog.encrypted");
+        }
+        if let Some(address) = &otlp.url {
+            problems.in_way("otlp.url", &address.at, address.tls, "use https://");
+        }
+        for (key, tls) in [("sync.tls", &sync.tls), ("syslog.tls", &syslog.tls), ("otlp.tls", &otlp.tls)] {
+            if tls.certificate_file.is_some() != tls.key_file.is_some() {
+                problems.add(key, "`certificate_file` and `key_file` go together: set both, or neither");
+            }
+        }
+        problems.found
+    }
+}
+
+/// Collects what is wrong.
+struct Problems<'a> {
+    egress: &'a EgressConfig,
+    found: Vec<(String, String)>,
+}
+
+impl Problems<'_> {
+    fn add(&mut self, key: &str, problem: impl Into<String>) {
+        self.found.push((key.to_owned(), problem.into()));
+    }
+
+    fn in_sync(&mut self, sync: &SyncConfig) {
+        let (id, secret) = (&sync.access_key_id_file, &sync.secret_access_key_file);
+        if id.is_some() != secret.is_some() {
+            let problem = "`access_key_id_file` and `secret_access_key_file` go together: set both, or neither";
+            self.add("sync.secret_access_key_file", problem);
+        }
+        if let Some(SyncAddress::Bucket { .. }) = &sync.url {
+            if id.is_none() && secret.is_none() {
+                let problem = "is in a bucket, which needs audit.sync.access_key_id_file and secret_access_key_file";
+                self.add("sync.url", problem);
+            }
+            let is_region = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+            if sync.region.is_empty() || !sync.region.bytes().all(is_region) {
+                self.add("sync.region", "is the region of the bucket, such as \"us-east-1\"");
+                return;
+            }
+        } else if let Some(key) = match (&sync.endpoint, id) {
+            (Some(_), _) => Some("sync.endpoint"),
+            (None, Some(_)) => Some("sync.access_key_id_file"),
+            (None, None) => None,
+        } {
+            self.add(key, "is for a bucket: set audit.sync.url to s3://BUCKET/PREFIX, or leave it out");
+        }
+        let key = if sync.endpoint.is_some() { "sync.endpoint" } else { "sync.url" };
+        if let Some((at, tls)) = sync.destination() {
+            self.in_way(key, &at, tls, "use https://");
+            self.in_allow_list("sync.proxy", sync.proxy.as_ref());
+        }
+    }
+
+    fn in_way(&mut self, key: &str, to: &HostPort, tls: bool, remedy: &str) {
+        if !tls && !to.host.is_loopback() {
+            let problem =
+                format!("is not encrypted, and so anybody on the way could read and change the log: {remedy}");
+            self.add(key, problem);
+        }
+        self.in_allow_list(key, Some(to));
+    }
+
+    fn in_allow_list(&mut self, key: &str, to: Option<&HostPort>) {
+        let denied = to.and_then(|HostPort { host, port }| Egress::check(self.egress, &host.to_string(), *port).err());
+        if let Some(how) = denied {
+            self.add(key, how);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::toml_check;
+
+    fn problems(text: &str, egress: &str) -> Vec<(String, String)> {
+        let egress = toml_check::parse("e", egress).unwrap();
+        toml_check::parse::<AuditConfig>("f", text).unwrap().problems(&egress)
+    }
+
+    fn keys(text: &str, egress: &str) -> Vec<String> {
+        problems(text, egress).into_iter().map(|(key, _)| key).collect()
+    }
+
+    const KEYS: &str = "access_key_id_file = 'i'\nsecret_access_key_file = 's'\n";
+
+    #[test]
+    fn where_the_log_goes_is_in_the_allow_list_and_encrypted() {
+        let allow = "[[allow]]\nhost = 'a:443'\nregion = 'eu'\n[[allow]]\nhost = 'b:80'\nregion = 'eu'";
+        assert_eq!(keys("", ""), [""; 0]);
+        assert_eq!(keys("[sync]\nurl = 'https://a/audit'", allow), [""; 0]);
+        assert_eq!(keys("[sync]\nurl = 'https://a/audit'", ""), ["sync.url"]);
+        assert_eq!(keys("[sync]\nurl = 'https://a/audit'\nproxy = 'p:1'", allow), ["sync.proxy"]);
+        assert_eq!(keys("[sync]\nurl = 'http://b/audit'", allow), ["sync.url"]);
+        assert_eq!(keys("[sync]\nurl = 'http://127.0.0.1:1/audit'", ""), [""; 0]);
+        assert_eq!(keys("[syslog]\nto = 's:6514'", allow), ["syslog.to"]);
+        assert_eq!(keys("[syslog]\nto = 'b:80'\nencrypted = false", allow), ["syslog.to"]);
+        assert_eq!(keys("[syslog]\nto = '127.0.0.1:1'\nencrypted = false", allow), [""; 0]);
+        assert_eq!(keys("[otlp]\nurl = 'http://b/v1/logs'", allow), ["otlp.url"]);
+        assert_eq!(keys("[otlp]\nurl = 'https://c/v1/logs'", allow), ["otlp.url"]);
+        let [(_, problem)] = problems("[sync]\nurl = 's3://fleet/a'\nregion = 'me-central-1'\naccess_key_id_file = 'i'\nsecret_access_key_file = 's'", "").try_into().unwrap();
+        assert!(problem.contains("`host = \"fleet.s3.me-central-1.amazonaws.com:443\"`"), "{problem}");
+    }
+
+    #[test]
+    fn what_goes_together_is_set_together() {
+        let bucket =
+            |more: &str| keys(&format!("[sync]\nurl = 's3://fleet'\nendpoint = 'http://127.0.0.1:1'\n{more}"), "");
+        assert_eq!(bucket(KEYS), [""; 0]);
+        assert_eq!(bucket(""), ["sync.url"]);
+        assert_eq!(bucket("access_key_id_file = 'i'"), ["sync.secret_access_key_file"]);
+        assert_eq!(bucket(&format!("{KEYS}region = ''")), ["sync.region"]);
+        assert_eq!(bucket(&format!("{KEYS}region = 'a/b'")), ["sync.region"]);
+        assert_eq!(keys(&format!("[sync]\n{KEYS}"), ""), ["sync.access_key_id_file"]);
+        let web = "[sync]\nurl = 'http://127.0.0.1:1/'\nendpoint = 'http://127.0.0.1:2'";
+        assert_eq!(keys(web, ""), ["sync.endpoint"]);
+        for section in ["sync", "syslog", "otlp"] {
+            let text = format!("[{section}.tls]\ncertificate_file = 'c'");
+            assert_eq!(keys(&text, ""), [format!("{section}.tls")]);
+        }
     }
 }

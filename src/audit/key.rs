@@ -115,6 +115,13 @@ impl AuditKey {
     }
 }
 
+/// The verifier key of the same key under another name; `None` when it is no verifier key.
+pub(super) fn under_name(verifier_key: &str, name: &str) -> Option<String> {
+    let encoded = verifier_key.splitn(3, '+').nth(2)?;
+    let id = signed_note::key_id(name, &STANDARD.decode(encoded).ok()?);
+    Some(format!("{name}+{id:08x}+{encoded}"))
+}
+
 /// The key in a file: 32 bytes in base64.
 fn parse(content: &[u8]) -> Option<[u8; 32]> {
     STANDARD.decode(content.trim_ascii()).ok()?.try_into().ok()

@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 /// How many entries, or hashes, a whole tile has.
 pub const WIDTH: u64 = 256;
@@ -27,6 +28,42 @@ pub struct TilePath {
     pub index: u64,
     /// How many hashes or records, from 1 to 256.
     pub width: u16,
+}
+
+impl FromStr for TilePath {
+    type Err = InvalidTilePath;
+
+    /// Reads what [`TilePath::path`] writes, and nothing else: no file has two paths.
+    fn from_str(path: &str) -> Result<Self, InvalidTilePath> {
+        let wrong = || InvalidTilePath { path: path.chars().take(80).collect() };
+        let tile = parsed(path).ok_or_else(wrong)?;
+        if tile.path() == path { Ok(tile) } else { Err(wrong()) }
+    }
+}
+
+/// A path read with a generous eye: its caller writes it again and compares.
+fn parsed(path: &str) -> Option<TilePath> {
+    let (level, rest) = path.strip_prefix("tile/")?.split_once('/')?;
+    let kind = match level {
+        "entries" => TileKind::Entries,
+        // With 64-bit sizes there is no level beyond the seventh; the specification allows up to 63.
+        level => TileKind::Hashes(level.parse().ok().filter(|level| *level < 64)?),
+    };
+    let (index, width) = match rest.split_once(".p/") {
+        Some((index, width)) => (index, width.parse().ok().filter(|width| (1..256).contains(width))?),
+        None => (rest, u16::try_from(WIDTH).ok()?),
+    };
+    let digits = |group: &str| group.trim_start_matches('x').parse::<u16>().ok().filter(|number| *number < 1000);
+    let index =
+        index.split('/').try_fold(0_u64, |index, group| index.checked_mul(1000)?.checked_add(digits(group)?.into()))?;
+    Some(TilePath { kind, index, width })
+}
+
+/// Why a text is no path of a tile.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{path:?} is no path of a tile (C2SP tlog-tiles)")]
+pub struct InvalidTilePath {
+    path: String,
 }
 
 /// What a tile holds.
@@ -52,21 +89,15 @@ impl TilePath {
         path
     }
 
-    /// Reads what [`Self::path`] gives, and nothing else.
-    pub fn parse(path: &str) -> Option<Self> {
-        let (kind, rest) = path.strip_prefix("tile/")?.split_once('/')?;
-        let kind = if kind == "entries" { TileKind::Entries } else { TileKind::Hashes(kind.parse().ok()?) };
-        let (number, width) = match rest.split_once(".p/") {
-            Some((number, width)) => (number, width.parse().ok()?),
-            None => (rest, FULL),
+    /// Whether a log of `size` records has all of it.
+    pub fn is_within(&self, size: u64) -> bool {
+        let level = match self.kind {
+            TileKind::Entries => 0,
+            TileKind::Hashes(level) => level,
         };
-        let mut index: u64 = 0;
-        for element in number.split('/') {
-            let digits = element.strip_prefix('x').unwrap_or(element);
-            index = index.checked_mul(1000)?.checked_add(digits.parse().ok()?)?;
-        }
-        let tile = Self { kind, index, width };
-        (width > 0 && tile.path() == path).then_some(tile)
+        let of_level = size.checked_shr(u32::from(level) * u32::from(HEIGHT)).unwrap_or(0);
+        let end = self.index.checked_mul(WIDTH).and_then(|start| start.checked_add(self.width.into()));
+        end.is_some_and(|end| end <= of_level)
     }
 
     /// The file on this box, which has no suffix.
@@ -165,8 +196,70 @@ pub fn log_folder(audit: &Path, generation: u32) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_path_is_read_as_the_tile_that_it_was_written_for(
+            level in prop::option::of(0..64_u8), index: u64, digits in 0..64_u32, width in 1..=256_u16,
+        ) {
+            let kind = level.map_or(TileKind::Entries, TileKind::Hashes);
+            let tile = TilePath { kind, index: index >> digits, width };
+            prop_assert_eq!(tile.path().parse(), Ok(tile));
+        }
+
+        #[test]
+        fn no_tile_has_two_paths(path in "tile/(entries|[0-9]{1,2})/[x0-9./p+-]{0,20}") {
+            if let Ok(tile) = path.parse::<TilePath>() {
+                prop_assert_eq!(tile.path(), path);
+            }
+        }
+
+        #[test]
+        fn a_log_has_the_tiles_that_it_publishes_and_none_beyond(size in 1..200_000_u64) {
+            for tile in changed(0, size) {
+                prop_assert!(tile.is_within(size), "{}", tile.path());
+                if u64::from(tile.width) < WIDTH {
+                    let wider = TilePath { width: tile.width + 1, ..tile };
+                    prop_assert!(!wider.is_within(size), "{}", wider.path());
+                }
+                let beyond = TilePath { index: tile.index + 1_000_000, ..tile };
+                prop_assert!(!beyond.is_within(size), "{}", beyond.path());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_path_of_a_tile_is_none() {
+        let wrong = [
+            "",
+            "checkpoint",
+            "tile/",
+            "tile/entries/",
+            "tile/entries/0",
+            "tile/entries/0000",
+            "tile/entries/x000/001",
+            "tile/entries/001/x002",
+            "tile/entries/001.p/0",
+            "tile/entries/001.p/256",
+            "tile/entries/001.p/07",
+            "tile/entries/001.p/",
+            "tile/00/001",
+            "tile/64/001",
+            "tile/-1/001",
+            "tile/+1/001",
+            "tile/0/+01",
+            "tile/0/../../key",
+            "tile/0/001/",
+            "/tile/0/001",
+            "tile/0/x999/x999/x999/x999/x999/x999/x999/999",
+        ];
+        for path in wrong {
+            assert!(path.parse::<TilePath>().is_err(), "{path}");
+        }
+    }
 
     #[test]
     fn an_index_has_three_digits_an_element() {
@@ -208,12 +301,6 @@ mod tests {
         assert_eq!(push_entry(&mut bundle, &vec![0; 65_536]), None);
     }
 
-    fn tile() -> impl Strategy<Value = TilePath> {
-        let kind = prop_oneof![Just(TileKind::Entries), any::<u8>().prop_map(TileKind::Hashes)];
-        let index = prop_oneof![0..2_000_000_u64, any::<u64>()];
-        (kind, index, 1..=FULL).prop_map(|(kind, index, width)| TilePath { kind, index, width })
-    }
-
     proptest! {
         #[test]
         fn what_is_put_in_a_bundle_comes_out(all in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..400), 0..256), cut in any::<prop::sample::Index>()) {
@@ -236,18 +323,6 @@ mod tests {
                     push_entry(&mut again, entry).unwrap();
                 }
                 prop_assert_eq!(again, bytes);
-            }
-        }
-
-        #[test]
-        fn a_path_is_read_as_the_tile_that_it_was_made_of(tile in tile()) {
-            prop_assert_eq!(TilePath::parse(&tile.path()), Some(tile));
-        }
-
-        #[test]
-        fn no_other_path_is_read(path in "tile/(entries|[0-9]{1,3})/(x[0-9]{3}/){0,2}[0-9]{2,4}(\\.p/[0-9]{1,3})?") {
-            if let Some(tile) = TilePath::parse(&path) {
-                prop_assert_eq!(tile.path(), path);
             }
         }
     }

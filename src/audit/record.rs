@@ -9,6 +9,7 @@
 
 use std::fmt;
 
+use schemars::{JsonSchema, Schema, schema_for};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::audit_event::AuditEvent;
@@ -23,7 +24,7 @@ pub const VERSION: u32 = 1;
 pub const LONGEST: usize = 65_535;
 
 /// A record. Its JSON is canonical: the fields in this order, without spaces.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AuditRecord {
     /// [`VERSION`].
@@ -39,7 +40,7 @@ pub struct AuditRecord {
 }
 
 /// Who did it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Actor {
     /// In which way they reached the box.
@@ -50,7 +51,7 @@ pub struct Actor {
 }
 
 /// In which way somebody reached the box.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ActorKind {
     /// A peer over TCP, by its address.
@@ -101,6 +102,11 @@ impl AuditRecord {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
+    /// The closed form of all records, as JSON Schema.
+    pub fn schema() -> Schema {
+        schema_for!(Self)
+    }
+
     /// Reads a leaf.
     pub fn parse(line: &[u8]) -> Result<Self, InvalidRecord> {
         let record: Self = serde_json::from_slice(line).map_err(|error| InvalidRecord { reason: error.to_string() })?;
@@ -119,7 +125,8 @@ pub struct InvalidRecord {
 }
 
 /// A moment in milliseconds since the Unix epoch. As text: RFC 3339 in UTC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
+#[schemars(with = "String")]
 pub struct Timestamp(pub u64);
 
 impl fmt::Display for Timestamp {
@@ -195,7 +202,7 @@ mod tests {
             AuditEvent::UpdateOrdered { subject: "models/m".into(), order: "pin".into() },
             AuditEvent::ConnectionOpened { destination: "a:1".into(), region: "eu".into(), purpose: "mqtt".into() },
             AuditEvent::ConnectionRefused { destination: "a:1".into(), purpose: "mqtt".into() },
-            AuditEvent::AccessDenied { what: "model_load".into() },
+            AuditEvent::AccessDenied { what: "model_load".into(), others: 0 },
             AuditEvent::ClockJumped { by_ms: -5000 },
             AuditEvent::SpaceChanged { what: "audit_log".into(), enough: false },
             AuditEvent::RecordsLost { cause: "queue".into(), since_ms: 1, calls: 2, events: 3 },

@@ -154,8 +154,13 @@ impl AuditState {
     }
 
     /// A head was signed.
-    pub fn publish(&self, head: PublishedHead) {
-        self.shared.head.send_replace(Some(head));
+    pub fn publish(&self, mut head: PublishedHead) {
+        let synced = self.lock().sync.as_ref().map_or(0, |sync| sync.size);
+        self.shared.head.send_modify(|last| {
+            // What could not wait then and was not sent since cannot wait now.
+            head.is_urgent |= last.as_ref().is_some_and(|last| last.is_urgent && last.checkpoint.size > synced);
+            *last = Some(head);
+        });
     }
 
     /// The records, as they become durable. Who is too slow is told how many were lost.

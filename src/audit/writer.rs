@@ -160,7 +160,8 @@ impl Writer {
             }
         };
         if written {
-            flushes.into_iter().for_each(|flush| drop(flush.send(())));
+            // Who no longer waits need not hear it.
+            let _: Vec<_> = flushes.into_iter().map(|flush| flush.send(())).collect();
         }
         self.tell_status();
     }

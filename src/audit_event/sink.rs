@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use super::AuditEvent;
 use super::inference::{CallCounts, CallKey, CallRecord, Policy, Taggable};
+use super::seldom::Seldom;
 use super::tag::{Content, TagKey};
 use crate::clock;
 use crate::names::ModelName;
@@ -53,6 +54,7 @@ struct Shared {
     content: AtomicU64,
     recorded: AtomicU64,
     lost: AtomicU64,
+    seldom: Seldom,
 }
 
 #[derive(Debug, Default)]
@@ -126,6 +128,7 @@ impl AuditSink {
             content: AtomicU64::new(0),
             recorded: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            seldom: Seldom::default(),
         });
         (Self { shared: shared.clone() }, AuditQueue { shared })
     }
@@ -144,6 +147,11 @@ impl AuditSink {
     /// Records an event of the daemon itself.
     pub fn record_own(&self, event: AuditEvent) {
         self.record(&Principal::Local, event);
+    }
+
+    /// What is told of events that come again and again.
+    pub(super) fn seldom(&self) -> &Seldom {
+        &self.shared.seldom
     }
 
     /// Records an inference call: as a record of its own, or counted with others of its minute, as the policy says.

@@ -7,6 +7,7 @@ use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
 use bytes::Bytes;
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::tensor::Tensor;
@@ -16,7 +17,8 @@ use crate::toml_check::from_text;
 const LENGTH: usize = 16;
 
 /// A keyed hash, and which key made it. As text: `PERIOD:HEX`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, JsonSchema)]
+#[schemars(with = "String")]
 pub struct Tag {
     period: u32,
     hash: [u8; LENGTH],

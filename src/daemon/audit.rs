@@ -6,12 +6,16 @@ use anyhow::Context;
 use tokio::sync::oneshot;
 
 use crate::audit::config::AuditConfig;
+use crate::audit::live;
 use crate::audit::status::AuditState;
+use crate::audit::sync::{self, SyncSettings};
 use crate::audit::writer::Writer;
 use crate::audit_event::{AuditEvent, AuditQueue, AuditSink};
 use crate::config::Config;
+use crate::egress::Egress;
 use crate::identity::device;
 use crate::names::DeviceName;
+use crate::shutdown::Shutdown;
 
 /// Records what a command line did while no daemon has the log.
 pub fn record_alone(config: &Config, event: AuditEvent) -> anyhow::Result<()> {
@@ -35,10 +39,19 @@ pub struct AuditWriter {
 }
 
 impl AuditWriter {
-    /// Writes what is recorded from now on.
-    pub fn spawn(config: &AuditConfig, device: &DeviceName, queue: AuditQueue) -> anyhow::Result<Self> {
+    /// Writes what is recorded from now on, and copies it to where it is to go.
+    pub fn spawn(
+        config: &AuditConfig,
+        device: &DeviceName,
+        queue: AuditQueue,
+        egress: &Egress,
+        shutdown: &Shutdown,
+    ) -> anyhow::Result<Self> {
         let (told, ended) = oneshot::channel();
         let state = AuditState::default();
+        // Before the first record is written, so that they get it.
+        live::spawn(config, device, egress, &state, shutdown);
+        shutdown.spawn(synced(config.clone(), device.clone(), egress.clone(), state.clone(), shutdown.clone()));
         let (config, device, shared) = (config.clone(), device.clone(), state.clone());
         let thread = std::thread::Builder::new().name("audit".to_owned());
         let spawned = thread.spawn(move || {
@@ -55,5 +68,19 @@ impl AuditWriter {
         if tokio::time::timeout(limit, self.ended).await.is_err() {
             tracing::warn!("the disk is slow: the last audit records may not have been written");
         }
+    }
+}
+
+/// Copies the log to the platform, once there is a head of it.
+async fn synced(config: AuditConfig, device: DeviceName, egress: Egress, state: AuditState, shutdown: Shutdown) {
+    let mut heads = state.heads();
+    let is_there = tokio::select! {
+        head = heads.wait_for(Option::is_some) => head.is_ok(),
+        () = shutdown.requested() => false,
+    };
+    if is_there {
+        let verifier_key = state.status().verifier_key;
+        let settings = SyncSettings { config: config.sync, folder: config.path, device, verifier_key };
+        sync::run(settings, egress, state, shutdown).await;
     }
 }

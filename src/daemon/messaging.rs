@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::watch;
 
+use crate::audit::status::AuditState;
 use crate::clock;
 use crate::egress::Egress;
 use crate::fleet::reported::{self, Facts};
@@ -35,12 +36,14 @@ pub struct Messaging {
     pub statistics: MessageStatistics,
     /// Signed updates, where a platform looks after this box.
     pub updates: Option<Updates>,
+    /// How the audit log does.
+    pub audit: AuditState,
 }
 
 impl Messaging {
     /// Answers over MQTT once the models are there: the broker keeps what is asked meanwhile.
     pub fn spawn(self, readiness: &Arc<Readiness>, shutdown: &Shutdown) {
-        let Self { config, device, egress, serving, statistics, updates } = self;
+        let Self { config, device, egress, serving, statistics, updates, audit } = self;
         let (report, reported) = watch::channel(Bytes::new());
         let (id, group) = (device.id.clone(), device.group.clone());
         let topics = DeviceTopics { device: id, group, looked_after: updates.is_some() };
@@ -48,6 +51,7 @@ impl Messaging {
             device,
             serving: serving.clone(),
             updates: updates.clone(),
+            audit,
             interval: config.report_interval(),
             report,
         };
@@ -77,6 +81,7 @@ struct Reporter {
     device: DeviceIdentity,
     serving: Serving,
     updates: Option<Updates>,
+    audit: AuditState,
     interval: Duration,
     report: watch::Sender<Bytes>,
 }
@@ -95,11 +100,11 @@ impl Reporter {
             }
             let status = self.updates.as_ref().map(Updates::status);
             told = status.as_ref().map(UpdatesStatus::milestones).unwrap_or_default();
-            let (device, repository, machine) =
-                (self.device.clone(), self.serving.repository().clone(), machine.clone());
+            let (device, repository, machine, audit) =
+                (self.device.clone(), self.serving.repository().clone(), machine.clone(), self.audit.clone());
             // Reading the sensors of the machine may take its time.
             let document = tokio::task::spawn_blocking(move || {
-                reported::document(&Facts::gather(&device, started_ms, &repository, &machine, status))
+                reported::document(&Facts::gather(&device, started_ms, &repository, &machine, status, &audit))
             });
             if let Ok(document) = document.await {
                 self.report.send_replace(document.into());

@@ -62,6 +62,7 @@ impl Egress {
 
     fn granted(&self, hop: &HostPort, way: &Way) -> Result<Grant, EgressError> {
         let granted = self.0.config.grant(hop).and_then(|grant| {
+            let grant = grant.limited_to(way.purpose.contents());
             let content = way.content;
             if grant.permits(content) {
                 return Ok(grant);

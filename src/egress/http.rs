@@ -5,7 +5,6 @@ mod upload;
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -14,8 +13,8 @@ use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, HOST, LOCATION, RANGE, RETRY_AFTER};
 use http::header::{HeaderMap, HeaderName, USER_AGENT};
 use http::{Request, Response};
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, timeout};
@@ -24,7 +23,6 @@ use super::address::HostPort;
 use super::channel::Way;
 use super::policy::Content;
 use super::{Egress, EgressError, Purpose, TlsSettings};
-use upload::Body;
 
 pub use upload::{AuditClient, HttpAnswer};
 
@@ -36,6 +34,9 @@ const MOST_HEADERS: usize = 100;
 
 /// How long the head of an answer, or a piece of its body, may let wait.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A link that takes fewer bytes of a file a second than this is taken for broken.
+const SLOWEST: u64 = 2 << 10;
 
 /// How long a connection is kept for the next request. Firewalls forget idle ones without a word.
 const KEPT: Duration = Duration::from_secs(15);
@@ -71,7 +72,7 @@ struct Shared {
 
 /// A connection, and what keeps it going. No task of its own: whoever waits for an answer drives it.
 struct Wire {
-    sender: http1::SendRequest<Body>,
+    sender: http1::SendRequest<Full<Bytes>>,
     connection: Option<Driver>,
 }
 
@@ -166,7 +167,7 @@ impl HttpClient {
             if from > 0 {
                 request = request.header(RANGE, format!("bytes={from}-"));
             }
-            request.body(Body::new(Bytes::new())).map_err(|error| self.unusable(path, error.to_string()))
+            request.body(Full::new(Bytes::new())).map_err(|error| self.unusable(path, error.to_string()))
         };
         self.ask(path, from, request).await
     }
@@ -175,7 +176,7 @@ impl HttpClient {
         &self,
         path: &str,
         from: u64,
-        request: impl Fn() -> Result<Request<Body>, HttpError>,
+        request: impl Fn() -> Result<Request<Full<Bytes>>, HttpError>,
     ) -> Result<HttpDownload, HttpError> {
         let kept = self.kept().pop().filter(|(_, since)| since.elapsed() < KEPT);
         if let Some((mut wire, _)) = kept {
@@ -200,24 +201,18 @@ impl HttpClient {
         Ok(Wire { sender, connection: Some(Box::pin(connection)) })
     }
 
-    async fn exchange(&self, wire: &mut Wire, request: Request<Body>) -> Result<Response<Incoming>, HttpError> {
+    async fn exchange(&self, wire: &mut Wire, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, HttpError> {
         let Wire { sender, connection } = wire;
-        let pieces = request.body().pieces();
+        // A large file takes its time on a slow link, and what the system has taken need not have gone.
+        let length = request.body().size_hint().exact().unwrap_or(0);
+        let patience = self.0.patience + Duration::from_secs(length / SLOWEST);
         let answered = async {
             sender.ready().await?;
             sender.send_request(request).await
         };
-        let mut answered = pin!(driven(connection, answered));
-        let mut gone = 0;
-        loop {
-            if let Ok(answered) = timeout(self.0.patience, &mut answered).await {
-                return answered.map_err(|error| self.broken(&error));
-            }
-            // A large file takes its time on a slow link.
-            let before = std::mem::replace(&mut gone, pieces.load(Ordering::Relaxed));
-            if gone == before {
-                return Err(self.stalled());
-            }
+        match timeout(patience, driven(connection, answered)).await {
+            Ok(answered) => answered.map_err(|error| self.broken(&error)),
+            Err(_) => Err(self.stalled()),
         }
     }
 
@@ -319,18 +314,19 @@ impl HttpDownload {
         Ok(None)
     }
 
-    /// The whole body, or its first `longest` bytes; whether it was cut.
-    async fn read(&mut self, longest: usize) -> Result<(Bytes, bool), HttpError> {
+    /// All of it, or its beginning where the body has more than `longest` bytes.
+    async fn answer(mut self, longest: usize) -> Result<HttpAnswer, HttpError> {
         let mut body = BytesMut::new();
-        while let Some(chunk) = self.chunk().await? {
-            let room = longest - body.len();
-            if chunk.len() > room {
-                body.extend_from_slice(&chunk.slice(..room));
-                return Ok((body.freeze(), true));
-            }
-            body.extend_from_slice(&chunk);
+        while body.len() < longest
+            && let Some(chunk) = self.chunk().await?
+        {
+            body.extend_from_slice(chunk.get(..longest - body.len()).unwrap_or(&chunk));
         }
-        Ok((body.freeze(), false))
+        // The end of a body that is read is seen only now, and only then the connection may serve again.
+        if body.len() == longest && self.length == Some(longest as u64) {
+            self.chunk().await?;
+        }
+        Ok(HttpAnswer { status: self.status, body: body.freeze(), retry_after: self.retry_after })
     }
 }
 

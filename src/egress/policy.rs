@@ -104,6 +104,14 @@ impl Grant {
     }
 }
 
+impl Grant {
+    /// The same without what is not among `contents`.
+    pub(super) fn limited_to(mut self, contents: &[Content]) -> Self {
+        self.send.retain(|content| contents.contains(content));
+        self
+    }
+}
+
 impl EgressConfig {
     /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
     pub fn problems(&self) -> Vec<(String, String)> {

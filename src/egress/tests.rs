@@ -1,5 +1,6 @@
 mod http;
 mod tls;
+mod upload;
 
 use std::net::Ipv6Addr;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -16,21 +16,29 @@
 //!      "waiting": {"rollout": "r-2", "version": 2, "reason": "paused by the platform"},
 //!      "error": null,
 //!      "last": {"rollout": "r-1", "version": 1, "result": "committed", "stage": null, "cause": null, "detail": null}}],
-//!    "subjects_left_out": 0}}
+//!    "subjects_left_out": 0},
+//!  "audit": {"log": "ledge.audit/box-1/1", "verifier_key": "ledge.audit/box-1+…", "checkpoint": "…\n", "size": 4711,
+//!    "synced": 4700, "lost": {"calls": 0, "events": 0}, "error": null, "alarm": null}}
 //! ```
 //!
-//! `updates` is there where a platform looks after this box; the `error` of a subject is why its last attempt failed when
+//! The `checkpoint` of `audit` is the last signed head of the log, as it is published; `synced` is how many records the
+//! platform has of it, `null` where none gets a copy. `updates` is there where a platform looks after this box; the `error` of a subject is why its last attempt failed when
 //! another follows. Keys come in this order, and models and versions in that of their names. A figure that is not known is
 //! `null`; of a version, `reason`, `runtime` and `digest` are there only where there is one. `requests` counts since the
 //! start, over the versions that are live; the refused are among the failed. A key may be added; `schema` grows when one
 //! changes.
 
+mod audit;
 #[cfg(test)]
 mod tests;
 mod updates;
 
+use schemars::{JsonSchema, Schema, schema_for};
 use serde::Serialize;
 
+pub use audit::AuditFacts;
+
+use crate::audit::status::AuditState;
 use crate::clock;
 use crate::identity::device::DeviceIdentity;
 use crate::inference::backend::Runtime;
@@ -75,6 +83,8 @@ pub struct Facts {
     pub process: Option<ProcessUsage>,
     /// How updates do; `None` where no platform looks after this box.
     pub updates: Option<UpdatesStatus>,
+    /// How the audit log does.
+    pub audit: AuditFacts,
 }
 
 /// A version that answers requests.
@@ -93,7 +103,7 @@ pub struct LiveVersion {
 }
 
 /// What came of requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema)]
 pub struct Requests {
     /// Answered.
     pub ok: u64,
@@ -111,6 +121,7 @@ impl Facts {
         repository: &Repository,
         machine: &MachineMonitor,
         updates: Option<UpdatesStatus>,
+        audit: &AuditState,
     ) -> Self {
         let live = repository.all_live().into_iter().map(|model| {
             let counters = model.statistics.snapshot();
@@ -137,6 +148,7 @@ impl Facts {
             memory: Memory::read(),
             process: process::usage(),
             updates,
+            audit: AuditFacts::gather(audit),
         }
     }
 
@@ -181,12 +193,18 @@ pub fn document(facts: &Facts) -> Vec<u8> {
         },
         requests,
         updates: facts.updates.as_ref().map(Into::into),
+        audit: (&facts.audit).into(),
     };
     // Texts, numbers and lists of them: there is nothing that could fail.
     serde_json::to_vec(&document).unwrap_or_default()
 }
 
-#[derive(Serialize)]
+/// The form of the document, as JSON Schema.
+pub fn schema() -> Schema {
+    schema_for!(Document<'static>)
+}
+
+#[derive(Serialize, JsonSchema)]
 struct Document<'a> {
     schema: u32,
     device: &'a DeviceName,
@@ -202,15 +220,16 @@ struct Document<'a> {
     requests: Requests,
     #[serde(skip_serializing_if = "Option::is_none")]
     updates: Option<updates::Updates>,
+    audit: audit::Audit<'a>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct ReportedModel<'a> {
     name: &'a ModelName,
     versions: Vec<ReportedVersion<'a>>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct ReportedVersion<'a> {
     /// `None` for a model of which no version is known.
     version: Option<u64>,
@@ -223,13 +242,13 @@ struct ReportedVersion<'a> {
     digest: Option<&'a str>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Load {
     machine: Machine,
     process: Option<Process>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Machine {
     cores: usize,
     cpu_ratio: Option<f64>,
@@ -237,7 +256,7 @@ struct Machine {
     memory_available_bytes: Option<u64>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Process {
     cpu_seconds: f64,
     memory_bytes: u64,

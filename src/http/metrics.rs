@@ -3,6 +3,7 @@
 //!
 //! Nothing is counted twice: the figures are read from their owners at each scrape, and between two scrapes nothing runs.
 
+mod audit;
 mod egress;
 mod features;
 mod messages;
@@ -16,7 +17,6 @@ use axum::response::{IntoResponse, Response};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::registry::Registry;
 
 use super::App;
@@ -61,10 +61,9 @@ impl Collector for Scrape {
         if let Some(updates) = self.app.updates() {
             updates::encode(&mut encoder, &updates.status(), clock::unix_millis())?;
         }
-        let audit = self.app.serving().audit();
-        let events = [("recorded", audit.recorded()), ("lost", audit.lost())];
-        let samples = events.map(|(outcome, count)| (vec![("outcome", outcome.to_owned())], ConstCounter::new(count)));
-        family(&mut encoder, "audit_events", "Audit events taken, and lost to a full queue", samples)
+        let sink = self.app.serving().audit();
+        let queued = audit::Queued { recorded: sink.recorded(), lost: sink.lost() };
+        audit::encode(&mut encoder, &self.app.audit().status(), queued, clock::unix_millis())
     }
 }
 

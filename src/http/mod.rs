@@ -3,6 +3,8 @@
 //! Every answer with an error status carries `{"error": "..."}`, unknown routes and wrong verbs included. Only those of
 //! Feast's own routes carry what Feast's client expects.
 
+mod administration;
+mod audit;
 mod body;
 pub mod config;
 mod connection;
@@ -18,6 +20,7 @@ mod reply;
 mod terms;
 mod updates;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
@@ -26,6 +29,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::{get, post};
 
+use crate::audit::status::AuditState;
 use crate::egress::Egress;
 use crate::readiness::Readiness;
 use crate::serving::Serving;
@@ -57,6 +61,10 @@ pub struct Parts {
     pub messages: Option<MessageStatistics>,
     /// Signed updates; `None` where no platform looks after this box.
     pub updates: Option<Updates>,
+    /// How the audit log does.
+    pub audit: AuditState,
+    /// The folder of the audit log.
+    pub audit_path: PathBuf,
     /// The section `[http]`.
     pub config: HttpConfig,
     /// The end of the daemon.
@@ -99,6 +107,10 @@ impl App {
         self.shared.parts.updates.as_ref()
     }
 
+    fn audit(&self) -> &AuditState {
+        &self.shared.parts.audit
+    }
+
     fn config(&self) -> &HttpConfig {
         &self.shared.parts.config
     }
@@ -136,8 +148,6 @@ pub fn router(app: App) -> Router {
         .route("/v2/models/{model}/versions/{version}/stats", get(models::statistics))
         .route("/v2/models/{model}/versions/{version}/infer", post(infer::infer))
         .route("/v2/repository/index", post(models::index))
-        .route("/v2/repository/models/{model}/load", post(models::load))
-        .route("/v2/repository/models/{model}/unload", post(models::unload))
         .route("/get-online-features", post(features::get_online_features))
         .route("/push", post(features::push))
         .route("/write-to-online-store", post(features::write_to_online_store))
@@ -150,16 +160,11 @@ pub fn router(app: App) -> Router {
         .route("/feature-services/{feature_service}", get(features::service))
         .route("/entities", get(features::entities))
         .route("/features/status", get(features_admin::status))
-        .route("/features/backup", get(features_admin::backup))
-        .route("/features/restore", post(features_admin::restore))
-        .route("/features/snapshot", post(features_admin::snapshot))
-        .route("/features/compact", post(features_admin::compact))
         .route("/updates", get(updates::status))
-        .route("/updates/check", post(updates::check))
-        .route("/updates/trust/reset", post(updates::reset_trust))
-        .route("/updates/{kind}/{name}/{order}", post(updates::order))
+        .route("/audit/status", get(audit::status))
         .route("/metrics", get(metrics::metrics))
         .route("/openapi.json", get(openapi::document))
+        .merge(administration::routes(&app))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_verb)
         .with_state(app)

@@ -13,13 +13,13 @@ use super::answer::{self, Failure, ReturnPath};
 use super::bindings::{Binding, Bindings};
 use super::client::packet::{ConnAck, Incoming, Message, Outgoing, Qos, Reason, Received};
 use super::client::session::{Delivery, Event, Outbound, Session, Step};
-use super::complaints::Complaints;
 use super::config::MqttConfig;
 use super::held::{HeldBytes, Hold};
 use super::push::Pusher;
 use super::request::{Request, Unanswered, overload, too_large};
 use super::subscriptions::Subscriptions;
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
+use crate::complaints::Complaints;
 use crate::egress::Content;
 use crate::names::DeviceName;
 use crate::serving::Serving;
@@ -280,8 +280,11 @@ impl Desk {
         let refusal = self.refusal(&received);
         let refused = refusal.is_some();
         let bindings = self.bindings.iter().map(|bound| &bound.binding);
-        let request = Request::read(route, received, now, refusal)
-            .and_then(|request| request.unless_misdirected(&self.response_topics, bindings));
+        let request = Request::read(route, received, now, refusal).and_then(|request| {
+            let principal = request.principal().clone();
+            let directed = request.unless_misdirected(&self.response_topics, bindings);
+            directed.inspect_err(|_| self.serving.audit().record_denied(&principal, "mqtt_response_topic"))
+        });
         let request = match request {
             Ok(request) => request,
             Err(why) => return self.ignore(&topic, why, delivery, now),

@@ -5,7 +5,7 @@
 //! * [`gateway`] is the one task: it connects, reads, writes and reports, and never waits for an inference. [`dial`] has how
 //!   a box connects and takes its leave, [`pulse`] whether the broker is still there.
 //! * [`desk`] turns messages into calls and calls into answers, and settles each delivery. [`subscriptions`] is what it asks
-//!   the broker for, [`held`] counts the bytes under way, [`complaints`] keeps its log short.
+//!   the broker for, [`held`] counts the bytes under way.
 //! * [`topics`] says what a topic asks; [`request`] reads a call out of a message, [`answer`] writes the answer as one.
 //! * [`bindings`] are the messages of devices that know nothing of Ledge, [`bound`] is one such message on its way, [`push`]
 //!   has pushes that must wait, [`fields`] finds values in its JSON, [`rate`] keeps the newest of too many.
@@ -18,7 +18,6 @@ pub mod bindings;
 pub mod bound;
 pub mod check;
 pub mod client;
-pub mod complaints;
 pub mod config;
 pub mod desk;
 pub mod dial;

@@ -98,6 +98,11 @@ impl Request {
         self.path.failure(device, &failure, &self.body)
     }
 
+    /// Who sent it, as far as is known.
+    pub fn principal(&self) -> &Principal {
+        &self.principal
+    }
+
     /// Where its answer goes.
     pub fn path(&self) -> &ReturnPath {
         &self.path

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use half::{bf16, f16};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::preparation::{Color, ImagePreparation, Layout};
@@ -68,7 +69,7 @@ fn five() -> usize {
 }
 
 /// One class of an answer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Label {
     /// Its name; none where the model has no labels or its line is empty.
     pub label: Option<String>,

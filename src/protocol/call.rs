@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::decode::{DecodedRequest, Target, decode_request};
@@ -130,7 +131,7 @@ fn whole_seconds(wait: Duration) -> u64 {
 }
 
 /// The body of every answer that is not a success: `{"error": "..."}`.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 pub struct ErrorBody<'a> {
     /// Why there is no result.
     pub error: &'a str,

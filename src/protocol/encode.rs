@@ -1,14 +1,16 @@
 //! An inference response as bytes.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use half::{bf16, f16};
+use schemars::{JsonSchema, Schema, schema_for};
 use serde::Serialize;
 
 use super::decode::ReplyFormat;
 use super::error::{ProtocolError, excerpt};
-use super::used_features::UsedFeatures;
+use super::used_features::{Cells, UsedFeatures};
 use crate::names::ModelName;
 use crate::serving::request::InferResponse;
 use crate::tensor::{DataType, Tensor};
@@ -76,7 +78,12 @@ pub fn encode_response(
     Ok(Encoded { header_length, chunks })
 }
 
-#[derive(Serialize)]
+/// The form of an answer in JSON, as JSON Schema.
+pub fn schema() -> Schema {
+    schema_for!(Body<'static>)
+}
+
+#[derive(Serialize, JsonSchema)]
 struct Body<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<&'a str>,
@@ -84,21 +91,24 @@ struct Body<'a> {
     model_version: String,
     outputs: Vec<Output<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<BTreeMap<String, Cells<'static>>>")]
     features: Option<UsedFeatures<'a>>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Output<'a> {
     name: &'a str,
+    #[schemars(with = "String")]
     datatype: DataType,
     shape: &'a [usize],
     #[serde(skip_serializing_if = "Option::is_none")]
     parameters: Option<OutputParameters>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Vec<serde_json::Value>>")]
     data: Option<Data<'a>>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct OutputParameters {
     binary_data_size: usize,
 }

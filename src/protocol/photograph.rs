@@ -1,5 +1,6 @@
 //! The answer to a photograph, in the domain's words. The same over HTTP and on the command line.
 
+use schemars::{JsonSchema, Schema, schema_for};
 use serde::Serialize;
 
 use crate::pipeline::classification::Label;
@@ -7,7 +8,7 @@ use crate::serving::Classified;
 use crate::serving::request::Timings;
 
 /// `{"model_name", "model_version", "runtime", "labels": [...], "time_ms": {...}}`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct PhotographAnswer<'a> {
     model_name: &'a str,
     model_version: String,
@@ -16,8 +17,13 @@ pub struct PhotographAnswer<'a> {
     time_ms: TimeMs,
 }
 
+/// The form of such an answer, as JSON Schema.
+pub fn schema() -> Schema {
+    schema_for!(PhotographAnswer<'static>)
+}
+
 /// Where the time went, in milliseconds.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct TimeMs {
     decode: f64,
     queue: f64,

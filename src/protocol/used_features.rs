@@ -1,10 +1,12 @@
 //! The feature values that an answer says were used: `"features": {"VIEW:FEATURE": {...}}`, a list each for values, statuses,
 //! event timestamps and sources, with an element for each batch element. Values, statuses and timestamps are as Feast writes them.
 
-use serde::ser::{SerializeMap, SerializeStruct};
+use schemars::JsonSchema;
+use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use crate::clock;
+use crate::features::value::Value;
 use crate::serving::request::{UsedCell, UsedFeature};
 
 /// All of them, in the order of the model's inputs.
@@ -15,25 +17,33 @@ impl Serialize for UsedFeatures<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
         for used in self.0 {
-            map.serialize_entry(&used.name, &Cells(&used.cells))?;
+            map.serialize_entry(&used.name, &Cells::from(used.cells.as_slice()))?;
         }
         map.end()
     }
 }
 
-struct Cells<'a>(&'a [UsedCell]);
+/// Those of one feature, an element for each batch element.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Cells<'a> {
+    /// What the model was given of the feature store.
+    #[schemars(with = "Vec<Option<serde_json::Value>>")]
+    values: Vec<Option<&'a Value>>,
+    /// What is to be said of each value, such as `PRESENT`.
+    statuses: Vec<&'static str>,
+    /// When each value was so, in RFC 3339.
+    event_timestamps: Vec<String>,
+    /// Where each came from.
+    sources: Vec<&'static str>,
+}
 
-impl Serialize for Cells<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut cells = serializer.serialize_struct("Cells", 4)?;
-        let values: Vec<_> = self.0.iter().map(|cell| cell.value.as_ref()).collect();
-        cells.serialize_field("values", &values)?;
-        let statuses: Vec<_> = self.0.iter().map(|cell| cell.status.as_str()).collect();
-        cells.serialize_field("statuses", &statuses)?;
-        let times: Vec<_> = self.0.iter().map(|cell| clock::rfc3339_micros(cell.event_us)).collect();
-        cells.serialize_field("event_timestamps", &times)?;
-        let sources: Vec<_> = self.0.iter().map(|cell| cell.source.as_str()).collect();
-        cells.serialize_field("sources", &sources)?;
-        cells.end()
+impl<'a> From<&'a [UsedCell]> for Cells<'a> {
+    fn from(cells: &'a [UsedCell]) -> Self {
+        Self {
+            values: cells.iter().map(|cell| cell.value.as_ref()).collect(),
+            statuses: cells.iter().map(|cell| cell.status.as_str()).collect(),
+            event_timestamps: cells.iter().map(|cell| clock::rfc3339_micros(cell.event_us)).collect(),
+            sources: cells.iter().map(|cell| cell.source.as_str()).collect(),
+        }
     }
 }

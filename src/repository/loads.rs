@@ -60,7 +60,7 @@ impl Repository {
 
     /// Loads a model anew from disk and swaps it in; on failure what was live before stays live.
     pub async fn load(&self, name: &ModelName, principal: &Principal) -> Result<(), LoadModelError> {
-        self.refuse_managed(name)?;
+        self.refuse_managed(name, principal, "model_load")?;
         if !self.shared.path.join(name.as_str()).is_dir() {
             return Err(LoadModelError::Unknown { model: name.clone() });
         }
@@ -71,14 +71,20 @@ impl Repository {
     pub async fn unload(&self, name: &ModelName, principal: &Principal) -> Result<(), UnloadModelError> {
         let model = self.model(name).ok_or_else(|| PinError::UnknownModel { model: name.clone() })?;
         let _alone = model.busy.lock().await;
-        self.refuse_managed(name)?;
+        self.refuse_managed(name, principal, "model_unload")?;
         self.unload_versions(&model, principal).await;
         Ok(())
     }
 
-    fn refuse_managed(&self, name: &ModelName) -> Result<(), ManagedModel> {
+    fn refuse_managed(&self, name: &ModelName, by: &Principal, what: &'static str) -> Result<(), ManagedModel> {
         let managed = self.managed_versions().contains_key(name);
-        if managed { Err(ManagedModel { model: name.clone() }) } else { Ok(()) }
+        if managed { Err(self.denied(name, by, what)) } else { Ok(()) }
+    }
+
+    /// A refusal, audited.
+    fn denied(&self, name: &ModelName, by: &Principal, what: &'static str) -> ManagedModel {
+        self.shared.audit.record_denied(by, what);
+        ManagedModel { model: name.clone() }
     }
 
     /// Takes every model out of service, as the daemon does before it ends: a runtime that is still running while its
@@ -95,7 +101,9 @@ impl Repository {
         }
         let result = match self.managed_version(&model.name) {
             None => self.load_owners(model, principal, effort).await,
-            Some(_) if effort == Effort::Always => return Err(ManagedModel { model: model.name.clone() }.into()),
+            Some(_) if effort == Effort::Always => {
+                return Err(self.denied(&model.name, principal, "model_load").into());
+            }
             Some(release) => {
                 let result = self.load_managed(model, &release, principal).await;
                 if let Err(reason) = &result {

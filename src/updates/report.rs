@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::state::{Outcome, SubjectState, Trial};
@@ -41,7 +42,7 @@ pub struct RoleReport {
 }
 
 /// One thing that is updated.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SubjectReport {
     /// Its name, such as `models/minilm`.
     pub subject: String,
@@ -66,7 +67,7 @@ pub struct SubjectReport {
 }
 
 /// A release on trial.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TrialReport {
     /// The rollout.
     pub rollout: String,
@@ -79,7 +80,7 @@ pub struct TrialReport {
 }
 
 /// A rollout that may not go on now.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WaitingReport {
     /// The rollout.
     pub rollout: String,
@@ -90,7 +91,7 @@ pub struct WaitingReport {
 }
 
 /// How a rollout ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LastReport {
     /// The rollout.
     pub rollout: String,

@@ -105,6 +105,11 @@ impl StoreError {
         }
     }
 
+    /// Whether the disk is full.
+    pub fn is_of_room(&self) -> bool {
+        matches!(self, Self::Full { .. })
+    }
+
     fn at<'a>(doing: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Self + 'a {
         move |error| {
             let path = path.to_owned();

@@ -29,6 +29,7 @@ const BOTTOM: &[&str] = &[
     "clock",
     "durable",
     "backoff",
+    "complaints",
     "readiness",
     "shutdown",
 ];

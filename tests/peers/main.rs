@@ -6,6 +6,7 @@ mod attacks;
 mod attacks_on_daemon;
 #[path = "../it/audit_log.rs"]
 mod audit_log;
+mod audit_sync;
 mod audit_verifiers;
 mod bench;
 mod bindings;

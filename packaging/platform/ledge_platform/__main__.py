@@ -20,6 +20,7 @@ from . import (
     waves,
     watching,
 )
+from .audit import verbs as audit
 from .broker import Broker
 from .errors import DONE, FAILED, REFUSED, Failure
 from .repository import OFFLINE, ROLES, SIGNED_AT, Repository, is_private, left, lifetime
@@ -403,6 +404,7 @@ VERBS = {
     "configuration add": configuration_add,
     "runtime add": runtime_add,
     **{f"{kind} list": release_list for kind in names.FOLDERS},
+    **audit.VERBS,
     **{f"{kind} remove": release_remove for kind in names.FOLDERS},
 }
 

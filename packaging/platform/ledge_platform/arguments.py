@@ -10,8 +10,14 @@ EPILOG = """\
 keys: a verb that signs says which keys it needs; name the folders that have them with --keys, as often as needed. A
 passphrase is taken from LEDGE_PLATFORM_PASSPHRASE_<KEY>, else LEDGE_PLATFORM_PASSPHRASE, else asked for.
 
-exit status: 0 done, 1 judged and not good (verify, watch), 2 not done
+exit status: 0 done, 1 judged and not good (verify, watch), 2 not done; see `audit verify --help` for its own
 """
+
+AUDIT_EPILOG = """\
+exit status, that of the worst: 5 tampered (what is there is not what was signed, or less than before), 4 fork (the box, or
+somebody with its key, signed two histories), 3 gap (records are missing), 2 not verified, 6 boxes are silent, 0 all whole
+"""
+STATE = Path("/var/lib/ledge-platform/audit")
 
 
 def checked(parse):
@@ -67,6 +73,7 @@ def parser():
     rollout(verbs)
     roles(verbs)
     outward(verbs)
+    audit(verbs)
     return result
 
 
@@ -409,9 +416,59 @@ def outward(verbs):
     add("--once", action="store_true", help="judge once and end, for a cron line: 0 goes on, 1 paused")
 
 
-def broker(added):
+def audit(verbs):
+    group = verbs.add_parser("audit", help="whether the audit logs of the boxes are whole").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
+    a_device = checked(lambda text: names.name(text, "device"))
+
+    def added(name, text, source=False, **more):
+        result = verb(group, name, text, repository=False, **more)
+        if source:
+            result.add_argument("source", metavar="FOLDER|s3://BUCKET/PREFIX|https://...", help="where boxes sync to")
+            result.add_argument("--endpoint", metavar="URL", help="of an S3 that is not Amazon's")
+        if source is True:
+            result.add_argument("--ca", metavar="FILE", help="https: the authority of the server's certificate")
+            result.add_argument("--certificate", metavar="FILE", help="https: this client's certificate, and --key its key")
+            result.add_argument("--key", metavar="FILE")
+        if source != "tidied":
+            result.add_argument("--state", type=Path, default=STATE, metavar="DIR", help=f"keys and what was verified ({STATE})")
+        return result
+
+    enrolling = added("enroll", "pin the key that the checkpoints of a box are signed with")
+    enrolling.add_argument("device", nargs="?", type=a_device, metavar="DEVICE")
+    enrolling.add_argument("key_of_box", nargs="?", metavar="KEY|@FILE", help="as `ledge audit key` on the box prints it")
+    broker(enrolling, required=False)
+    enrolling.add_argument("--replace", action="store_true", help="pin another key than before")
+    added("forget", "take a box out").add_argument("device", type=a_device, metavar="DEVICE")
+    added("keys", "the boxes and their keys")
+    verifying = added("verify", "verify the logs of all enrolled boxes, from where the last run ended", source=True,
+                      epilog=AUDIT_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = verifying.add_argument
+    add("--device", action="append", type=a_device, metavar="DEVICE", help="only this one; as often as needed")
+    add("--full", action="store_true", help="from the first record on")
+    add("--stale-hours", type=float, default=26, metavar="N", help="how long a box may be silent (26)")
+    add("--json", action="store_true")
+    acknowledging = added("acknowledge", "let what the last run found of a box count no more").add_argument
+    acknowledging("device", type=a_device, metavar="DEVICE")
+    acknowledging("--reason", metavar="TEXT", help="kept with it")
+    showing = added("show", "the records of a box, verified on the way", source=True).add_argument
+    showing("device", type=a_device, metavar="DEVICE")
+    showing("--since", type=checked(moments.parse), metavar="MOMENT", help="like 2026-11-20T06:00:00Z")
+    showing("--until", type=checked(moments.parse), metavar="MOMENT", help="before it")
+    showing("--action", action="append", dest="actions", metavar="ACTION", help="such as model_loaded; as often as needed")
+    showing("--model", type=checked(names.name), metavar="NAME")
+    showing("--json", action="store_true", help="the lines as they are in the log")
+    proving = added("check-proof", "check that a record is in the log of a box, by a proof from `ledge audit prove`")
+    proving.add_argument("file", metavar="FILE")
+    proving.add_argument("--device", required=True, type=a_device, metavar="DEVICE")
+    proving.add_argument("--record", metavar="FILE", help="the record, where it is not in the proof")
+    added("tidy", "remove the partial tiles of which the whole ones are there", source="tidied")
+
+
+def broker(added, required=True):
     add = added.add_argument
-    add("--broker", required=True, metavar="mqtts://HOST[:PORT]")
+    add("--broker", required=required, metavar="mqtts://HOST[:PORT]")
     add("--ca", metavar="FILE", help="the authority of the broker's certificate (default: those of the system)")
     add("--certificate", metavar="FILE", help="this client's certificate, and --key its key")
     add("--key", metavar="FILE")

@@ -75,7 +75,7 @@ class Folder:
 
 
 class Bucket:
-    def __init__(self, url, endpoint):
+    def __init__(self, url, endpoint, listed=True):
         try:
             import boto3
             import botocore.exceptions
@@ -86,6 +86,8 @@ class Bucket:
         self.prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
         try:
             self.client = boto3.client("s3", endpoint_url=endpoint)
+            if not listed:
+                return
             pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self.prefix)
             self.sizes = {item["Key"]: item["Size"] for page in pages for item in page.get("Contents", [])}
         except self.errors as error:

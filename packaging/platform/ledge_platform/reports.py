@@ -38,6 +38,7 @@ class Device:
     health: str | None = None
     at: str | None = None
     error: str | None = None
+    verifier_key: str | None = None  # of its audit log
     metadata: dict = field(default_factory=dict)
     subjects: list = field(default_factory=list)
     online: bool | None = None
@@ -53,6 +54,7 @@ class Device:
             document.get("at"),
         )
         self.error, self.metadata = updates.get("error"), updates.get("metadata") or {}
+        self.verifier_key = (document.get("audit") or {}).get("verifier_key")
         self.subjects = [subject(entry) for entry in updates.get("subjects", [])]
 
     def set_online(self, online, now_s):

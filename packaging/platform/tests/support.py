@@ -43,24 +43,13 @@ def model_folder(parent, weights=b"weights", version=1):
     return folder
 
 
-class Kit(unittest.TestCase):
-    """A new repository `repo` for each test, its online keys in `online` and its offline keys in `offline`."""
+class Verbs(unittest.TestCase):
+    """A folder for each test, and the verbs as people type them."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="ledge-platform-test-")
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name).resolve()
-        self.repo, self.online, self.offline = self.folder / "repo", self.folder / "online", self.folder / "offline"
-        self.models = self.folder / "models"
-        self.models.mkdir()
-        words = mock.patch.dict(os.environ, {"LEDGE_PLATFORM_PASSPHRASE": "open sesame"})
-        words.start()
-        self.addCleanup(words.stop)
-        # The files of the library `onnx` are not there for a model of a few bytes.
-        reader = mock.patch("ledge_platform.ports.of_onnx", return_value=None)
-        self.of_onnx = reader.start()
-        self.addCleanup(reader.stop)
-        self.done("init", self.repo, "--keys", self.online, "--offline-keys", self.offline)
 
     def run_verb(self, *words):
         """(exit status, what was printed) of one verb."""
@@ -83,6 +72,29 @@ class Kit(unittest.TestCase):
         self.assertEqual(found, status, text)
         self.assertIn(says, text)
         self.assertEqual(len(text.strip().splitlines()), 1, text)
+
+    def at(self, seconds):
+        """The kit's clock, so many seconds from now."""
+        moment = moments.after(moments.now(), seconds)
+        return mock.patch("ledge_platform.moments.now", return_value=moment)
+
+
+class Kit(Verbs):
+    """A new repository `repo` for each test, its online keys in `online` and its offline keys in `offline`."""
+
+    def setUp(self):
+        super().setUp()
+        self.repo, self.online, self.offline = self.folder / "repo", self.folder / "online", self.folder / "offline"
+        self.models = self.folder / "models"
+        self.models.mkdir()
+        words = mock.patch.dict(os.environ, {"LEDGE_PLATFORM_PASSPHRASE": "open sesame"})
+        words.start()
+        self.addCleanup(words.stop)
+        # The files of the library `onnx` are not there for a model of a few bytes.
+        reader = mock.patch("ledge_platform.ports.of_onnx", return_value=None)
+        self.of_onnx = reader.start()
+        self.addCleanup(reader.stop)
+        self.done("init", self.repo, "--keys", self.online, "--offline-keys", self.offline)
 
     def accepted(self):
         """Asserts that python-tuf's client takes the repository, and returns what `verify` says."""
@@ -111,11 +123,6 @@ class Kit(unittest.TestCase):
 
     def targets(self, role="models"):
         return self.repository.load(role).signed.targets
-
-    def at(self, seconds):
-        """The kit's clock, so many seconds from now."""
-        moment = moments.after(moments.now(), seconds)
-        return mock.patch("ledge_platform.moments.now", return_value=moment)
 
 
 def document(device, rollout=None, **fields):

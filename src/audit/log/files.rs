@@ -11,7 +11,8 @@ use super::super::layout::{HEIGHT, TileKind, TilePath, WIDTH, whole_entries};
 use super::super::local;
 use super::LogError;
 use super::frontier::{Frontier, Grown};
-use super::inspect::{Found, LEVELS, entries_path, whole_tile};
+use super::hashes::{LEVELS, hashes_path, whole_tile};
+use super::inspect::{Found, entries_path};
 use crate::durable;
 
 /// Writes at a place of a file, which is made when the place is its beginning. Whether it was made.
@@ -187,11 +188,6 @@ fn conform(folder: &Path, level: u8, index: u64, hashes: &[Hash]) -> Result<(), 
     }
     durable::create_folder(path.parent().unwrap_or(&path)).map_err(LogError::at(&path))?;
     durable::replace(&path, &expected).map_err(LogError::at(&path))
-}
-
-/// The file of hashes of a level with an index.
-pub fn hashes_path(level: u8, index: u64) -> TilePath {
-    TilePath { kind: TileKind::Hashes(level), index, width: 1 }
 }
 
 fn bytes(hashes: &[Hash]) -> Vec<u8> {

@@ -3,26 +3,28 @@
 
 use std::path::Path;
 
-use super::super::layout::{TileKind, WIDTH, log_folder, whole_entries};
+use super::super::layout::{CHECKPOINT, TileKind, WIDTH, log_folder};
 use super::super::local;
 use super::LogError;
-use super::files::{hashes_path, remove};
-use super::inspect::entries_path;
+use super::files::remove;
+use super::hashes::{hashes_path, read};
+use super::inspect::{entries_path, said};
 
 /// Removes a whole tile of records. Who goes from the first one on may be killed at any moment: what is there stays in one
 /// piece.
 pub fn tile(folder: &Path, index: u64) -> Result<u64, LogError> {
     let entries = entries_path(index).local(folder);
-    let freed = remove(&entries)? + remove(&hashes_path(0, index).local(folder))?;
-    // 1000 files share a folder; it goes with the last of them, which fails for any other.
-    for kind in [TileKind::Entries, TileKind::Hashes(0)].into_iter().filter(|_| index % 1000 == 999) {
-        let path = super::super::layout::TilePath { kind, index, width: 1 }.local(folder);
-        let _ = path.parent().map(std::fs::remove_dir);
+    let hashes = hashes_path(0, index).local(folder);
+    let freed = remove(&entries)? + remove(&hashes)?;
+    if index % 1000 == 999 {
+        // It was the last in its folder. One that has others in it stays.
+        let _ = [entries, hashes].iter().filter_map(|path| path.parent()).try_for_each(std::fs::remove_dir);
     }
     Ok(freed)
 }
 
-/// Removes the whole tiles of all logs before one.
+/// Removes the whole tiles of all logs before one, but for that in which the head of each ends: without it, nobody could
+/// tell that the levels above are those of the head.
 pub fn before(audit: &Path, generation: u32) -> Result<u64, LogError> {
     let mut freed = 0;
     for generation in
@@ -31,9 +33,8 @@ pub fn before(audit: &Path, generation: u32) -> Result<u64, LogError> {
         let folder = log_folder(audit, generation);
         let files = local::files(&folder, TileKind::Entries).map_err(LogError::at(&folder))?;
         let Some((last, _)) = files.last_key_value() else { continue };
-        let content =
-            local::read(&entries_path(*last).local(&folder)).map_err(LogError::at(&folder))?.unwrap_or_default();
-        let end = last + u64::from(whole_entries(&content).0.len() as u64 == WIDTH);
+        let head = said(&read(&folder.join(CHECKPOINT))?.unwrap_or_default()).map_or(u64::MAX, |head| head.size());
+        let end = (*last).min(head.saturating_sub(1) / WIDTH);
         for index in files.keys().filter(|index| **index < end) {
             freed += tile(&folder, *index)?;
         }

@@ -1,15 +1,11 @@
 //! Sending to a web server: bytes of the audit log, and nothing else.
 
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, HOST, USER_AGENT};
 use http::{HeaderName, HeaderValue, Method, Request};
-use hyper::body::{Frame, SizeHint};
+use http_body_util::Full;
 
 use super::{HttpClient, HttpError, HttpSettings};
 use crate::egress::policy::Content;
@@ -17,9 +13,6 @@ use crate::egress::{Egress, Purpose};
 
 /// The most of an answer that is read, in bytes: it is of interest when something is wrong.
 const LONGEST_ANSWER: usize = 16 << 10;
-
-/// The connection takes this much of a body at a time, in bytes: each piece shows that it goes on.
-const PIECE: usize = 16 << 10;
 
 /// Sends the audit log, and what proves it, to one server. Clones share the connections that are kept.
 #[derive(Debug, Clone)]
@@ -49,15 +42,9 @@ impl AuditClient {
         Self(HttpClient::with(egress, settings, Purpose::Audit, Content::Audit, patience))
     }
 
-    /// Asks for a file as a whole, of at most `longest` bytes: a longer one is an error.
+    /// Asks for a file, of which the first `longest` bytes are of interest.
     pub async fn get(&self, path: &str, longest: usize) -> Result<HttpAnswer, HttpError> {
-        let mut download = self.0.get(path, 0).await?;
-        let (status, retry_after) = (download.status, download.retry_after);
-        let (body, is_cut) = download.read(longest).await?;
-        if is_cut && status == 200 {
-            return Err(self.0.unusable(path, format!("it is longer than {longest} bytes")));
-        }
-        Ok(HttpAnswer { status, body, retry_after })
+        self.0.get(path, 0).await?.answer(longest).await
     }
 
     /// Puts a file to `path`, percent-encoded as it has to be. A connection that breaks is tried again once, if it was a
@@ -92,50 +79,8 @@ impl AuditClient {
             let request = Request::builder().method(&method).uri(path);
             let request = request.header(HOST, self.0.host()).header(USER_AGENT, "ledge").header(ACCEPT, "*/*");
             let request = headers.iter().fold(request, |request, (name, value)| request.header(name, value));
-            request.body(Body::new(body.clone())).map_err(|error| self.0.unusable(path, error.to_string()))
+            request.body(Full::new(body.clone())).map_err(|error| self.0.unusable(path, error.to_string()))
         };
-        let mut download = self.0.ask(path, 0, request).await?;
-        let (status, retry_after) = (download.status, download.retry_after);
-        let (body, _) = download.read(LONGEST_ANSWER).await?;
-        Ok(HttpAnswer { status, body, retry_after })
-    }
-}
-
-/// The body of a request, which tells how much of it has gone.
-pub(super) struct Body {
-    rest: Bytes,
-    pieces: Arc<AtomicU64>,
-}
-
-impl Body {
-    pub fn new(rest: Bytes) -> Self {
-        Self { rest, pieces: Arc::default() }
-    }
-
-    /// How many pieces of it the connection has taken.
-    pub fn pieces(&self) -> Arc<AtomicU64> {
-        self.pieces.clone()
-    }
-}
-
-impl hyper::body::Body for Body {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        if self.rest.is_empty() {
-            return Poll::Ready(None);
-        }
-        let length = self.rest.len().min(PIECE);
-        self.pieces.fetch_add(1, Ordering::Relaxed);
-        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.rest.is_empty()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.rest.len() as u64)
+        self.0.ask(path, 0, request).await?.answer(LONGEST_ANSWER).await
     }
 }

@@ -59,7 +59,7 @@ async fn converse(
     }
 }
 
-async fn head(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
+pub(super) async fn head(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.ok()?);
@@ -67,7 +67,7 @@ async fn head(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
     Some(String::from_utf8(head).unwrap())
 }
 
-fn plain(at: &HostPort) -> HttpSettings {
+pub(super) fn plain(at: &HostPort) -> HttpSettings {
     HttpSettings { at: at.clone(), tls: None, proxy: None }
 }
 

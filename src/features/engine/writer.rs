@@ -205,6 +205,7 @@ impl Writer {
         }
         if std::mem::take(&mut self.is_full) {
             tracing::info!("the feature store's disk has room again: pushes are taken");
+            engine.audit.record_space("feature_store", true);
         }
         Ok(*written.start())
     }
@@ -214,6 +215,7 @@ impl Writer {
         let error = engine.disk_full(free);
         if !std::mem::replace(is_full, true) {
             tracing::warn!(%error, "the feature store's disk is full: pushes are refused until there is room");
+            engine.audit.record_space("feature_store", false);
         }
         error
     }

@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::audit::status::{AuditStatus, SyncStatus};
 use crate::telemetry::machine::CoreUsage;
 use crate::updates::report;
 use crate::updates::status::Waiting;
@@ -40,6 +41,19 @@ fn facts() -> Facts {
         memory: Some(Memory { total_bytes: 4000, available_bytes: 1000 }),
         process: Some(ProcessUsage { resident_bytes: 500, cpu_seconds: 1.5, threads: 9, started_at: 1 }),
         updates: None,
+        audit: AuditFacts { status: audit(), checkpoint: Some(b"ledge.audit/box-1/2\n7\n".to_vec()) },
+    }
+}
+
+fn audit() -> AuditStatus {
+    AuditStatus {
+        origin: "ledge.audit/box-1/2".into(),
+        verifier_key: "ledge.audit/box-1+00+AA".into(),
+        size: 8,
+        lost: (5, 1),
+        sync: Some(SyncStatus { size: 6, ..SyncStatus::default() }),
+        alarm: Some("the log before was cut".into()),
+        ..AuditStatus::default()
     }
 }
 
@@ -74,6 +88,16 @@ fn the_document_has_its_shape() {
             "process": {"cpu_seconds": 1.5, "memory_bytes": 500, "threads": 9},
         },
         "requests": {"ok": 11, "failed": 4, "refused": 2},
+        "audit": {
+            "log": "ledge.audit/box-1/2",
+            "verifier_key": "ledge.audit/box-1+00+AA",
+            "checkpoint": "ledge.audit/box-1/2\n7\n",
+            "size": 8,
+            "synced": 6,
+            "lost": {"calls": 5, "events": 1},
+            "error": null,
+            "alarm": "the log before was cut",
+        },
     });
     assert_eq!(read(&facts()), expected);
 }
@@ -93,6 +117,7 @@ fn keys_keep_their_order() {
         "models",
         "load",
         "requests",
+        "audit",
     ];
     let places: Vec<_> = keys.iter().map(|key| text.find(&format!("\"{key}\":")).unwrap()).collect();
     assert!(places.is_sorted(), "{places:?}");
@@ -138,6 +163,9 @@ fn a_document_fits_the_brokers_that_take_least() {
         updates.subjects.insert(subject, state.clone());
     }
     let facts = Facts { index: (0..1000).map(row).collect(), updates: Some(updates), ..facts() };
+    let (error, alarm) = (Some(reason.clone()), Some(reason.clone()));
+    let status = AuditStatus { origin: name(1), verifier_key: name(2), error, alarm, ..audit() };
+    let facts = Facts { audit: AuditFacts { status, checkpoint: Some(name(3).repeat(4).into()) }, ..facts };
     let bytes = document(&facts);
     assert!(bytes.len() < 128 * 1024 - 1000, "{}", bytes.len());
     let document = read(&facts);

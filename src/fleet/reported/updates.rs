@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::updates::report::{SubjectReport, UpdatesReport};
@@ -14,7 +15,7 @@ const MAX_SUBJECTS: usize = 24;
 const MAX_TEXT: usize = 160;
 
 /// The part `updates` of the document.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct Updates {
     checked: Option<String>,
     error: Option<String>,

@@ -1,5 +1,6 @@
 //! The model repository extension: index, load and unload (oip.md section 8).
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::{Error, IgnoredAny, MapAccess};
 
@@ -9,7 +10,7 @@ use super::super::parameters::Value;
 use crate::names::{ModelName, ModelVersion};
 
 /// The state of a model version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum ModelState {
     /// Nothing is known about it.

@@ -91,6 +91,15 @@ impl DownloadError {
         }
     }
 
+    /// Whether the disk is full.
+    pub fn is_of_room(&self) -> bool {
+        match self {
+            Self::Room { .. } => true,
+            Self::Store(error) => error.is_of_room(),
+            _ => false,
+        }
+    }
+
     /// What stops a release, if this does.
     pub fn cause(&self) -> Cause {
         match self {

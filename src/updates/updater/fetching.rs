@@ -17,6 +17,9 @@ use crate::updates::subject::{FileName, Subject, TargetPath};
 use crate::updates::trust::{Target, Trust, TrustError};
 use crate::updates::{source::Source, state::Installed, trial};
 
+/// What the audit log calls the room for releases.
+const SPACE: &str = "updates";
+
 /// A release: its description and every file of it.
 struct Release {
     digest: String,
@@ -30,7 +33,7 @@ pub(super) fn job(updater: &mut Updater, subject: &Subject, state: &SubjectState
     let (path, known) = (trial.plan.target.clone(), trial.release.clone());
     let (platform, store) = (updater.parts.platform.clone(), updater.store.clone());
     let limits = updater.parts.limits.clone();
-    let trials = updater.parts.trials.clone();
+    let (trials, audit) = (updater.parts.trials.clone(), updater.parts.audit.clone());
     let hand = updater.hand(subject);
     let (fetched, wanted, described) = (hand.fetched(), hand.wanted(), trial.package.is_some());
     let subject = subject.clone();
@@ -54,6 +57,9 @@ pub(super) fn job(updater: &mut Updater, subject: &Subject, state: &SubjectState
                 ControlFlow::Continue(())
             };
             if let Err(error) = download::fetch(&store, &source, target, &limits, progress).await {
+                if error.is_of_room() {
+                    audit.record_space(SPACE, false);
+                }
                 let reason = Reason::new(error.cause(), format!("{}: {error}", target.path));
                 return if error.is_final() {
                     Done::Failed(reason)
@@ -65,8 +71,16 @@ pub(super) fn job(updater: &mut Updater, subject: &Subject, state: &SubjectState
         let files: Vec<_> = release.files.iter().map(|(name, target)| (name.clone(), target.sha256.clone())).collect();
         let installed = Installed { version: path.version, digest: release.digest };
         match store.assemble(&subject, &installed, &files) {
-            Ok(_) => Done::Passed,
-            Err(error) => Done::Later { reason: Reason::new(Cause::Disk, error.to_string()), after: None },
+            Ok(_) => {
+                audit.record_space(SPACE, true);
+                Done::Passed
+            }
+            Err(error) => {
+                if error.is_of_room() {
+                    audit.record_space(SPACE, false);
+                }
+                Done::Later { reason: Reason::new(Cause::Disk, error.to_string()), after: None }
+            }
         }
     }))
 }

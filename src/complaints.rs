@@ -1,4 +1,4 @@
-//! Log lines about what others send: each kind once, then at most once a minute with a count.
+//! What others do wrong, told in a log: each kind once, then at most once a minute with a count.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// How long a kind is quiet after a line.
 const QUIET: Duration = Duration::from_mins(1);
 
-/// Which kinds were logged when. The kinds are of a closed set, so this stays small whatever is sent.
+/// Which kinds were told when. The kinds are of a closed set, so this stays small whatever is sent.
 #[derive(Debug, Default)]
 pub struct Complaints {
     kinds: HashMap<(&'static str, u32), Kind>,

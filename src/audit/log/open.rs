@@ -1,0 +1,136 @@
+//! The start of a log: the last one goes on, or another one begins.
+
+use std::fs::{File, TryLockError};
+use std::path::Path;
+
+use super::super::key::{AuditKey, origin};
+use super::super::layout::{WIDTH, log_folder};
+use super::super::local;
+use super::files;
+use super::frontier::{Frontier, Grown};
+use super::inspect::{self, Found, Verdict, encoded};
+use super::{Begun, Log, LogError, Opened};
+use crate::audit_event::PreviousLog;
+use crate::durable;
+use crate::names::DeviceName;
+
+impl Log {
+    /// Opens the last log in the folder of all logs, or begins one.
+    pub fn open(audit: &Path, device: &DeviceName, key: &AuditKey) -> Result<Opened, LogError> {
+        let lock = take_lock(audit)?;
+        let generations = local::generations(audit).map_err(LogError::at(audit))?;
+        let Some((last, before)) = generations.split_last() else {
+            let begun = Begun { cause: "new", reason: None, previous: None };
+            return Self::begin(audit, 1, device, lock, begun);
+        };
+        match inspect::inspect(audit, *last, device, key)? {
+            Verdict::Sound(found) => Self::take_up(audit, *last, device, lock, *found),
+            Verdict::Left { cause, reason, previous } => {
+                let begun = Begun { cause, reason: Some(reason), previous: Some(previous) };
+                Self::begin(audit, last + 1, device, lock, begun)
+            }
+            // A daemon was killed when it had just begun this one, for a reason that the one before still shows.
+            Verdict::Empty => {
+                let begun = why_begun(audit, before, device, key)?;
+                Self::begin(audit, *last, device, lock, begun)
+            }
+        }
+    }
+
+    /// Leaves this log as it is, and begins another one after it. What was not committed is gone.
+    pub fn begin_another(self, cause: &'static str, device: &DeviceName, key: &AuditKey) -> Result<Opened, LogError> {
+        let _ = key;
+        let (size, root) = self.checkpoint.as_ref().map_or((0, None), |head| (head.size, Some(head.root)));
+        let previous = PreviousLog { origin: self.origin, size, root: encoded(root), found: self.durable.size() };
+        let begun = Begun { cause, reason: None, previous: Some(previous) };
+        Self::begin(&self.audit, self.generation + 1, device, self.lock, begun)
+    }
+
+    fn begin(audit: &Path, generation: u32, device: &DeviceName, lock: File, begun: Begun) -> Result<Opened, LogError> {
+        let folder = log_folder(audit, generation);
+        durable::create_folder(&folder).map_err(LogError::at(&folder))?;
+        files::restore(&folder, &Frontier::default(), 0)?;
+        let mut opened = Self::new(audit, generation, device, lock)?;
+        opened.begun = Some(begun);
+        Ok(opened)
+    }
+
+    fn take_up(
+        audit: &Path,
+        generation: u32,
+        device: &DeviceName,
+        lock: File,
+        found: Found,
+    ) -> Result<Opened, LogError> {
+        let folder = log_folder(audit, generation);
+        if found.torn > 0 {
+            tracing::warn!(bytes = found.torn, "the audit log ends with a record that is not whole: it is cut off");
+        }
+        if found.rebuilt.is_some() {
+            tracing::warn!("hashes of the audit log were damaged: they are made anew of its records");
+        }
+        let edge = files::take_up(&folder, &found)?;
+        let mut opened = Self::new(audit, generation, device, lock)?;
+        opened.log.checkpoint = found.checkpoint;
+        opened.log.first = found.first * WIDTH;
+        opened.log.tail = found.tail;
+        opened.log.edge = edge.clone();
+        opened.log.durable = edge;
+        Ok(opened)
+    }
+
+    /// An empty log in a folder that is there.
+    fn new(audit: &Path, generation: u32, device: &DeviceName, lock: File) -> Result<Opened, LogError> {
+        let folder = log_folder(audit, generation);
+        // What cannot be removed is in nobody's way.
+        let _ = durable::remove_leftovers(&folder);
+        let logs = audit.join("logs");
+        let log = Self {
+            audit: audit.to_owned(),
+            folder,
+            generation,
+            origin: origin(device, generation),
+            checkpoint: None,
+            durable: Frontier::default(),
+            tail: 0,
+            edge: Frontier::default(),
+            bundles: Vec::new(),
+            grown: Grown::new(),
+            is_suspect: false,
+            first: 0,
+            bytes: files::bytes_in(&logs).map_err(LogError::at(&logs))?,
+            lock,
+        };
+        Ok(Opened { log, begun: None })
+    }
+}
+
+fn take_lock(audit: &Path) -> Result<File, LogError> {
+    durable::create_folder(audit).map_err(LogError::at(audit))?;
+    let path = audit.join("lock");
+    let opened = File::options().create(true).truncate(false).write(true).open(&path);
+    let lock = opened.map_err(LogError::at(&path))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(LogError::Locked { path: audit.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(LogError::at(&path)(error)),
+    }
+}
+
+/// Why a log begins, by the logs before it.
+fn why_begun(audit: &Path, before: &[u32], device: &DeviceName, key: &AuditKey) -> Result<Begun, LogError> {
+    for generation in before.iter().rev() {
+        match inspect::inspect(audit, *generation, device, key)? {
+            Verdict::Empty => {}
+            // Only what the platform has can be wrong with it.
+            Verdict::Sound(found) => {
+                let previous = Some(found.previous(origin(device, *generation)));
+                return Ok(Begun { cause: "forked", reason: None, previous });
+            }
+            Verdict::Left { cause, reason, previous } => {
+                return Ok(Begun { cause, reason: Some(reason), previous: Some(previous) });
+            }
+        }
+    }
+    Ok(Begun { cause: "new", reason: None, previous: None })
+}

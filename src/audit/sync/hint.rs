@@ -1,0 +1,102 @@
+//! `sync.json`: what the platform had when it was last asked. A start knows it without the network.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::durable;
+
+/// The file in the folder of the log.
+const FILE: &str = "sync.json";
+
+/// What the platform had. Nothing is taken for sent because of it but what the platform's own checkpoint fits to.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Hint {
+    /// Where the platform is: of another one nothing is known.
+    pub url: String,
+    /// The logs of this box that it has.
+    pub logs: BTreeMap<u32, Synced>,
+    /// What was on its way.
+    pub sending: Option<Sending>,
+}
+
+/// What the platform has of a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Synced {
+    /// How many records.
+    pub size: u64,
+    /// When that was so, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+}
+
+/// Tiles that the platform took, whose checkpoint it does not have yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sending {
+    /// Of which log.
+    pub generation: u32,
+    /// How many records the checkpoint on the platform had then.
+    pub after: u64,
+    /// It has the whole tiles of records, and of their hashes, before this one.
+    pub tiles: u64,
+}
+
+impl Hint {
+    /// What is known of the platform at `url`. A hint that cannot be read is none.
+    pub fn read(audit: &Path, url: &str) -> Self {
+        let content = std::fs::read(audit.join(FILE)).unwrap_or_default();
+        let hint: Self = serde_json::from_slice(&content).unwrap_or_default();
+        if hint.url == url { hint } else { Self { url: url.to_owned(), ..Self::default() } }
+    }
+
+    /// How many records of a log the platform has.
+    pub fn size(&self, generation: u32) -> u64 {
+        self.logs.get(&generation).map_or(0, |synced| synced.size)
+    }
+
+    /// How many tiles need not be sent again after a checkpoint of `after` records.
+    pub fn sent(&self, generation: u32, after: u64) -> u64 {
+        let sending = self.sending.filter(|sending| sending.generation == generation && sending.after == after);
+        sending.map_or(0, |sending| sending.tiles)
+    }
+
+    /// Keeps it. A full disk is no reason not to send: what the platform has may go from it.
+    pub async fn keep(&self, audit: &Path) {
+        let path = audit.join(FILE);
+        let content = serde_json::to_vec(self).unwrap_or_default();
+        let kept = tokio::task::spawn_blocking(move || durable::replace(&path, &content)).await;
+        if let Err(error) = kept.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+            tracing::warn!(%error, "what the platform has of the audit log cannot be noted");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_hint_counts_for_its_platform_and_its_checkpoint_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut hint = Hint::read(folder.path(), "https://a/");
+        assert_eq!(hint, Hint { url: "https://a/".to_owned(), ..Hint::default() });
+        hint.logs.insert(2, Synced { size: 700, at_ms: 5 });
+        hint.sending = Some(Sending { generation: 2, after: 700, tiles: 9 });
+        hint.keep(folder.path()).await;
+        let again = Hint::read(folder.path(), "https://a/");
+        assert_eq!(again, hint);
+        assert_eq!((again.size(2), again.size(1)), (700, 0));
+        assert_eq!((again.sent(2, 700), again.sent(2, 0), again.sent(1, 700)), (9, 0, 0));
+        assert_eq!(Hint::read(folder.path(), "https://b/").size(2), 0);
+    }
+
+    #[test]
+    fn a_damaged_hint_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        for damaged in ["", "{", "[]", r#"{"url":"u","logs":{"1":{"size":-1,"at_ms":0}}}"#, "\u{0}\u{0}"] {
+            durable::replace(&folder.path().join(FILE), damaged.as_bytes()).unwrap();
+            assert_eq!(Hint::read(folder.path(), "u"), Hint { url: "u".to_owned(), ..Hint::default() }, "{damaged:?}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Against a server on loopback that does what it is told to.
+
+mod fork;
+mod links;
+mod platform;
+mod turns;
+
+use std::collections::BTreeMap;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::audit::key::AuditKey;
+use crate::audit::layout::changed;
+use crate::audit::log::Log;
+use crate::audit_event::AuditSink;
+use platform::Platform;
+
+/// A box with a log, and what copies it.
+struct TestBox {
+    folder: TempDir,
+    key: AuditKey,
+    log: Log,
+    state: AuditState,
+}
+
+impl TestBox {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (key, _) = AuditKey::load_or_create(folder.path(), &device()).unwrap();
+        let log = Log::open(folder.path(), &device(), &key).unwrap().log;
+        Self { folder, key, log, state: AuditState::default() }
+    }
+
+    /// Appends records, and gives the new head.
+    fn grow(&mut self, count: u64, word: &str) -> PublishedHead {
+        for _ in 0..count {
+            let record = format!("{word} {}", self.log.size());
+            self.log.append(record.as_bytes()).unwrap();
+        }
+        self.log.commit().unwrap();
+        self.head()
+    }
+
+    fn head(&mut self) -> PublishedHead {
+        let checkpoint = self.log.sign(&self.key).unwrap().clone();
+        PublishedHead { generation: self.log.generation(), checkpoint, at_ms: 1, is_urgent: false }
+    }
+
+    fn task(&self, platform: &Platform) -> Task {
+        let config = SyncConfig { url: Some(platform.url().parse().unwrap()), ..SyncConfig::default() };
+        let (folder, verifier_key) = (self.folder.path().to_owned(), self.key.verifier_key().to_owned());
+        let settings = SyncSettings { config, folder, device: device(), verifier_key };
+        let egress = Egress::new(&crate::egress::EgressConfig::default(), AuditSink::channel().0);
+        let server = Server::of(&settings, &egress).unwrap().unwrap();
+        let ms = Duration::from_millis;
+        let pace = Pace { gather: ms(1), apart: ms(1), first_pause: ms(1), longest_pause: ms(2) };
+        Task::new(settings, server, self.state.clone(), pace)
+    }
+
+    /// What a platform has that has all of the log: paths and bytes.
+    fn files(&self) -> BTreeMap<String, Vec<u8>> {
+        let generation = self.log.generation();
+        let local = LocalLog::open(&log_folder(self.folder.path(), generation));
+        let head = SignedCheckpoint::open(&local.checkpoint().unwrap().unwrap(), self.key.verifier_key()).unwrap();
+        let tiles = changed(0, head.size);
+        let mut files: BTreeMap<_, _> = tiles
+            .into_iter()
+            .map(|tile| (format!("/audit/box-1/{generation}/{}", tile.path()), local.tile(tile).unwrap().unwrap()))
+            .collect();
+        files.insert(format!("/audit/box-1/{generation}/checkpoint"), head.note);
+        files
+    }
+}
+
+fn device() -> DeviceName {
+    "box-1".parse().unwrap()
+}
+
+async fn bring(task: &mut Task, head: &PublishedHead) -> Result<(), SyncError> {
+    task.bring(head, &mut false).await
+}

@@ -1,0 +1,99 @@
+//! Platforms with another history.
+
+use super::*;
+use crate::durable;
+
+const CHECKPOINT: &str = "/audit/box-1/1/checkpoint";
+
+#[tokio::test]
+async fn a_tile_with_other_bytes_is_a_fork_and_one_with_the_same_is_there() {
+    let (platform, mut of) = (Platform::start().await, TestBox::new());
+    let head = of.grow(300, "r");
+    for (path, content) in of.files() {
+        if path != CHECKPOINT {
+            platform.set(&path, &content);
+        }
+    }
+    bring(&mut of.task(&platform), &head).await.unwrap();
+    assert_eq!(platform.files(), of.files());
+
+    for path in ["/audit/box-1/1/tile/entries/001.p/44", "/audit/box-1/1/tile/1/000.p/1"] {
+        for longer in [false, true] {
+            let mut other = of.files()[path].clone();
+            if longer {
+                other.extend_from_slice(&[0; 100]);
+            } else {
+                other[10] ^= 1;
+            }
+            platform.restore(BTreeMap::from([(path.to_owned(), other)]));
+            let error = bring(&mut of.task(&platform), &head).await.unwrap_err();
+            assert!(matches!(error, SyncError::Forked { generation: 1, .. }), "{error}");
+            assert!(!platform.files().contains_key(CHECKPOINT));
+        }
+        // What is only the beginning shows nothing but a server that broke.
+        platform.restore(BTreeMap::from([(path.to_owned(), of.files()[path][..20].to_vec())]));
+        let error = bring(&mut of.task(&platform), &head).await.unwrap_err();
+        assert!(matches!(error, SyncError::Cut { length: 20, .. }), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_checkpoint_that_this_log_never_had_is_a_fork() {
+    let (platform, mut of) = (Platform::start().await, TestBox::new());
+    let head = of.grow(300, "r");
+    // As a disk that was put back to an older image has it: the same key, another history.
+    let other = TestBox::new();
+    durable::replace(&other.folder.path().join("key"), &std::fs::read(of.folder.path().join("key")).unwrap()).unwrap();
+    let (key, _) = AuditKey::load_or_create(other.folder.path(), &device()).unwrap();
+    let mut same = TestBox { key, ..other };
+    let shorter = same.grow(299, "other").checkpoint.note;
+    let equal = same.grow(1, "other").checkpoint.note;
+    let longer = same.grow(1, "other").checkpoint.note;
+    let stranger = TestBox::new().grow(3, "r").checkpoint.note;
+    for note in [shorter, equal, longer, stranger] {
+        let before = BTreeMap::from([(CHECKPOINT.to_owned(), note)]);
+        platform.restore(before.clone());
+        let error = bring(&mut of.task(&platform), &head).await.unwrap_err();
+        assert!(matches!(error, SyncError::Forked { generation: 1, .. }), "{error}");
+        assert_eq!(platform.files(), before);
+    }
+    for page in ["", "<html>Sign in</html>"] {
+        platform.set(CHECKPOINT, page.as_bytes());
+        let error = bring(&mut of.task(&platform), &head).await.unwrap_err();
+        assert!(matches!(error, SyncError::Checkpoint { .. }), "{error}");
+    }
+    // Its own goes on from there.
+    platform.restore(BTreeMap::new());
+    bring(&mut of.task(&platform), &head).await.unwrap();
+    let head = of.grow(300, "r");
+    bring(&mut of.task(&platform), &head).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_older_log_is_completed_first_and_one_that_forked_holds_up_nothing() {
+    let (platform, mut of) = (Platform::start().await, TestBox::new());
+    of.grow(300, "r");
+    let first = of.files();
+    let TestBox { folder, key, log, state } = of;
+    let log = log.begin_another("forked", &device(), &key).unwrap().log;
+    let mut of = TestBox { folder, key, log, state };
+    let head = of.grow(20, "r");
+    assert_eq!(head.generation, 2);
+    let mut task = of.task(&platform);
+    bring(&mut task, &head).await.unwrap();
+    let both: BTreeMap<_, _> = first.into_iter().chain(of.files()).collect();
+    assert_eq!(platform.files(), both);
+    let order: Vec<_> = of.state.take_news();
+    assert_eq!(order, [SyncNews::Has { generation: 1, size: 300 }, SyncNews::Has { generation: 2, size: 20 }]);
+    // It is not looked at again, not even after a restart.
+    platform.take_requests();
+    bring(&mut of.task(&platform), &head).await.unwrap();
+    assert_eq!(platform.take_requests(), ["GET /audit/box-1/2/checkpoint 200"]);
+
+    platform.restore(BTreeMap::new());
+    std::fs::remove_file(of.folder.path().join("sync.json")).unwrap();
+    platform.set("/audit/box-1/1/tile/entries/000", b"another");
+    bring(&mut of.task(&platform), &head).await.unwrap();
+    assert!(of.files().iter().all(|(path, content)| platform.files().get(path) == Some(content)));
+    assert!(!platform.files().contains_key(CHECKPOINT));
+}

@@ -1,0 +1,273 @@
+//! What went out of this box since it was installed: the counters of all its starts, in one file.
+//!
+//! No connection waits for the file. It is written every ten seconds while something goes out, and at the stop: what a power
+//! cut takes away are the counts of the last ten seconds, never more.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Egress;
+use super::account::DestinationStatistics;
+use crate::clock;
+use crate::durable;
+use crate::shutdown::Shutdown;
+
+/// The file in the folder of what this box remembers.
+const FILE: &str = "egress.json";
+
+/// Of the form of [`EgressCounts`].
+const SCHEMA: u32 = 1;
+
+/// How often the file is written while something goes out.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// What went out of this box, and what came from where it went.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EgressCounts {
+    schema: u32,
+    /// When counting began, in RFC 3339.
+    pub since: String,
+    /// Whether there were counts before that were lost: the file was damaged.
+    pub after_damage: bool,
+    /// Every destination that was ever connected to or allowed.
+    pub destinations: Vec<DestinationCounts>,
+}
+
+/// What went to one destination and came from it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DestinationCounts {
+    /// `HOST:PORT`.
+    pub destination: String,
+    /// Where it was at the time. A destination that moved is here once for each region.
+    pub region: String,
+    /// Connections opened.
+    pub connections: u64,
+    /// Tries to connect that came to nothing.
+    pub failures: u64,
+    /// Bytes sent before encryption, by what they were: names of [`super::Content`], and of such that there were once.
+    pub sent: BTreeMap<String, u64>,
+    /// Bytes received, after decryption.
+    pub received: u64,
+}
+
+/// Why there are no counts.
+#[derive(Debug, thiserror::Error)]
+pub enum CountsError {
+    /// The file cannot be read.
+    #[error("what went out of this box is not known: {path}: {error}", path = path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's words.
+        error: io::Error,
+    },
+    /// The file holds something else.
+    #[error("what went out of this box is not known: {path} is damaged: {reason}", path = path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl EgressCounts {
+    fn begin(after_damage: bool) -> Self {
+        Self { schema: SCHEMA, since: clock::rfc3339(clock::unix_millis()), after_damage, destinations: Vec::new() }
+    }
+
+    /// The counts in the folder of what this box remembers, for one who only looks; `None` before its first start.
+    pub fn read(state: &Path) -> Result<Option<Self>, CountsError> {
+        let path = state.join(FILE);
+        let content = match std::fs::read(&path) {
+            Ok(content) => content,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(CountsError::File { path, error }),
+        };
+        let damaged = |reason: String| CountsError::Damaged { path: path.clone(), reason };
+        let counts: Self = serde_json::from_slice(&content).map_err(|error| damaged(error.to_string()))?;
+        if counts.schema != SCHEMA {
+            return Err(damaged(format!("it has schema {}, and {SCHEMA} is known", counts.schema)));
+        }
+        Ok(Some(counts))
+    }
+
+    /// These, and what was counted since the start.
+    fn with(&self, since_start: &[DestinationStatistics]) -> Self {
+        let mut sum = self.clone();
+        for of in since_start {
+            let known =
+                sum.destinations.iter().position(|it| it.destination == of.destination && it.region == of.region);
+            let counts = match known.and_then(|at| sum.destinations.get_mut(at)) {
+                Some(counts) => counts,
+                None => sum.destinations.push_mut(DestinationCounts {
+                    destination: of.destination.clone(),
+                    region: of.region.clone(),
+                    ..DestinationCounts::default()
+                }),
+            };
+            counts.add(of);
+        }
+        sum.destinations.sort_by(|a, b| (&a.destination, &a.region).cmp(&(&b.destination, &b.region)));
+        sum
+    }
+}
+
+impl DestinationCounts {
+    fn add(&mut self, of: &DestinationStatistics) {
+        let add = |sum: &mut u64, count: u64| *sum = sum.saturating_add(count);
+        add(&mut self.connections, of.connections);
+        add(&mut self.failures, of.failures);
+        add(&mut self.received, of.received);
+        for (content, bytes) in of.sent {
+            add(self.sent.entry(content.name().to_owned()).or_default(), bytes);
+        }
+    }
+}
+
+/// Keeps the counts of a way out. Clones share the file.
+#[derive(Debug, Clone)]
+pub struct CountsKeeper(Arc<Keeper>);
+
+#[derive(Debug)]
+struct Keeper {
+    egress: Egress,
+    path: PathBuf,
+    /// Those of all starts before this one.
+    before: EgressCounts,
+    written: Mutex<Option<EgressCounts>>,
+}
+
+impl CountsKeeper {
+    /// Goes on where the start before ended. A damaged file is set aside, and counting begins anew.
+    pub fn open(state: &Path, egress: Egress) -> Self {
+        let path = state.join(FILE);
+        let (before, written) = match EgressCounts::read(state) {
+            Ok(Some(counts)) => (counts.clone(), Some(counts)),
+            Ok(None) => (EgressCounts::begin(false), None),
+            Err(error) => {
+                let aside = state.join(format!("{FILE}.damaged"));
+                tracing::error!(%error, aside = %aside.display(), "ALARM: the counts of what went out begin anew; the file is set aside");
+                if let Err(error) = durable::rename(&path, &aside) {
+                    tracing::error!(%error, path = %path.display(), "the damaged file stays, until it is written over");
+                }
+                (EgressCounts::begin(true), None)
+            }
+        };
+        Self(Arc::new(Keeper { egress, path, before, written: Mutex::new(written) }))
+    }
+
+    /// Writes the file again and again until the stop.
+    pub async fn run(self, shutdown: Shutdown) {
+        let mut ticks = tokio::time::interval(INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = shutdown.requested() => return,
+            }
+            let keeper = self.clone();
+            let _ = tokio::task::spawn_blocking(move || keeper.write()).await;
+        }
+    }
+
+    /// Writes the file if something has changed. Waits for the disk.
+    pub fn write(&self) {
+        let mut written = self.written();
+        let now = self.0.before.with(&self.0.egress.statistics());
+        if written.as_ref() == Some(&now) {
+            return;
+        }
+        // Texts and numbers: there is nothing that could fail.
+        let content = serde_json::to_vec_pretty(&now).unwrap_or_default();
+        match durable::replace(&self.0.path, &content) {
+            Ok(()) => *written = Some(now),
+            Err(error) => {
+                tracing::warn!(%error, path = %self.0.path.display(), "the counts of what went out are not kept");
+            }
+        }
+    }
+
+    fn written(&self) -> MutexGuard<'_, Option<EgressCounts>> {
+        self.0.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit_event::AuditSink;
+    use crate::egress::{Content, EgressConfig, HostPort};
+    use crate::toml_check;
+
+    fn egress() -> Egress {
+        let text = "[[allow]]\nhost = 'a:1'\nregion = 'eu'\nsend = ['answers']";
+        Egress::new(&toml_check::parse::<EgressConfig>("f", text).unwrap(), AuditSink::to_nowhere())
+    }
+
+    /// A start that sends so many bytes.
+    fn start(state: &Path, bytes: usize) -> EgressCounts {
+        let egress = egress();
+        let keeper = CountsKeeper::open(state, egress.clone());
+        let account = egress.account(&"a:1".parse::<HostPort>().unwrap(), "eu");
+        account.count_sent(Content::Answer, bytes);
+        account.count_received(1);
+        keeper.write();
+        EgressCounts::read(state).unwrap().unwrap()
+    }
+
+    #[test]
+    fn counts_go_on_over_starts() {
+        let state = tempfile::tempdir().unwrap();
+        assert_eq!(EgressCounts::read(state.path()).unwrap(), None);
+        let first = start(state.path(), 100);
+        let second = start(state.path(), 23);
+        assert!(first.since == second.since && !second.after_damage);
+        let [of] = second.destinations.as_slice() else { panic!("{second:?}") };
+        assert_eq!((of.sent["answers"], of.sent["reports"], of.received), (123, 0, 2));
+    }
+
+    #[test]
+    fn a_damaged_file_is_set_aside_and_the_counts_say_so() {
+        let state = tempfile::tempdir().unwrap();
+        start(state.path(), 100);
+        let path = state.path().join(FILE);
+        let whole = std::fs::read(&path).unwrap();
+        for damage in [&whole[..whole.len() / 2], b"", b"{}", b"[7]"] {
+            durable::replace(&path, damage).unwrap();
+            assert!(matches!(EgressCounts::read(state.path()), Err(CountsError::Damaged { .. })));
+            let anew = start(state.path(), 7);
+            assert!(anew.after_damage && anew.destinations[0].sent["answers"] == 7);
+            assert_eq!(std::fs::read(state.path().join("egress.json.damaged")).unwrap(), damage);
+            assert!(start(state.path(), 1).after_damage, "until the end of its days");
+        }
+    }
+
+    #[test]
+    fn where_a_destination_was_is_not_forgotten_when_it_moves() {
+        let state = tempfile::tempdir().unwrap();
+        start(state.path(), 100);
+        let counts = EgressCounts::read(state.path()).unwrap().unwrap();
+        let moved = DestinationStatistics { region: "us".into(), ..egress().statistics().remove(0) };
+        let regions: Vec<_> = counts.with(&[moved]).destinations.into_iter().map(|of| of.region).collect();
+        assert_eq!(regions, ["eu", "us"]);
+    }
+
+    #[test]
+    fn what_has_not_changed_is_not_written() {
+        let state = tempfile::tempdir().unwrap();
+        let keeper = CountsKeeper::open(state.path(), egress());
+        keeper.write();
+        let path = state.path().join(FILE);
+        std::fs::remove_file(&path).unwrap();
+        keeper.write();
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,106 @@
+//! Requests that change this box, or take data out of it: they are answered once the audit log has them for good.
+//!
+//! Inference, pushes of features and whatever only looks are not among them: those go on whatever the audit log does.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+
+use super::reply::Failure;
+use super::{App, body, features_admin, models, updates};
+use crate::audit::status::AuditState;
+use crate::audit_event::AuditSink;
+
+/// How long an answer waits for its audit records. A disk that takes longer is as good as none.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The routes of all such requests.
+pub fn routes(app: &App) -> Router<App> {
+    Router::new()
+        .route("/v2/repository/models/{model}/load", post(models::load))
+        .route("/v2/repository/models/{model}/unload", post(models::unload))
+        .route("/features/backup", get(features_admin::backup))
+        .route("/features/restore", post(features_admin::restore))
+        .route("/features/snapshot", post(features_admin::snapshot))
+        .route("/features/compact", post(features_admin::compact))
+        .route("/updates/check", post(updates::check))
+        .route("/updates/trust/reset", post(updates::reset_trust))
+        .route("/updates/{kind}/{name}/{order}", post(updates::order))
+        .route_layer(middleware::from_fn_with_state(app.clone(), audited))
+}
+
+/// Refuses a request that the audit log could not tell of, and holds back the answer to another until it is told of.
+///
+/// An unload or a rollback is refused as well: what could be done unseen while the log is broken would be worth breaking
+/// the log for. Whoever has to act at once stops the service.
+async fn audited(State(app): State<App>, request: Request, next: Next) -> Response {
+    if let Some(refusal) = refusal(app.audit()) {
+        body::discard(request.into_body(), app.config()).await;
+        return refusal.into_response();
+    }
+    let response = next.run(request).await;
+    match recorded(app.serving().audit(), LIMIT).await {
+        // Why it was not done is the more useful answer.
+        Err(failure) if response.status().is_success() => failure.into_response(),
+        _ => response,
+    }
+}
+
+/// Why nothing is administered now, if so.
+fn refusal(audit: &AuditState) -> Option<Failure> {
+    let reason = audit.status().error?;
+    let message = format!(
+        "not done, because the audit log could not tell of it: {reason}. Put that right (`ledge doctor` says how it \
+         stands) and ask again; inference goes on"
+    );
+    Some(Failure::new(StatusCode::SERVICE_UNAVAILABLE, message))
+}
+
+/// Waits until all that was recorded is on the disk.
+async fn recorded(audit: &AuditSink, limit: Duration) -> Result<(), Failure> {
+    let why = match tokio::time::timeout(limit, audit.durable()).await {
+        Ok(true) => return Ok(()),
+        Ok(false) => "the audit log cannot be written".to_owned(),
+        Err(_) => format!("the disk of the audit log has not taken it within {} s", limit.as_secs()),
+    };
+    let message = format!("it was done, but {why}: GET /audit/status says how the log does");
+    Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_cannot_be_written_refuses_and_one_with_a_past_does_not() {
+        let audit = AuditState::default();
+        assert!(refusal(&audit).is_none());
+        audit.update(|status| status.alarm = Some("the log before was cut".into()));
+        assert!(refusal(&audit).is_none(), "that log is closed, and this one is good");
+        audit.update(|status| status.error = Some("no room in /audit".into()));
+        let told = format!("{:?}", refusal(&audit).unwrap());
+        assert!(told.contains("no room in /audit") && told.contains("inference goes on"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn an_answer_waits_for_its_record_and_says_when_there_is_none() {
+        let (sink, mut queue) = AuditSink::channel();
+        let waiting = recorded(&sink, LIMIT);
+        tokio::pin!(waiting);
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        for told in queue.take().flushes {
+            told.send(()).unwrap();
+        }
+        assert!(waiting.await.is_ok());
+
+        let (waited, ()) = tokio::join!(recorded(&sink, LIMIT), async { drop(queue.take().flushes) });
+        assert!(format!("{:?}", waited.unwrap_err()).contains("it was done, but the audit log cannot be written"));
+        let late = recorded(&sink, Duration::ZERO).await.unwrap_err();
+        assert!(format!("{late:?}").contains("within 0 s"));
+    }
+}
