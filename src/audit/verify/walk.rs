@@ -22,6 +22,8 @@ pub(super) struct Walk<'a> {
     tree: Option<Tree>,
     /// The first of the records that are missing up to here.
     missing: Option<u64>,
+    /// A record was found that is not the one whose hash is published: the hashes above differ for that alone.
+    is_changed: bool,
     /// The tile of level 1 that was needed last.
     level_1: Option<(u64, Vec<Hash>)>,
     walked: Walked,
@@ -45,7 +47,16 @@ impl<'a> Walk<'a> {
     pub fn new(files: &'a LogFiles, size: u64, mut points: Vec<Point>, findings: Findings) -> Self {
         points.reverse();
         let walked = Walked { findings, ..Walked::default() };
-        Self { files, size, points, tree: Some(Tree::default()), missing: None, level_1: None, walked }
+        Self {
+            files,
+            size,
+            points,
+            tree: Some(Tree::default()),
+            missing: None,
+            is_changed: false,
+            level_1: None,
+            walked,
+        }
     }
 
     /// Reads everything.
@@ -169,6 +180,10 @@ impl<'a> Walk<'a> {
         let differs = computed.iter().zip(published).position(|(computed, published)| computed != published);
         let Some(at) = differs else { return };
         let TileKind::Hashes(level) = tile.kind else { return };
+        if level > 0 && self.is_changed {
+            return;
+        }
+        self.is_changed |= level == 0;
         let first = (tile.index * WIDTH + at as u64).checked_shl(8 * u32::from(level)).unwrap_or(u64::MAX);
         self.walked.findings.push(Wrong::Tampered, first, || match level {
             0 => format!("the record is not the one whose hash is in {}", tile.path()),
