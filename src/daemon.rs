@@ -86,7 +86,7 @@ async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyho
     let _ = tokio::time::timeout(LAST_STEPS, tokio::task::spawn_blocking(move || counts.write())).await;
     audit.close();
     drop((audit, repository));
-    audit_writer.end(LAST_STEPS).await;
+    audit_writer.end(LAST_RECORDS).await;
     if !drained {
         tracing::warn!(grace_ms = grace.as_millis(), "some requests were still running at the end of the grace period");
     }
@@ -108,8 +108,11 @@ pub enum Ended {
     ToRestart,
 }
 
-/// How long unloading models, and then writing the last audit events, may take at the end.
+/// How long unloading models may take at the end.
 const LAST_STEPS: Duration = Duration::from_secs(2);
+
+/// How long writing the last audit records may take: a disk can stand still for a while.
+const LAST_RECORDS: Duration = Duration::from_secs(10);
 
 /// The daemon's parts, built and bound, not yet serving.
 struct App {
