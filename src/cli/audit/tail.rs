@@ -106,7 +106,7 @@ async fn follow(
                 None => records::say_damaged(line.seq),
             }
         }
-        if next == before || next % WIDTH != 0 {
+        if next == before || !next.is_multiple_of(WIDTH) {
             break;
         }
     }
