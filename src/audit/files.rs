@@ -126,6 +126,7 @@ impl LogFiles {
     }
 
     /// A log in a folder below this place.
+    #[must_use]
     pub fn below(&self, name: &str) -> Self {
         match self {
             Self::Local(log) => Self::Local(LocalLog::open(&log.folder().join(name))),
@@ -245,6 +246,7 @@ impl WebLog {
     }
 
     /// A log below this address, through the same connections.
+    #[must_use]
     pub fn below(&self, name: &str) -> Self {
         let path = format!("{}/{name}", self.address.path.trim_end_matches('/'));
         Self { address: WebAddress { path, ..self.address.clone() }, server: self.server.clone() }
@@ -255,8 +257,10 @@ impl WebLog {
         let mut pause = FIRST_PAUSE;
         for _ in 1..TRIES {
             match self.ask(&path, limit).await {
-                Err(FilesError::Web(HttpError::Exchange { .. } | HttpError::Stalled { .. })) => {}
-                Err(FilesError::Status { status: 429 | 500.., .. }) => {}
+                Err(
+                    FilesError::Web(HttpError::Exchange { .. } | HttpError::Stalled { .. })
+                    | FilesError::Status { status: 429 | 500.., .. },
+                ) => {}
                 answer => return answer,
             }
             tokio::time::sleep(pause).await;

@@ -60,7 +60,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Reads everything.
-    pub async fn to_the_end(mut self, root: Hash) -> Result<Walked, FilesError> {
+    pub async fn finish(mut self, root: Hash) -> Result<Walked, FilesError> {
         let (files, size) = (self.files, self.size);
         let read = |index| async move {
             let entries = files.tile(tile_of(TileKind::Entries, index, size)).await?;
@@ -259,7 +259,7 @@ impl<'a> Walk<'a> {
                 read_record(seq, line, summary, findings);
                 seq += 1;
             }
-            if seq == before || seq % WIDTH != 0 {
+            if seq == before || !seq.is_multiple_of(WIDTH) {
                 break;
             }
         }

@@ -53,13 +53,11 @@ pub struct Found {
 impl Found {
     /// One log: the last, or the one that was asked for.
     pub fn one(&self, generation: Option<u32>) -> anyhow::Result<&Place> {
-        match generation {
-            None => self.places.last().context("there is no log"),
-            Some(_) => {
-                let mut places = self.places.iter();
-                places.find(|place| place.generation == generation).context("there is no such generation of the log")
-            }
+        if generation.is_none() {
+            return self.places.last().context("there is no log");
         }
+        let mut places = self.places.iter();
+        places.find(|place| place.generation == generation).context("there is no such generation of the log")
     }
 }
 
@@ -70,7 +68,7 @@ impl LogArgs {
         if !self.key.is_empty() {
             let keys = self.key.iter().map(|key| verifier_key(key)).collect::<anyhow::Result<Vec<_>>>()?;
             found.places.iter_mut().for_each(|place| place.keys.clone_from(&keys));
-            found.key_from = "the key that was given".to_owned();
+            "the key that was given".clone_into(&mut found.key_from);
         } else if found.places.iter().any(|place| place.keys.is_empty()) {
             bail!(
                 "--key is needed: what is not checked with the box's own key proves nothing. `ledge audit key` prints it \
