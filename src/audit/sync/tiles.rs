@@ -65,8 +65,8 @@ impl SignedLog {
         joined(tokio::task::spawn_blocking(move || log.root_at(size)).await)
     }
 
-    fn damaged(&self, path: &str, reason: impl ToString) -> SyncError {
-        SyncError::Damaged { generation: self.generation, path: path.to_owned(), reason: reason.to_string() }
+    fn damaged(&self, path: &str, reason: &str) -> SyncError {
+        SyncError::Damaged { generation: self.generation, path: path.to_owned(), reason: reason.to_owned() }
     }
 }
 
@@ -96,7 +96,7 @@ impl<'a> Tiles<'a> {
 
     fn explained(&self, path: &str, error: &tlog_tiles::Error) -> SyncError {
         let failed = self.failed.borrow_mut().take();
-        failed.unwrap_or_else(|| self.log.damaged(path, format_args!("does not fit the signed head: {error}")))
+        failed.unwrap_or_else(|| self.log.damaged(path, &format!("does not fit the signed head: {error}")))
     }
 }
 
