@@ -325,9 +325,9 @@ impl Drop for AuditQueue {
 impl Shared {
     /// Contents of these bytes do not wait any more.
     fn release(&self, size: usize) {
-        let _ = self.content.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| {
-            Some(waiting.saturating_sub(size as u64))
-        });
+        let _ = self
+            .content
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| Some(waiting.saturating_sub(size as u64)));
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {
