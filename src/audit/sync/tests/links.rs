@@ -146,7 +146,11 @@ async fn what_is_damaged_or_gone_on_this_box_is_told_and_never_sent() {
         let error = bring(&mut of.task(&platform), &head).await.unwrap_err();
         assert_eq!(matches!(error, SyncError::Damaged { .. }), changes, "{error}");
         assert_eq!(matches!(error, SyncError::Missing { .. }), !changes, "{error}");
-        assert!(!platform.files().keys().any(|file| file.ends_with(path) || file.ends_with("/checkpoint")));
+        let there: Vec<_> = platform.files().into_keys().collect();
+        assert!(
+            !there.iter().any(|file| file.ends_with(path) || file.ends_with("/checkpoint")),
+            "{path} {changes} {error}: {there:?}"
+        );
         crate::durable::replace(&file, &whole).unwrap();
     }
     let platform = Platform::start().await;
