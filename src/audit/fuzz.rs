@@ -21,7 +21,9 @@ pub fn fuzz_audit_files(data: &[u8]) {
             assert_eq!(whole.iter().map(|entry| entry.len() + 2).sum::<usize>() + rest.len(), bytes.len());
             if let Ok(found) = entries(bytes) {
                 let mut again = Vec::new();
-                found.iter().for_each(|entry| assert!(push_entry(&mut again, entry).is_some()));
+                for entry in found {
+                    assert!(push_entry(&mut again, entry).is_some());
+                }
                 assert_eq!(again, bytes);
             }
         }

@@ -422,7 +422,7 @@ mod tests {
     fn what_is_urgent_wakes_the_writer_and_other_things_wait_for_it() {
         let (sink, mut queue) = AuditSink::channel();
         let waiting = std::thread::spawn(move || {
-            queue.wait(Instant::now() + Duration::from_secs(60), true);
+            queue.wait(Instant::now() + Duration::from_mins(1), true);
             queue.take()
         });
         let opened =
