@@ -77,13 +77,13 @@ async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyho
     } else {
         notify(&[sd_notify::NotifyState::Stopping]);
     }
-    audit.record_own(AuditEvent::Stopped);
     let drained = shutdown.drain(grace).await;
     let _ = tokio::time::timeout(LAST_STEPS, repository.unload_all(&Principal::Local)).await;
     // After the calls in flight, so that what they push is written.
     let _ = tokio::task::spawn_blocking(move || features.close()).await;
     // Nothing goes out any more.
     let _ = tokio::time::timeout(LAST_STEPS, tokio::task::spawn_blocking(move || counts.write())).await;
+    audit.record_own(AuditEvent::Stopped);
     audit.close();
     drop((audit, repository));
     audit_writer.end(LAST_RECORDS).await;

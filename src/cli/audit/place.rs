@@ -115,18 +115,25 @@ pub fn verifier_key(text: &str) -> anyhow::Result<String> {
     Ok(key.to_owned())
 }
 
+/// How many logs in a row may be missing before the last one.
+const MOST_MISSING: usize = 8;
+
 /// The logs below a place: itself, if it is one, or those of a box in `1`, `2` and so on.
 async fn generations(place: &LogFiles) -> anyhow::Result<(Vec<(Option<u32>, LogFiles)>, Scope)> {
     if place.checkpoint().await?.is_some() {
         return Ok((vec![(None, place.clone())], Scope::One));
     }
-    let mut found = Vec::new();
+    let (mut found, mut missing) = (Vec::new(), Vec::new());
     for generation in 1.. {
         let files = place.below(&generation.to_string());
-        if files.checkpoint().await?.is_none() {
+        let is_there = files.checkpoint().await?.is_some();
+        missing.push((Some(generation), files));
+        if is_there {
+            // One that is missing between others is a gap, and not the end.
+            found.append(&mut missing);
+        } else if missing.len() > MOST_MISSING {
             break;
         }
-        found.push((Some(generation), files));
     }
     if found.is_empty() {
         bail!("{place} holds no audit log: expected a checkpoint in it, or in 1/ below it");
