@@ -286,7 +286,10 @@ fn is_zero(count: &u64) -> bool {
 impl AuditEvent {
     /// Whether it has to be on the disk at once, and not just with what comes in the next moments.
     pub fn is_urgent(&self) -> bool {
-        !matches!(self, Self::Inference { .. } | Self::InferenceMinute { .. } | Self::ConnectionOpened { .. } | Self::Idle)
+        !matches!(
+            self,
+            Self::Inference { .. } | Self::InferenceMinute { .. } | Self::ConnectionOpened { .. } | Self::Idle
+        )
     }
 
     /// Its name in a record.

@@ -86,7 +86,9 @@ pub struct Writer {
 enum WriteError {
     #[error(transparent)]
     Log(#[from] LogError),
-    #[error("the audit log takes {bytes} bytes, and its quota is {quota}: nothing of it may be removed before it is copied to the platform (`audit.sync`), or a greater `audit.quota_mb` is set")]
+    #[error(
+        "the audit log takes {bytes} bytes, and its quota is {quota}: nothing of it may be removed before it is copied to the platform (`audit.sync`), or a greater `audit.quota_mb` is set"
+    )]
     Quota { bytes: u64, quota: u64 },
 }
 
@@ -191,13 +193,7 @@ impl Writer {
     }
 
     /// Appends what there is room for, and makes it durable. `Ok` when every event is; calls may have been refused.
-    fn write(
-        &mut self,
-        open: &mut OpenLog,
-        entries: Vec<Entry>,
-        now: Instant,
-        now_ms: u64,
-    ) -> Result<(), WriteError> {
+    fn write(&mut self, open: &mut OpenLog, entries: Vec<Entry>, now: Instant, now_ms: u64) -> Result<(), WriteError> {
         self.turn_tags(open, now, now_ms);
         if entries.is_empty() && self.own.is_empty() && now.duration_since(self.written) >= self.idle_after {
             self.tell(now_ms, AuditEvent::Idle);
@@ -288,10 +284,13 @@ impl Writer {
     fn make_room(&mut self, open: &mut OpenLog, now: Instant, now_ms: u64) {
         let log = &mut open.log;
         let first = log.first();
-        match self.prune(log) {
-            Ok(0) if log.first() == first => {}
-            Ok(_) => self.tell(now_ms, AuditEvent::RecordsPruned { below: log.first(), synced: self.is_synced }),
-            Err(error) => self.warn(format!("records of the audit log cannot be removed: {error}")),
+        let pruned = self.prune(log);
+        // One that fails may have removed some before.
+        if log.first() > first || pruned.as_ref().is_ok_and(|bytes| *bytes > 0) {
+            self.tell(now_ms, AuditEvent::RecordsPruned { below: log.first(), synced: self.is_synced });
+        }
+        if let Err(error) = pruned {
+            self.warn(format!("records of the audit log cannot be removed: {error}"));
         }
         let bytes = log.bytes();
         let room = self.limits.room(bytes, room::free(&self.folder));

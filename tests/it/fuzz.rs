@@ -294,7 +294,8 @@ fn foreign_binary_requests_never_break_the_protocol() {
 fn audit_seeds() -> Vec<Vec<u8>> {
     let record = br#"{"v":1,"seq":7,"ts":"2026-01-01T00:00:00.250Z","actor":{"kind":"ip","tag":"3:000102030405060708090a0b0c0d0e0f"},"event":{"action":"records_lost","cause":"queue","since_ms":1,"calls":2,"events":3}}"#;
     let checkpoint = b"ledge.audit/fuzz/1\n8\nAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n\n\xe2\x80\x94 ledge.audit/fuzz AAAAAAAA\n";
-    let proof = b"c2sp.org/tlog-proof@v1\nextra eyJ2IjoxfQ==\nindex 7\nAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n\n";
+    let proof =
+        b"c2sp.org/tlog-proof@v1\nextra eyJ2IjoxfQ==\nindex 7\nAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n\n";
     let length = u16::try_from(record.len()).unwrap().to_be_bytes();
     vec![
         [b"\0".as_slice(), proof, checkpoint].concat(),
