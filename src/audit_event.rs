@@ -72,6 +72,8 @@ pub enum AuditEvent {
     },
     /// The daemon stops in order.
     Stopped,
+    /// Nothing else was recorded for a day; the box is there.
+    Idle,
     /// What is set differs from what the last start had.
     ConfigurationChanged {
         /// The keys, such as `http.listen`; never their values.
@@ -285,7 +287,10 @@ fn is_zero(count: &u64) -> bool {
 impl AuditEvent {
     /// Whether it has to be on the disk at once, and not just with what comes in the next moments.
     pub fn is_urgent(&self) -> bool {
-        !matches!(self, Self::Inference { .. } | Self::InferenceMinute { .. } | Self::ConnectionOpened { .. })
+        !matches!(
+            self,
+            Self::Inference { .. } | Self::InferenceMinute { .. } | Self::ConnectionOpened { .. } | Self::Idle
+        )
     }
 
     /// Its name in a record.
@@ -293,6 +298,7 @@ impl AuditEvent {
         match self {
             Self::Started { .. } => "started",
             Self::Stopped => "stopped",
+            Self::Idle => "idle",
             Self::ConfigurationChanged { .. } => "configuration_changed",
             Self::ModelLoaded { .. } => "model_loaded",
             Self::ModelRefused { .. } => "model_refused",

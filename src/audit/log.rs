@@ -222,11 +222,17 @@ impl Log {
         Ok(self.checkpoint.insert(signed))
     }
 
+    /// Removes whole tiles of records of the logs before this one; gives how many bytes that were.
+    pub fn prune_older(&mut self) -> Result<u64, LogError> {
+        let freed = prune::before(&self.audit, self.generation)?;
+        self.bytes = self.bytes.saturating_sub(freed);
+        Ok(freed)
+    }
+
     /// Removes whole tiles of records below `below`, and those of logs before this one first; gives how many bytes that
     /// were. What proofs need of them stays.
     pub fn prune(&mut self, below: u64) -> Result<u64, LogError> {
-        let freed = prune::before(&self.audit, self.generation)?;
-        self.bytes = self.bytes.saturating_sub(freed);
+        let freed = self.prune_older()?;
         // What the head ends in is read at the next start.
         let head = self.checkpoint.as_ref().map_or(0, |head| head.size);
         let below = below.min(head.saturating_sub(1)) / WIDTH;
