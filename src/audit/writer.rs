@@ -213,7 +213,9 @@ impl Writer {
     /// The first record of a log, and the alarm where it should not have been necessary.
     fn begins(&mut self, begun: Begun) -> AuditEvent {
         let Begun { cause, reason, previous } = begun;
-        if let Some(reason) = reason {
+        // Of a log that is sound on this box, only the platform can tell.
+        let other = || previous.as_ref().map(|log| format!("{}: the platform has another history of it", log.origin));
+        if let Some(reason) = reason.or_else(other) {
             tracing::error!(
                 reason,
                 cause,
@@ -475,3 +477,6 @@ fn sum(entries: &[Entry], since_ms: u64) -> Lost {
     }
     lost
 }
+
+#[cfg(test)]
+mod tests;
