@@ -167,24 +167,21 @@ impl Log {
     pub fn commit(&mut self) -> Result<(), LogError> {
         let written = self.restore().and_then(|()| self.write());
         let (bundles, grown) = (std::mem::take(&mut self.bundles), std::mem::take(&mut self.grown));
-        match &written {
-            Ok(()) => {
-                let hashes: usize = grown.iter().map(Vec::len).sum();
-                let records: usize = bundles.iter().map(|(_, bundle)| bundle.len()).sum();
-                self.bytes += (hashes * 32 + records) as u64;
-                if let Some((tile, bundle)) = bundles.last() {
-                    let before = if *tile == self.durable.size() / WIDTH { self.tail } else { 0 };
-                    let is_whole = self.edge.size().is_multiple_of(WIDTH);
-                    self.tail = if is_whole { 0 } else { before + bundle.len() as u64 };
-                }
-                self.durable = self.edge.clone();
+        if written.is_ok() {
+            let hashes: usize = grown.iter().map(Vec::len).sum();
+            let records: usize = bundles.iter().map(|(_, bundle)| bundle.len()).sum();
+            self.bytes += (hashes * 32 + records) as u64;
+            if let Some((tile, bundle)) = bundles.last() {
+                let before = if *tile == self.durable.size() / WIDTH { self.tail } else { 0 };
+                let is_whole = self.edge.size().is_multiple_of(WIDTH);
+                self.tail = if is_whole { 0 } else { before + bundle.len() as u64 };
             }
-            Err(_) => {
-                self.edge = self.durable.clone();
-                self.is_suspect = true;
-                // Otherwise the next commit does it, before it writes anything.
-                let _ = self.restore();
-            }
+            self.durable = self.edge.clone();
+        } else {
+            self.edge = self.durable.clone();
+            self.is_suspect = true;
+            // Otherwise the next commit does it, before it writes anything.
+            let _ = self.restore();
         }
         written
     }

@@ -8,6 +8,9 @@ mod audit_live;
 mod audit_sync;
 #[path = "../it/audit_log.rs"]
 mod audit_log;
+#[path = "../it/audit_log.rs"]
+mod audit_log;
+mod audit_sync;
 mod audit_verifiers;
 mod bench;
 mod bindings;
