@@ -23,6 +23,7 @@ use tlog_tiles::{Hash, record_hash};
 use self::frontier::{Frontier, Grown};
 use super::key::{AuditKey, CheckpointError, SignedCheckpoint};
 use super::layout::{CHECKPOINT, WIDTH, push_entry};
+use super::local;
 use super::record::LONGEST;
 use crate::audit_event::PreviousLog;
 use crate::durable;
