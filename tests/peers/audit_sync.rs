@@ -28,13 +28,13 @@ use crate::tools::path_of;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A server of another maker; killed when dropped.
-struct Server {
+pub struct Server {
     port: u16,
     child: Child,
 }
 
 impl Server {
-    fn start(command: &mut Command, port: u16) -> Self {
+    pub fn start(command: &mut Command, port: u16) -> Self {
         let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut server = Self { port, child: command.spawn().unwrap() };
         let deadline = Instant::now() + LIMIT;

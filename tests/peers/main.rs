@@ -4,6 +4,7 @@
 
 mod attacks;
 mod attacks_on_daemon;
+mod audit_canaries;
 mod audit_live;
 mod audit_sync;
 #[path = "../it/audit_log.rs"]
