@@ -163,7 +163,7 @@ fn nginx(folder: &Path, authority: &Authority) -> Server {
     Server::start(command.arg("-c").arg(folder.join("nginx.conf")).arg("-e").arg(folder.join("error.log")), port)
 }
 
-fn files_below(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+pub fn files_below(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let (mut found, mut folders) = (BTreeMap::new(), vec![folder.to_owned()]);
     while let Some(next) = folders.pop() {
         for entry in std::fs::read_dir(&next).into_iter().flatten() {

@@ -101,6 +101,12 @@ impl Outside {
         ]
     }
 
+    /// How many reports were sent.
+    pub fn reports(&self) -> usize {
+        let connections = self.mqtt.connections();
+        connections.iter().map(|connection| String::from_utf8_lossy(&connection.sent).matches("\"schema\":1").count()).sum()
+    }
+
     /// Where the copy of the audit log is.
     pub fn synced(&self) -> PathBuf {
         self.folder.path().join("audit/box-1")
