@@ -151,7 +151,7 @@ fn of_all_that_callers_sent_nothing_leaves_but_the_answers_to_them() {
     let views = daemon.root.folder.path().join("feature_views.d/other.toml");
     write(&views, view.as_bytes());
     daemon.signal("HUP");
-    wait_until("the other entity", || daemon.client().get("/entities").json().to_string().contains("other"));
+    logged(&daemon, "model repository read", 2);
     look(&daemon);
     let records = synced_records(&daemon);
     // A report is made after the last call, so that what it left behind is in it.

@@ -13,7 +13,6 @@ use std::path::Path;
 
 use ledge::audit::layout::entries;
 use ledge::audit::record::AuditRecord;
-use rumqttc::v5::mqttbytes::v5::Packet;
 use serde_json::Value;
 
 use super::outside::Outside;
@@ -22,7 +21,10 @@ use super::recorder::Connection;
 use super::secrets::{Canaries, Detector};
 use super::streams::{leaves, leaves_of_record, messages, packets, requests};
 
-/// What is not one of the outside.
+/// The MQTT packet that begins a connection.
+const CONNECT: u8 = 1;
+
+/// The topics that are no answers.
 const REPORTED: &str = "ledge/v1/box-1/reported";
 const ONLINE: &str = "ledge/v1/box-1/online";
 
@@ -116,25 +118,24 @@ impl<'a> Judged<'a> {
 
     fn mqtt(&mut self, sent: &[u8]) {
         for packet in packets(sent) {
-            let topic = packet.publish().map(|publish| String::from_utf8(publish.topic.to_vec()).unwrap());
-            match (&packet.packet, topic.as_deref()) {
-                (Packet::Connect(..), _) => self.add("mqtt: CONNECT", &packet.raw, Permitted::Places("mqtt connect: ")),
-                (Packet::Publish(publish), Some(REPORTED)) => {
+            let Some(publish) = packet.publish else {
+                let permitted = if packet.kind == CONNECT { Permitted::Places("mqtt connect: ") } else { Permitted::Nothing };
+                self.add(format!("mqtt: packet of type {}", packet.kind), &packet.raw, permitted);
+                continue;
+            };
+            match std::str::from_utf8(&publish.topic).unwrap() {
+                REPORTED => {
                     let report: Value = serde_json::from_slice(&publish.payload).unwrap();
                     let message = "the reported document (JSON)";
                     self.add_with("mqtt: reported", &packet.raw, message, leaves(&report));
                 }
-                (Packet::Publish(publish), Some(ONLINE)) => {
+                ONLINE => {
                     assert!([&b"online"[..], b"offline"].contains(&&publish.payload[..]), "{publish:?}");
                     self.add("mqtt: presence", &packet.raw, Permitted::Nothing);
                 }
-                (Packet::Publish(_), Some(topic)) => {
-                    assert!(!topic.is_empty(), "{packet:?}");
+                topic => {
+                    assert!(!topic.is_empty(), "{publish:?}");
                     self.add(format!("mqtt: answer to {topic}"), &packet.raw, Permitted::OneCall);
-                }
-                (other, _) => {
-                    let kind: String = format!("{other:?}").chars().take_while(char::is_ascii_alphanumeric).collect();
-                    self.add(format!("mqtt: {kind}"), &packet.raw, Permitted::Nothing);
                 }
             }
         }

@@ -71,29 +71,32 @@ fn chunks<'a>(mut sent: &'a [u8], body: &mut Vec<u8>) -> &'a [u8] {
 /// A packet of MQTT 5.
 #[derive(Debug)]
 pub struct MqttPacket {
-    pub packet: Packet,
+    /// Its type (section 2.1.2): 1 is CONNECT.
+    pub kind: u8,
+    /// Where it is a message.
+    pub publish: Option<Publish>,
     pub raw: Vec<u8>,
 }
 
-impl MqttPacket {
-    /// It, where it is a message.
-    pub fn publish(&self) -> Option<&Publish> {
-        match &self.packet {
-            Packet::Publish(publish) => Some(publish),
-            _ => None,
-        }
-    }
-}
+/// PUBLISH.
+const MESSAGE: u8 = 3;
 
 /// All packets of a connection, of which nothing may be left over.
 #[track_caller]
-pub fn packets(sent: &[u8]) -> Vec<MqttPacket> {
-    let mut left = BytesMut::from(sent);
+pub fn packets(mut sent: &[u8]) -> Vec<MqttPacket> {
     let mut packets = Vec::new();
-    while !left.is_empty() {
-        let before = left.clone();
-        let packet = Packet::read(&mut left, None).unwrap();
-        packets.push(MqttPacket { packet, raw: before[..before.len() - left.len()].to_owned() });
+    while let Some(first) = sent.first() {
+        // Seven bits a byte, the lowest first, for as long as the eighth is set (section 1.5.5).
+        let digits = sent[1..].iter().position(|digit| digit & 128 == 0).unwrap() + 1;
+        let length = sent[1..=digits].iter().rev().fold(0, |length, digit| length << 7 | usize::from(digit & 127));
+        let (raw, rest) = sent.split_at(1 + digits + length);
+        let kind = first >> 4;
+        let publish = (kind == MESSAGE).then(|| match Packet::read(&mut BytesMut::from(raw), None) {
+            Ok(Packet::Publish(publish)) => publish,
+            other => panic!("{other:?}"),
+        });
+        packets.push(MqttPacket { kind, publish, raw: raw.to_owned() });
+        sent = rest;
     }
     packets
 }
