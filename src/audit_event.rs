@@ -186,7 +186,8 @@ pub enum AuditEvent {
         /// What was asked for: `pin`, `unpin`, `rollback` or `cancel`.
         order: Word,
     },
-    /// A connection out of this box was opened.
+    /// A connection out of this box was opened. One that carries the audit log itself is told when it is the first, or the
+    /// first after a failure.
     ConnectionOpened {
         /// `HOST:PORT`, as configured.
         destination: String,

@@ -78,16 +78,16 @@ async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyho
     } else {
         notify(&[sd_notify::NotifyState::Stopping]);
     }
-    audit.record_own(AuditEvent::Stopped);
     let drained = shutdown.drain(grace).await;
     let _ = tokio::time::timeout(LAST_STEPS, repository.unload_all(&Principal::Local)).await;
     // After the calls in flight, so that what they push is written.
     let _ = tokio::task::spawn_blocking(move || features.close()).await;
     // Nothing goes out any more.
     let _ = tokio::time::timeout(LAST_STEPS, tokio::task::spawn_blocking(move || counts.write())).await;
+    audit.record_own(AuditEvent::Stopped);
     audit.close();
     drop((audit, repository));
-    audit_writer.end(LAST_STEPS).await;
+    audit_writer.end(LAST_RECORDS).await;
     if !drained {
         tracing::warn!(grace_ms = grace.as_millis(), "some requests were still running at the end of the grace period");
     }
@@ -109,8 +109,11 @@ pub enum Ended {
     ToRestart,
 }
 
-/// How long unloading models, and then writing the last audit events, may take at the end.
+/// How long unloading models may take at the end.
 const LAST_STEPS: Duration = Duration::from_secs(2);
+
+/// How long writing the last audit records may take: a disk can stand still for a while.
+const LAST_RECORDS: Duration = Duration::from_secs(10);
 
 /// The daemon's parts, built and bound, not yet serving.
 struct App {

@@ -12,11 +12,12 @@ mod room;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::config::AuditConfig;
-use super::log::{Log, LogError};
+use super::log::LogError;
 use super::status::{AuditState, PublishedHead};
 use crate::audit_event::sink::{Batch, Entry, Lost, Recorded};
 use crate::audit_event::{AuditEvent, AuditQueue};
@@ -50,6 +51,12 @@ const RETRY: Duration = Duration::from_secs(10);
 /// has been silent for longer than a day for lost.
 const IDLE: Duration = Duration::from_hours(24);
 
+/// After one log was found forked, the next one may be after this time, and twice it for each more.
+const FORK: Duration = Duration::from_hours(1);
+
+/// The longest of these pauses.
+const LONGEST_FORK: Duration = Duration::from_hours(24);
+
 /// How many events of the writer itself wait at most while the log cannot be written.
 const MOST_OWN: usize = 1000;
 
@@ -79,6 +86,15 @@ pub struct Writer {
     /// When something was last recorded.
     written: Instant,
     idle_after: Duration,
+    /// The logs before this one that the platform has.
+    complete: BTreeSet<u32>,
+    /// A log of which the platform has another history, until another one has begun.
+    forked: Option<u32>,
+    /// When another log may begin for that, and how long the next one has to wait: a server that answers anything must not
+    /// make a box begin one after the other.
+    fork_from: Instant,
+    fork_pause: Duration,
+    is_ending: bool,
 }
 
 /// Why records are lost now.
@@ -118,6 +134,11 @@ impl Writer {
             synced: 0,
             written: now,
             idle_after: IDLE,
+            complete: BTreeSet::new(),
+            forked: None,
+            fork_from: now,
+            fork_pause: FORK,
+            is_ending: false,
         }
     }
 
@@ -143,6 +164,7 @@ impl Writer {
     fn turn(&mut self, batch: Batch) {
         let (now, now_ms) = (Instant::now(), clock::unix_millis());
         let Batch { mut entries, lost, flushes, is_urgent, is_last } = batch;
+        self.is_ending |= is_last;
         if let Some(lost) = lost {
             self.losses.count(Cause::Queue, lost);
         }
@@ -231,7 +253,7 @@ impl Writer {
         if let Some(cause) = room.lacks() {
             self.lose(cause, &refused);
         }
-        let due = self.losses.take_due(now, |cause| room.lacks() == Some(cause));
+        let due = self.losses.take_due(now, |cause| !self.is_ending && room.lacks() == Some(cause));
         let told = due.iter().map(|(cause, lost)| own(now_ms, losses::event(*cause, *lost)));
         let lost = sum(&taken, now_ms);
         let all: Vec<_> = self.own.iter().cloned().chain(told).chain(taken).collect();
@@ -282,18 +304,15 @@ impl Writer {
 
     /// Removes what may go where room is short, and finds what may be recorded.
     fn make_room(&mut self, open: &mut OpenLog, now: Instant, now_ms: u64) {
-        let log = &mut open.log;
-        let first = log.first();
-        let pruned = self.prune(log);
-        // One that fails may have removed some before.
-        if log.first() > first || pruned.as_ref().is_ok_and(|bytes| *bytes > 0) {
-            self.tell(now_ms, AuditEvent::RecordsPruned { below: log.first(), synced: self.is_synced });
-        }
-        if let Err(error) = pruned {
+        if let Err(error) = self.prune(open, now_ms) {
             self.warn(format!("records of the audit log cannot be removed: {error}"));
         }
-        let bytes = log.bytes();
-        let room = self.limits.room(bytes, room::free(&self.folder));
+        let bytes = open.log.bytes();
+        let room = match self.limits.room(bytes, room::free(&self.folder)) {
+            // Its first record is needed to bring those before it to the platform, and then they can go.
+            Room::None if open.log.durable_size() == 0 => Room::EventsAlone(Cause::Quota),
+            room => room,
+        };
         let (before, enough) = (std::mem::replace(&mut self.room, room), room == Room::Enough);
         if let Some(cause) = room.lacks().filter(|cause| before.lacks() != Some(*cause)) {
             self.losses.begins(cause, now);
@@ -308,17 +327,31 @@ impl Writer {
         }
     }
 
-    /// Removes what has to go and may. Gives how many bytes that were.
-    fn prune(&self, log: &mut Log) -> Result<u64, LogError> {
-        if !self.limits.is_over(log.bytes()) {
-            return Ok(0);
+    /// Removes what has to go and may, the logs before this one first. A record of it comes before: who finds records
+    /// missing must find why.
+    fn prune(&mut self, open: &mut OpenLog, now_ms: u64) -> Result<(), LogError> {
+        if !self.limits.is_over(open.log.bytes()) {
+            return Ok(());
         }
-        // The sync brings the logs before this one first: where the platform has something of this one, it has those.
-        let may_older = !self.is_synced || self.synced > 0;
-        let older = if may_older { log.prune_older()? } else { 0 };
+        // What the platform refused of an older log is nowhere but here.
+        let may_older = !self.is_synced || open.log.older()?.iter().all(|older| self.complete.contains(older));
+        if may_older && open.log.prune_older()? > 0 {
+            self.tell(now_ms, AuditEvent::RecordsPruned { below: open.log.first(), synced: self.is_synced });
+        }
+        let log = &open.log;
         let removable = if self.is_synced { self.synced } else { log.durable_size() };
         let below = self.limits.prune_below(log.bytes(), log.first(), log.durable_size(), removable);
-        Ok(older + below.map_or(Ok(0), |below| log.prune(below))?)
+        let Some(below) = below.map(|below| log.prunable(below)).filter(|below| *below > log.first()) else {
+            return Ok(());
+        };
+        let pruned = own(now_ms, AuditEvent::RecordsPruned { below, synced: self.is_synced });
+        match append(open, vec![pruned.clone()], &self.queue) {
+            Ok(Appended { live, .. }) => live.into_iter().for_each(|record| self.state.send_live(record)),
+            // Where the disk is full, only what is removed makes room for it.
+            Err(error) if error.is_full() => self.own.push(pruned),
+            Err(error) => return Err(error),
+        }
+        open.log.prune(below).map(drop)
     }
 
     /// Signs what is durable, when it has waited long enough.

@@ -184,15 +184,18 @@ impl AuditSink {
             return;
         }
         let at_ms = clock::unix_millis();
-        let is_event = matches!(what, Recorded::Event(..));
         let mut pending = self.shared.lock();
         if pending.entries.len() >= room {
             let lost = pending.lost.get_or_insert(Lost { since_ms: at_ms, calls: 0, events: 0 });
-            if is_event {
-                lost.events += 1;
-                self.shared.losses.fetch_add(1, Ordering::Relaxed);
-            } else {
-                lost.calls += 1;
+            match &what {
+                Recorded::Event(..) => {
+                    lost.events += 1;
+                    self.shared.losses.fetch_add(1, Ordering::Relaxed);
+                }
+                Recorded::Call(call) => {
+                    lost.calls += 1;
+                    self.shared.release(call.waiting());
+                }
             }
             drop(pending);
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
@@ -321,10 +324,7 @@ impl AuditQueue {
 
     /// The content of these bytes is tagged, and needs no memory any more.
     pub fn tagged(&self, size: usize) {
-        let _ = self
-            .shared
-            .content
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| Some(waiting.saturating_sub(size as u64)));
+        self.shared.release(size);
     }
 
     /// The next event that waits and is no call, for tests.
@@ -349,6 +349,13 @@ impl Drop for AuditQueue {
 }
 
 impl Shared {
+    /// Contents of these bytes do not wait any more.
+    fn release(&self, size: usize) {
+        let _ = self
+            .content
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| Some(waiting.saturating_sub(size as u64)));
+    }
+
     fn lock(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -450,10 +457,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_lost_holds_no_memory() {
+        let (sink, _queue) = AuditSink::with_policy(Policy { detail: Detail::Calls, ..Policy::default() });
+        for _ in 0..QUEUE {
+            sink.record_call(key("m", 1), 7, None, None);
+        }
+        let content = sink.taggable(Content::Photograph(Bytes::from_static(&[0; INLINE + 1])));
+        assert_eq!(sink.shared.content.load(Ordering::Relaxed), INLINE as u64 + 1);
+        sink.record_call(key("m", 1), 7, content, None);
+        assert_eq!((sink.lost(), sink.shared.content.load(Ordering::Relaxed)), (1, 0));
+    }
+
+    #[test]
     fn what_is_urgent_wakes_the_writer_and_other_things_wait_for_it() {
         let (sink, mut queue) = AuditSink::channel();
         let waiting = std::thread::spawn(move || {
-            queue.wait(Instant::now() + Duration::from_secs(60), true);
+            queue.wait(Instant::now() + Duration::from_mins(1), true);
             queue.take()
         });
         let opened =

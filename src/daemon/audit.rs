@@ -57,7 +57,9 @@ impl AuditWriter {
         let (config, device, shared) = (config.clone(), device.clone(), state.clone());
         let thread = std::thread::Builder::new().name("audit".to_owned());
         let spawned = thread.spawn(move || {
+            let died = Died(shared.clone());
             Writer::new(&config, &device, queue, shared).run();
+            std::mem::forget(died);
             // Nobody may wait for it any more.
             let _ = told.send(());
         });
@@ -70,6 +72,17 @@ impl AuditWriter {
         if tokio::time::timeout(limit, self.ended).await.is_err() {
             tracing::warn!("the disk is slow: the last audit records may not have been written");
         }
+    }
+}
+
+/// Says that the writer ended by a fault of ours: nothing is recorded any more, so nothing that has to be is done.
+struct Died(AuditState);
+
+impl Drop for Died {
+    fn drop(&mut self) {
+        let reason = "its writer ended by a fault of ours: restart the daemon, and report it with its log";
+        tracing::error!(reason, "the audit log is not written any more");
+        self.0.update(|status| status.error = Some(reason.to_owned()));
     }
 }
 

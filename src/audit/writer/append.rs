@@ -50,16 +50,17 @@ pub fn append(open: &mut OpenLog, entries: Vec<Entry>, queue: &AuditQueue) -> Re
         };
         let live =
             LiveRecord { origin: origin.clone(), seq: record.seq, at_ms: entry.at_ms, leaf, action, is_warning, line };
-        records.push((Arc::new(live), principal, is_inference));
+        records.push((Arc::new(live), is_inference));
     }
     open.log.commit()?;
-    for (record, principal, is_inference) in &records {
-        let (seq, event) = (record.seq, String::from_utf8_lossy(&record.line));
+    for (record, is_inference) in &records {
+        // Without who it was: a tag beside its original, in a journal that is kept elsewhere, would outlive its key.
+        let event = String::from_utf8_lossy(&record.line);
         if *is_inference {
             // One line a call would be the whole content of the log of a busy box.
-            tracing::debug!(target: "audit", seq, %principal, %event);
+            tracing::debug!(target: "audit", %event);
         } else {
-            tracing::info!(target: "audit", seq, %principal, %event);
+            tracing::info!(target: "audit", %event);
         }
     }
     let live = records.into_iter().map(|(record, ..)| record).collect();

@@ -8,9 +8,9 @@ use super::super::layout::{self, TileKind, TilePath, WIDTH, log_folder};
 use super::super::local::LocalLog;
 use super::super::log::{Begun, Log, LogError, Opened};
 use super::super::record::AuditRecord;
-use super::super::status::SyncNews;
+use super::super::status::{PublishedHead, SyncNews};
 use super::super::tags::{Tags, TagsError};
-use super::{RETRY, Writer, clock_watch, own};
+use super::{LONGEST_FORK, RETRY, Writer, clock_watch, own};
 use crate::audit_event::AuditEvent;
 use crate::durable;
 
@@ -49,6 +49,11 @@ impl Writer {
                     status.verifier_key = open.key.verifier_key().to_owned();
                 });
                 self.queue.set_tag_key(Some(open.tags.current()));
+                // Also where nothing can be recorded, what there is goes to the platform, which is what makes room.
+                if let Some(checkpoint) = open.log.checkpoint().filter(|checkpoint| checkpoint.size > 0).cloned() {
+                    let generation = open.log.generation();
+                    self.state.publish(PublishedHead { generation, checkpoint, at_ms: now_ms, is_urgent: false });
+                }
                 self.open = Some(open);
             }
             Err(error) => self.fail(error.to_string()),
@@ -93,23 +98,26 @@ impl Writer {
 
     /// What the sync found out.
     pub(super) fn heed_news(&mut self, now_ms: u64) {
-        if self.open.is_none() {
-            // It waits until there is a log.
-            return;
-        }
+        // Without a log it waits.
+        let Some(open) = self.open.take() else { return };
+        let current = open.log.generation();
         for news in self.state.take_news() {
-            let Some(open) = self.open.take() else { return };
-            self.open = match news {
-                SyncNews::Has { generation, size } if generation == open.log.generation() => {
-                    self.synced = self.synced.max(size);
-                    Some(open)
+            match news {
+                SyncNews::Has { generation, size } if generation == current => self.synced = self.synced.max(size),
+                SyncNews::Has { generation, .. } => {
+                    self.complete.insert(generation);
                 }
-                SyncNews::Forked { generation } if generation == open.log.generation() => {
-                    self.begin_another(open, now_ms)
-                }
-                SyncNews::Has { .. } | SyncNews::Forked { .. } => Some(open),
-            };
+                SyncNews::Forked { generation } => self.forked = Some(generation),
+            }
         }
+        let now = Instant::now();
+        self.open = if self.forked == Some(current) && now >= self.fork_from {
+            self.fork_from = now + self.fork_pause;
+            self.fork_pause = (self.fork_pause * 2).min(LONGEST_FORK);
+            self.begin_another(open, now_ms)
+        } else {
+            Some(open)
+        };
     }
 
     fn begin_another(&mut self, open: OpenLog, now_ms: u64) -> Option<OpenLog> {
@@ -117,7 +125,7 @@ impl Writer {
         let reason = format!("the platform has another history of {}", log.origin());
         match log.begin_another("forked", &self.device, &key) {
             Ok(Opened { log, begun }) => {
-                self.synced = 0;
+                (self.synced, self.forked) = (0, None);
                 if let Some(begun) = begun {
                     self.begins(Begun { reason: Some(reason), ..begun }, now_ms);
                 }
@@ -126,6 +134,8 @@ impl Writer {
                 Some(OpenLog { key, tags, log, signed: Instant::now(), is_urgent: true })
             }
             Err(error) => {
+                // It is opened again, and found forked again.
+                self.fork_from = Instant::now();
                 self.fail(error.to_string());
                 None
             }
