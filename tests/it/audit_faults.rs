@@ -16,8 +16,21 @@ use crate::feature_faults::disk::{Disk, Log};
 use crate::feature_faults::seed::Random;
 use crate::feature_faults::shim::Shim;
 
+/// Without one there is nothing to back up.
+const VIEW: &str = r#"
+[[entity]]
+name = "device"
+value_type = "Int64"
+
+[[feature_view]]
+name = "plain"
+entities = ["device"]
+source = { name = "events" }
+schema = [{ name = "number", dtype = "Int64" }]
+"#;
+
 fn root() -> TestRoot {
-    TestRoot::new().models(&["add_sub"]).set("audit.inference=\"calls\"").set("log.level=\"info\"")
+    TestRoot::new().models(&["add_sub"]).views(VIEW).set("audit.inference=\"calls\"").set("log.level=\"info\"")
 }
 
 /// An administrative request that costs little: a backup of a store without rows.

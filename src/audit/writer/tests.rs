@@ -74,6 +74,7 @@ fn a_quiet_box_says_that_it_is_there_once_a_day() {
 fn a_log_that_cannot_take_its_first_record_takes_it_as_soon_as_it_can() {
     let mut full = Bench::new();
     let (entries, mark) = (full.file(1), full.sink.mark());
+    full.writer.open(clock::unix_millis());
     std::fs::create_dir_all(entries.parent().unwrap()).unwrap();
     std::os::unix::fs::symlink("/dev/full", &entries).unwrap();
     full.sink.record_own(AuditEvent::TrustReset);
@@ -126,13 +127,20 @@ fn a_log_that_the_platform_knows_otherwise_is_an_alarm_and_another_begins() {
 fn records_of_older_logs_go_first_and_make_room_for_a_log_that_has_few() {
     let mut full = Bench::new();
     full.writer.limits.quota = 200_000;
+    full.writer.is_synced = true;
     full.turn();
-    for seconds in 0..700 {
-        full.sink.record_own(AuditEvent::RecordsPruned { below: seconds, synced: false });
+    for below in 1000..2150 {
+        full.sink.record_own(AuditEvent::RecordsPruned { below, synced: false });
     }
     full.turn();
+    let bytes = full.state.status().bytes;
+    assert!((190_000..210_000).contains(&bytes) && full.file(1).exists(), "{bytes}");
     full.state.tell(SyncNews::Forked { generation: 1 });
     full.sink.record_own(AuditEvent::Stopped);
+    full.turn();
+    full.turn();
+    assert!(full.file(1).exists(), "the platform may lack it");
+    full.state.tell(SyncNews::Has { generation: 2, size: 1 });
     full.turn();
     full.turn();
     let status = full.state.status();
