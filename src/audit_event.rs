@@ -236,7 +236,7 @@ pub enum AuditEvent {
     },
     /// Records were removed from this box, to stay within the quota.
     RecordsPruned {
-        /// Those below this sequence number.
+        /// Those below this sequence number, and of logs before this one all but their ends.
         below: u64,
         /// Whether the platform has all of them.
         synced: bool,

@@ -333,16 +333,16 @@ impl Writer {
         if !self.limits.is_over(open.log.bytes()) {
             return Ok(());
         }
-        // What the platform refused of an older log is nowhere but here.
-        let may_older = !self.is_synced || open.log.older()?.iter().all(|older| self.complete.contains(older));
-        if may_older && open.log.prune_older()? > 0 {
-            self.tell(now_ms, AuditEvent::RecordsPruned { below: open.log.first(), synced: self.is_synced });
+        let is_complete = open.log.older()?.iter().all(|older| self.complete.contains(older));
+        if !self.is_synced || is_complete {
+            self.prune_older(open, self.is_synced, now_ms)?;
         }
         let log = &open.log;
         let removable = if self.is_synced { self.synced } else { log.durable_size() };
         let below = self.limits.prune_below(log.bytes(), log.first(), log.durable_size(), removable);
         let Some(below) = below.map(|below| log.prunable(below)).filter(|below| *below > log.first()) else {
-            return Ok(());
+            // What the platform refused of an older log is nowhere but here: it goes when nothing else can.
+            return if self.synced > 0 { self.prune_older(open, false, now_ms) } else { Ok(()) };
         };
         let pruned = own(now_ms, AuditEvent::RecordsPruned { below, synced: self.is_synced });
         match append(open, vec![pruned.clone()], &self.queue) {
@@ -352,6 +352,13 @@ impl Writer {
             Err(error) => return Err(error),
         }
         open.log.prune(below).map(drop)
+    }
+
+    fn prune_older(&mut self, open: &mut OpenLog, synced: bool, now_ms: u64) -> Result<(), LogError> {
+        if open.log.prune_older()? > 0 {
+            self.tell(now_ms, AuditEvent::RecordsPruned { below: open.log.first(), synced });
+        }
+        Ok(())
     }
 
     /// Signs what is durable, when it has waited long enough.

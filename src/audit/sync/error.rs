@@ -156,6 +156,10 @@ pub(super) fn hint(is_bucket: bool, verb: &str, status: u16, code: Option<&str>)
         (_, Some("AuthorizationHeaderMalformed" | "AuthorizationQueryParametersError" | "PermanentRedirect")) => {
             ": is audit.sync.region the region of the bucket?"
         }
+        (300..=399, _) if is_bucket => {
+            ": is audit.sync.region the region of the bucket, and audit.sync.endpoint its server?"
+        }
+        (300..=399, _) => ": it is elsewhere; redirects are not followed, set audit.sync.url to the address itself",
         (400, _) if !is_bucket => ": does it speak HTTPS on this port, or want a client certificate (audit.sync.tls)?",
         (401, _) => ": it wants a user name and a password, which Ledge has none of; use client certificates",
         (403, _) if is_bucket && verb == "PUT" => {
