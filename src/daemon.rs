@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::audit_event::sink::Mark;
 use crate::audit_event::{AuditEvent, AuditQueue, AuditSink};
 use crate::config::Config;
 use crate::egress::{CountsKeeper, Egress};
@@ -119,6 +120,8 @@ struct App {
     config: Config,
     changes: Changes,
     audit: AuditSink,
+    /// Before the first event of this start.
+    audit_mark: Mark,
     audit_queue: AuditQueue,
     serving: Serving,
     readiness: Arc<Readiness>,
@@ -135,6 +138,7 @@ impl App {
         tracing::info!(version = env!("CARGO_PKG_VERSION"), device = %device.id, "ledge starts");
         let listeners = Listeners::bind(&config.http, handover).await?;
         let (audit, audit_queue) = AuditSink::with_policy(config.audit.policy());
+        let audit_mark = audit.mark();
         audit.record_own(AuditEvent::Started { version: env!("CARGO_PKG_VERSION").into() });
         let changes = Changes::find(&config, &config.audit.path);
         if !changes.keys.is_empty() {
@@ -165,6 +169,7 @@ impl App {
             config,
             changes,
             audit,
+            audit_mark,
             audit_queue,
             serving,
             readiness: Arc::default(),
@@ -177,8 +182,8 @@ impl App {
     }
 
     fn spawn(self, shutdown: &Shutdown) -> anyhow::Result<AuditWriter> {
-        let Self { config, changes, audit, audit_queue, serving, readiness, egress, device, listeners, counts, found } =
-            self;
+        let Self { config, changes, audit, audit_mark, audit_queue, serving, .. } = self;
+        let Self { readiness, egress, device, listeners, counts, found, .. } = self;
         for address in listeners.tcp_addresses() {
             tracing::info!(%address, "listening");
         }
@@ -245,7 +250,7 @@ impl App {
         });
         shutdown.spawn(async move {
             // What is not recorded yet is told again by the next start.
-            if audit.durable().await
+            if audit.durable_since(audit_mark).await
                 && let Err(error) = changes.keep()
             {
                 tracing::warn!(%error, "the settings of this start cannot be kept: the next one will record them as changed");

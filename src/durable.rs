@@ -67,7 +67,8 @@ pub fn create_folder(folder: &Path) -> io::Result<()> {
     }
     create_folder(parent(folder))?;
     match std::fs::create_dir(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        // Another may have been quicker; something else may be in its place.
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !folder.is_dir() => Err(error),
         _ => sync_folder(parent(folder)),
     }
 }

@@ -23,6 +23,7 @@ use tlog_tiles::{Hash, record_hash};
 use self::frontier::{Frontier, Grown};
 use super::key::{AuditKey, CheckpointError, SignedCheckpoint};
 use super::layout::{CHECKPOINT, WIDTH, push_entry};
+use super::local;
 use super::record::LONGEST;
 use crate::audit_event::PreviousLog;
 use crate::durable;
@@ -222,15 +223,31 @@ impl Log {
         Ok(self.checkpoint.insert(signed))
     }
 
-    /// Removes whole tiles of records below `below`, and those of logs before this one first; gives how many bytes that
-    /// were. What proofs need of them stays.
-    pub fn prune(&mut self, below: u64) -> Result<u64, LogError> {
+    /// Removes whole tiles of records of the logs before this one; gives how many bytes that were.
+    pub fn prune_older(&mut self) -> Result<u64, LogError> {
         let freed = prune::before(&self.audit, self.generation)?;
         self.bytes = self.bytes.saturating_sub(freed);
+        Ok(freed)
+    }
+
+    /// The logs before this one.
+    pub fn older(&self) -> Result<Vec<u32>, LogError> {
+        let mut found = local::generations(&self.audit).map_err(LogError::at(&self.audit))?;
+        found.retain(|generation| *generation < self.generation);
+        Ok(found)
+    }
+
+    /// Below which record [`Self::prune`] can remove, asked to remove those below `below`.
+    pub fn prunable(&self, below: u64) -> u64 {
         // What the head ends in is read at the next start.
         let head = self.checkpoint.as_ref().map_or(0, |head| head.size);
-        let below = below.min(head.saturating_sub(1)) / WIDTH;
-        let mut sum = freed;
+        (below.min(head.saturating_sub(1)) / WIDTH * WIDTH).max(self.first)
+    }
+
+    /// Removes whole tiles of records below `below`; gives how many bytes that were. What proofs need of them stays.
+    pub fn prune(&mut self, below: u64) -> Result<u64, LogError> {
+        let below = self.prunable(below) / WIDTH;
+        let mut sum = 0;
         while self.first / WIDTH < below {
             let freed = prune::tile(&self.folder, self.first / WIDTH)?;
             self.first += WIDTH;

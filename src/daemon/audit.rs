@@ -25,8 +25,10 @@ pub fn record_alone(config: &Config, event: AuditEvent) -> anyhow::Result<()> {
     sink.close();
     let state = AuditState::default();
     Writer::new(&config.audit, &device.id, queue, state.clone()).run();
-    match state.status().error {
-        None => Ok(()),
+    let status = state.status();
+    match status.error {
+        None if status.lost == (0, 0) => Ok(()),
+        None => anyhow::bail!("the audit log does not have it"),
         Some(error) => anyhow::bail!("the audit log does not have it: {error}"),
     }
 }

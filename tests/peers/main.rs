@@ -7,6 +7,7 @@ mod attacks_on_daemon;
 mod audit_fleet;
 mod audit_interrupted;
 mod audit_kit;
+mod audit_canaries;
 mod audit_live;
 #[path = "../it/audit_log.rs"]
 mod audit_log;
