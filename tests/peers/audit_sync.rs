@@ -25,7 +25,7 @@ use crate::daemon::{setup_root, write};
 use crate::tools::path_of;
 
 /// What takes longer never happens.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// A server of another maker; killed when dropped.
 pub struct Server {

@@ -44,7 +44,9 @@ struct Connection {
 impl Connection {
     fn end(self) {
         // The other side may have ended it already.
-        self.ends.iter().for_each(|end| _ = end.shutdown(Shutdown::Both));
+        for end in self.ends {
+            let _ = end.shutdown(Shutdown::Both);
+        }
     }
 }
 
@@ -77,7 +79,9 @@ impl Line {
     pub fn close(&self) {
         let mut state = self.shared.state.lock().unwrap();
         state.is_closed = true;
-        std::mem::take(&mut state.connections).into_values().for_each(Connection::end);
+        for connection in std::mem::take(&mut state.connections).into_values() {
+            connection.end();
+        }
     }
 
     /// Takes connections again.

@@ -27,7 +27,7 @@ const COUNT: &str = "import collections\n\
 /// The server, and what keeps its state.
 pub enum Place {
     /// nginx of the documented configuration.
-    WebDav { folder: TempDir, authority: Authority, port: u16, server: Option<Server> },
+    WebDav { folder: TempDir, authority: Box<Authority>, port: u16, server: Option<Server> },
     /// A bucket with versioning.
     Bucket { server: Server },
 }
@@ -37,7 +37,7 @@ impl Place {
     pub fn web_dav() -> Self {
         let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
         let server = nginx(folder.path(), &authority);
-        Self::WebDav { folder, authority, port: server.port, server: Some(server) }
+        Self::WebDav { folder, authority: Box::new(authority), port: server.port, server: Some(server) }
     }
 
     /// A bucket that is empty.
@@ -154,7 +154,9 @@ impl Place {
                 }
             }
             Self::Bucket { .. } => {
-                self.files().iter().for_each(|(path, content)| write(&copied.path().join(path), content));
+                for (path, content) in self.files() {
+                    write(&copied.path().join(path), &content);
+                }
                 verify.arg(copied.path());
             }
         }
