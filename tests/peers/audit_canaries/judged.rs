@@ -119,7 +119,8 @@ impl<'a> Judged<'a> {
     fn mqtt(&mut self, sent: &[u8]) {
         for packet in packets(sent) {
             let Some(publish) = packet.publish else {
-                let permitted = if packet.kind == CONNECT { Permitted::Places("mqtt connect: ") } else { Permitted::Nothing };
+                let permitted =
+                    if packet.kind == CONNECT { Permitted::Places("mqtt connect: ") } else { Permitted::Nothing };
                 self.add(format!("mqtt: packet of type {}", packet.kind), &packet.raw, permitted);
                 continue;
             };
@@ -199,7 +200,8 @@ impl<'a> Judged<'a> {
 
     /// The detector sees what recorders record: canaries of calls are in what the broker sent to the box.
     pub fn assert_that_canaries_came(&self) {
-        let came: BTreeSet<_> = self.outside.mqtt.connections().iter().flat_map(|of| self.detector.find(&of.received)).collect();
+        let came: BTreeSet<_> =
+            self.outside.mqtt.connections().iter().flat_map(|of| self.detector.find(&of.received)).collect();
         let came: BTreeSet<_> = came.into_iter().map(|found| found.place).collect();
         let of_calls = self.places.iter().filter(|place| place.starts_with(CALL) && !place.ends_with(" whole payload"));
         for place in of_calls {
@@ -241,7 +243,8 @@ impl<'a> Judged<'a> {
     pub fn assert_that_all_is_told(&self, report: &Value) {
         let mut told = BTreeMap::new();
         for destination in report["destinations"].as_array().unwrap() {
-            let sent: u64 = destination["sent"].as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap()).sum();
+            let sent: u64 =
+                destination["sent"].as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap()).sum();
             told.insert(destination["destination"].as_str().unwrap().to_owned(), sent);
         }
         let recorded = self.outside.recorders().map(|(_, recorder)| {

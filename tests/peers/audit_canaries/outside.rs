@@ -104,7 +104,10 @@ impl Outside {
     /// How many reports were sent.
     pub fn reports(&self) -> usize {
         let connections = self.mqtt.connections();
-        connections.iter().map(|connection| String::from_utf8_lossy(&connection.sent).matches("\"schema\":1").count()).sum()
+        connections
+            .iter()
+            .map(|connection| String::from_utf8_lossy(&connection.sent).matches("\"schema\":1").count())
+            .sum()
     }
 
     /// Where the copy of the audit log is.
@@ -115,10 +118,13 @@ impl Outside {
     /// A box that sends to all of them, with canaries in its secrets and in what its owner has beside the models.
     pub fn enrol(&self, canaries: &mut Canaries) -> TestRoot {
         let address = |recorder: &Recorder, path: &str| format!("https://{}{path}", recorder.address());
-        let models = ["add_sub", "identity_string", "identity_fp32", "identity_uint8", "efficientnet_lite0", "wine_mlp"];
+        let models =
+            ["add_sub", "identity_string", "identity_fp32", "identity_uint8", "efficientnet_lite0", "wine_mlp"];
         let root = TestRoot::new().models(&models).file("wine_mlp/model.toml", WINE).views(VIEWS);
         let root = self.platform.enrol(root, &address(&self.updates, "/"));
         let mut root = root
+            // A look that failed stays the last one until it was told.
+            .set("updates.poll_interval_s=86400")
             .set("audit.inference=\"calls\"")
             .set(&format!("mqtt.broker=\"mqtts://{}\"", self.mqtt.address()))
             .set(&format!("mqtt.user={:?}", canaries.word("mqtt connect: user")))
@@ -133,9 +139,13 @@ impl Outside {
         file("password", &canaries.word("mqtt connect: password"));
         file("token", &canaries.word("otlp token"));
         file("ca.pem", self.authority.pem());
-        for (name, section) in
-            [("mqtt", "mqtt"), ("updates", "updates"), ("sync", "audit.sync"), ("syslog", "audit.syslog"), ("otlp", "audit.otlp")]
-        {
+        for (name, section) in [
+            ("mqtt", "mqtt"),
+            ("updates", "updates"),
+            ("sync", "audit.sync"),
+            ("syslog", "audit.syslog"),
+            ("otlp", "audit.otlp"),
+        ] {
             let identity = self.authority.issue(&canaries.word(&format!("certificate: {name}")));
             let at = root.folder.path();
             write(&at.join(format!("{name}.pem")), identity.certificate.as_bytes());
@@ -150,7 +160,8 @@ impl Outside {
 
     /// The configuration file, and files of the model repository that are none of a model's.
     fn owned(&self, root: TestRoot, canaries: &mut Canaries) -> TestRoot {
-        let mut text = format!("[mqtt]\nresponse_topics = [\"answers/#\", \"{}/#\"]\n", canaries.word("setting: a topic"));
+        let mut text =
+            format!("[mqtt]\nresponse_topics = [\"answers/#\", \"{}/#\"]\n", canaries.word("setting: a topic"));
         let allowed = |recorder: &Recorder, contents: &str| {
             format!("[[egress.allow]]\nhost = \"{}\"\nregion = \"eu\"\nsend = [{contents}]\n", recorder.address())
         };

@@ -140,14 +140,38 @@ impl Callers<'_> {
         for (place, path, body) in [
             ("unknown entity", "/v2/models/wine_mlp/infer", json!({"entities": {"wine_id": ["CANARY"]}})),
             ("unknown key", "/v2/models/wine_mlp/infer", json!({"entities": {"CANARY": ["CANARY"]}})),
-            ("unknown feature", "/get-online-features", json!({"features": ["lab:CANARY"], "entities": {"wine_id": ["CANARY"]}})),
-            ("unknown view", "/get-online-features", json!({"features": ["CANARY:grower"], "entities": {"wine_id": ["x"]}})),
-            ("unknown service", "/get-online-features", json!({"feature_service": "CANARY", "entities": {"wine_id": ["x"]}})),
+            (
+                "unknown feature",
+                "/get-online-features",
+                json!({"features": ["lab:CANARY"], "entities": {"wine_id": ["CANARY"]}}),
+            ),
+            (
+                "unknown view",
+                "/get-online-features",
+                json!({"features": ["CANARY:grower"], "entities": {"wine_id": ["x"]}}),
+            ),
+            (
+                "unknown service",
+                "/get-online-features",
+                json!({"feature_service": "CANARY", "entities": {"wine_id": ["x"]}}),
+            ),
             ("unknown source", "/push", json!({"push_source_name": "CANARY", "df": {"wine_id": ["CANARY"]}})),
-            ("unknown column", "/push", json!({"push_source_name": "lab_push", "df": {"CANARY": ["CANARY"], "wine_id": ["CANARY"]}})),
-            ("wrong value", "/push", json!({"push_source_name": "lab_push", "df": {"wine_id": ["CANARY"], "measured": ["CANARY"]}})),
+            (
+                "unknown column",
+                "/push",
+                json!({"push_source_name": "lab_push", "df": {"CANARY": ["CANARY"], "wine_id": ["CANARY"]}}),
+            ),
+            (
+                "wrong value",
+                "/push",
+                json!({"push_source_name": "lab_push", "df": {"wine_id": ["CANARY"], "measured": ["CANARY"]}}),
+            ),
             ("write", "/write-to-online-store", json!({"feature_view_name": "CANARY", "df": {"wine_id": ["CANARY"]}})),
-            ("materialize", "/materialize", json!({"start_ts": "CANARY", "end_ts": "CANARY", "feature_views": ["CANARY"]})),
+            (
+                "materialize",
+                "/materialize",
+                json!({"start_ts": "CANARY", "end_ts": "CANARY", "feature_views": ["CANARY"]}),
+            ),
         ] {
             let filled = body.to_string().replace("CANARY", &self.word(place));
             self.post(place, path, &serde_json::from_str(&filled).unwrap());
@@ -159,11 +183,23 @@ impl Callers<'_> {
         for (place, body) in [
             ("no JSON", "CANARY"),
             ("broken JSON", "{\"id\": \"CANARY\", \"inputs\": [{\"name\": \"CANARY\""),
-            ("unknown input", "{\"inputs\": [{\"name\": \"CANARY\", \"datatype\": \"FP32\", \"shape\": [1], \"data\": [1]}]}"),
-            ("unknown datatype", "{\"inputs\": [{\"name\": \"IN\", \"datatype\": \"CANARY\", \"shape\": [1], \"data\": [1]}]}"),
-            ("wrong data", "{\"inputs\": [{\"name\": \"IN\", \"datatype\": \"FP32\", \"shape\": [1, 1], \"data\": [\"CANARY\"]}]}"),
+            (
+                "unknown input",
+                "{\"inputs\": [{\"name\": \"CANARY\", \"datatype\": \"FP32\", \"shape\": [1], \"data\": [1]}]}",
+            ),
+            (
+                "unknown datatype",
+                "{\"inputs\": [{\"name\": \"IN\", \"datatype\": \"CANARY\", \"shape\": [1], \"data\": [1]}]}",
+            ),
+            (
+                "wrong data",
+                "{\"inputs\": [{\"name\": \"IN\", \"datatype\": \"FP32\", \"shape\": [1, 1], \"data\": [\"CANARY\"]}]}",
+            ),
             ("unknown field", "{\"CANARY\": 1, \"inputs\": []}"),
-            ("unknown output", "{\"inputs\": [{\"name\": \"IN\", \"datatype\": \"FP32\", \"shape\": [1, 1], \"data\": [1]}], \"outputs\": [{\"name\": \"CANARY\"}]}"),
+            (
+                "unknown output",
+                "{\"inputs\": [{\"name\": \"IN\", \"datatype\": \"FP32\", \"shape\": [1, 1], \"data\": [1]}], \"outputs\": [{\"name\": \"CANARY\"}]}",
+            ),
         ] {
             let body = body.replace("CANARY", &self.word(place));
             let answer = self.ask(place, "POST", "/v2/models/identity_fp32/infer", &json, body.as_bytes());
@@ -212,7 +248,12 @@ impl Callers<'_> {
         for (place, method, path, body) in [
             ("load", "POST", "/v2/repository/models/CANARY/load", "{\"parameters\": {\"CANARY\": \"CANARY\"}}"),
             ("unload", "POST", "/v2/repository/models/CANARY/unload", "{}"),
-            ("load with a config", "POST", "/v2/repository/models/add_sub/load", "{\"parameters\": {\"config\": \"CANARY\"}}"),
+            (
+                "load with a config",
+                "POST",
+                "/v2/repository/models/add_sub/load",
+                "{\"parameters\": {\"config\": \"CANARY\"}}",
+            ),
             ("index", "POST", "/v2/repository/index", "{\"CANARY\": true}"),
             ("backup", "GET", "/features/backup?feature_view=CANARY", ""),
             ("backup with a query", "GET", "/features/backup?CANARY", ""),

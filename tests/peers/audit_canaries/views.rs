@@ -18,7 +18,8 @@ pub fn views(sent: &[u8]) -> Vec<Vec<u8>> {
         let last = views.len();
         for at in from..last {
             let view = views[at].clone();
-            let inside = [unescaped(&view), percent_decoded(&view), without_breaks(&view)].into_iter().chain(inflated(&view));
+            let inside =
+                [unescaped(&view), percent_decoded(&view), without_breaks(&view)].into_iter().chain(inflated(&view));
             for inner in inside {
                 if !views.contains(&inner) {
                     views.push(inner);
