@@ -198,7 +198,7 @@ pub enum AuditEvent {
     },
     /// A connection out of this box was asked for and is not allowed.
     ConnectionRefused {
-        /// `HOST:PORT`, as configured.
+        /// `HOST:PORT`, as configured; `unlisted` where a request named it and no entry does.
         destination: String,
         /// What for.
         purpose: Word,

@@ -30,6 +30,9 @@ pub(super) struct Channel {
     peer: Option<Peer>,
 }
 
+/// Stands in the audit log for a repository that the configuration does not name.
+const UNLISTED: &str = "unlisted";
+
 /// Where a channel leads, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Way {
@@ -72,7 +75,14 @@ impl Egress {
                 "{content} may not be sent to {hop}: to allow it, add \"{content}\" to `send` in its [[egress.allow]]"
             ))
         });
-        granted.map_err(|reason| self.denied(hop.to_string(), way.purpose, reason))
+        granted.map_err(|reason| self.denied(self.recorded(hop, way.purpose), way.purpose, reason))
+    }
+
+    /// What the audit log says of a destination that is refused. Whoever asks for a look at another repository can put
+    /// anything into its address, and nothing that a caller sent is in a record. All other addresses are configured.
+    fn recorded(&self, hop: &HostPort, purpose: Purpose) -> String {
+        let is_listed = self.0.config.allow.iter().any(|entry| entry.host == *hop);
+        if is_listed || purpose != Purpose::Updates { hop.to_string() } else { UNLISTED.to_owned() }
     }
 
     async fn open_channel(&self, way: &Way, hops: &[(&HostPort, Grant, Arc<Account>)]) -> Result<Channel, EgressError> {

@@ -8,6 +8,10 @@ mod audit_fleet;
 mod audit_interrupted;
 mod audit_kit;
 mod audit_canaries;
+mod audit_canaries;
+mod audit_fleet;
+mod audit_interrupted;
+mod audit_kit;
 mod audit_live;
 #[path = "../it/audit_log.rs"]
 mod audit_log;

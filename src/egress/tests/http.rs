@@ -223,6 +223,17 @@ async fn without_requests_in_its_entry_a_server_is_not_even_connected_to() {
 }
 
 #[tokio::test]
+async fn what_a_request_named_and_no_entry_does_is_in_no_record() {
+    let (egress, mut events) = egress("");
+    let at = "jane-doe.example:443".parse().unwrap();
+    let settings = HttpSettings { at, tls: None, proxy: None };
+    let error = HttpClient::new(egress, settings).get("/f", 0).await.unwrap_err().to_string();
+    assert!(error.contains("jane-doe.example:443"), "whoever asked is told: {error}");
+    let refused = AuditEvent::ConnectionRefused { destination: "unlisted".into(), purpose: "updates".into() };
+    assert_eq!(events.try_next(), Some(refused));
+}
+
+#[tokio::test]
 async fn both_the_proxy_and_the_server_behind_it_have_to_be_allowed() {
     for (allowed, missing) in [("files.invalid:443", "proxy.invalid:3128"), ("proxy.invalid:3128", "files.invalid:443")]
     {

@@ -123,6 +123,8 @@ impl Outside {
         let root = TestRoot::new().models(&models).file("wine_mlp/model.toml", WINE).views(VIEWS);
         let root = self.platform.enrol(root, &address(&self.updates, "/"));
         let mut root = root
+            // A look that failed stays the last one until it was told.
+            .set("updates.poll_interval_s=86400")
             .set("audit.inference=\"calls\"")
             .set(&format!("mqtt.broker=\"mqtts://{}\"", self.mqtt.address()))
             .set(&format!("mqtt.user={:?}", canaries.word("mqtt connect: user")))
