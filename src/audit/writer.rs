@@ -14,11 +14,12 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::config::AuditConfig;
 use super::log::LogError;
-use super::status::{AuditState, PublishedHead};
+use super::status::{AuditState, LiveRecord, PublishedHead};
 use crate::audit_event::sink::{Batch, Entry, Lost, Recorded};
 use crate::audit_event::{AuditEvent, AuditQueue};
 use crate::clock;
@@ -39,7 +40,7 @@ const GROUP: Duration = Duration::from_millis(50);
 const TICK: Duration = Duration::from_secs(1);
 
 /// Calls are counted over this time.
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 
 /// The keys for tags are looked at this often: one that was destroyed by hand is out of use within that time.
 const TAGS: Duration = Duration::from_secs(10);
@@ -271,7 +272,7 @@ impl Writer {
                     self.warn(format!("that the keys for tags are recorded cannot be kept: {error}"));
                 }
                 open.is_urgent |= live.iter().any(|record| record.is_warning);
-                live.into_iter().for_each(|record| self.state.send_live(record));
+                self.send_live(live);
                 Ok(())
             }
             Err(error) => {
@@ -295,7 +296,9 @@ impl Writer {
                 if !events.is_empty() {
                     self.queue.set_tag_key(Some(open.tags.current()));
                 }
-                events.into_iter().for_each(|event| self.tell(now_ms, event));
+                for event in events {
+                    self.tell(now_ms, event);
+                }
             }
             // The key of before stays in use.
             Err(error) => self.warn(error.to_string()),
@@ -346,7 +349,7 @@ impl Writer {
         };
         let pruned = own(now_ms, AuditEvent::RecordsPruned { below, synced: self.is_synced });
         match append(open, vec![pruned.clone()], &self.queue) {
-            Ok(Appended { live, .. }) => live.into_iter().for_each(|record| self.state.send_live(record)),
+            Ok(Appended { live, .. }) => self.send_live(live),
             // Where the disk is full, only what is removed makes room for it.
             Err(error) if error.is_full() => self.own.push(pruned),
             Err(error) => return Err(error),
@@ -377,8 +380,16 @@ impl Writer {
         Ok(())
     }
 
+    fn send_live(&self, live: Vec<Arc<LiveRecord>>) {
+        for record in live {
+            self.state.send_live(record);
+        }
+    }
+
     fn lose(&mut self, cause: Cause, entries: &[Entry]) {
-        entries.iter().for_each(|entry| entries::forget(entry, &self.queue));
+        for entry in entries {
+            entries::forget(entry, &self.queue);
+        }
         let since_ms = entries.iter().map(|entry| entry.at_ms).min().unwrap_or(0);
         self.count(cause, sum(entries, since_ms));
     }

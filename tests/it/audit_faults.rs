@@ -70,8 +70,8 @@ fn a_full_disk_loses_calls_counted_and_nothing_that_was_answered() {
     for kills in [false, true] {
         let path = shim.file("budget");
         let budget = File::options().create(true).truncate(true).read(true).write(true).open(&path).unwrap();
-        let set = |bytes: i64| budget.write_all_at(&bytes.to_le_bytes(), 0).unwrap();
-        set(1 << 40);
+        let allow = |bytes: i64| budget.write_all_at(&bytes.to_le_bytes(), 0).unwrap();
+        allow(1 << 40);
         let root = root();
         let folder = root.folder.path().canonicalize().unwrap().join("audit");
         let root = root.variable("LD_PRELOAD", shim.library()).variable("FAULT_FOLDER", folder);
@@ -81,14 +81,14 @@ fn a_full_disk_loses_calls_counted_and_nothing_that_was_answered() {
         (0..sent).for_each(|_| infer(&mut client));
         assert_eq!(backup(&mut client), 200);
         // In the middle of a record.
-        set(1234);
+        allow(1234);
         sent += refuses_and_goes_on(&daemon);
         if kills {
             // What was lost before dies with the process that counted it.
             daemon = daemon.kill().start();
             sent = 20 + refuses_and_goes_on(&daemon);
         }
-        set(1 << 40);
+        allow(1 << 40);
         let mut client = daemon.client();
         status(&mut client, |status| status["error"].is_null());
         assert_eq!(backup(&mut client), 200);
@@ -168,7 +168,7 @@ fn rounds(rounds: usize, test: &str) {
                 }
             });
             let begun = std::time::Instant::now();
-            while promises.lock().unwrap().backups.len() < enough && begun.elapsed() < Duration::from_secs(60) {
+            while promises.lock().unwrap().backups.len() < enough && begun.elapsed() < Duration::from_mins(1) {
                 std::thread::yield_now();
             }
             daemon.kill()

@@ -48,9 +48,9 @@ pub fn append(open: &mut OpenLog, entries: Vec<Entry>, queue: &AuditQueue) -> Re
             }
             appended => appended?,
         };
-        let live =
+        let copied =
             LiveRecord { origin: origin.clone(), seq: record.seq, at_ms: entry.at_ms, leaf, action, is_warning, line };
-        records.push((Arc::new(live), is_inference));
+        records.push((Arc::new(copied), is_inference));
     }
     open.log.commit()?;
     for (record, is_inference) in &records {
