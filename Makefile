@@ -49,10 +49,10 @@ test-peers: setup-test setup-peers setup-feast setup-tuf setup-otlp test-quantiz
 	$(in_tests) $(if $(nextest),cargo nextest run --locked --test it clients,cargo test --locked --test it clients)
 	$(in_tests) $(if $(nextest),cargo nextest run --locked --test peers,cargo test --locked --test peers)
 
-soak: setup-test setup-peers setup-platform ## a million MQTT requests, then 200 kills, power cuts and more under feature writes and at every step of an update, with tables (SOAK_REQUESTS=N, FAULT_SEED=N)
+soak: setup-test setup-peers setup-platform ## a million MQTT requests, then 200 kills, power cuts and more under feature writes, at every step of an update, and while the audit log is copied, with tables (SOAK_REQUESTS=N, FAULT_SEED=N)
 	$(in_tests) cargo test --release --locked --test peers -- --ignored --nocapture a_million_requests
 	$(in_tests) cargo test --release --locked --test peers -- --ignored --nocapture --test-threads=1 interrupted::
-	$(in_tests) cargo test --release --locked --test it -- --ignored --nocapture --test-threads=1 feature_faults:: update_faults::an_update
+	$(in_tests) cargo test --release --locked --test it -- --ignored --nocapture --test-threads=1 feature_faults:: update_faults::an_update audit_faults:: audit_quota::
 
 test-quantize: ## quantize small models with models/quantize (its packages are fetched the first time; Python 3.11 or newer)
 	@$(need_python)

@@ -1,4 +1,4 @@
-//! What the audit log costs: records appended and made durable, heads signed, a start.
+//! What the audit log costs: whoever calls a model; records appended and made durable, heads signed, a start.
 //!
 //! `cargo bench --bench audit_log -- --quick`, or with a part of a name: `cargo bench --bench audit_log -- commit`. What it
 //! writes lies in the folder for temporary files: `TMPDIR=/a/disk` measures another disk than that of `/tmp`. The bytes that
@@ -9,13 +9,18 @@
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use ledge::audit::config::AuditConfig;
 use ledge::audit::key::AuditKey;
 use ledge::audit::log::Log;
 use ledge::audit::record::{Actor, ActorKind, AuditRecord, Timestamp, VERSION};
-use ledge::audit_event::AuditEvent;
-use ledge::audit_event::inference::Outcome;
-use ledge::audit_event::tag::TagKey;
+use ledge::audit::status::AuditState;
+use ledge::audit::writer::Writer;
+use ledge::audit_event::inference::{CallKey, Detail, DigestPrefix, Outcome};
+use ledge::audit_event::tag::{Content, TagKey};
+use ledge::audit_event::{AuditEvent, AuditSink};
 use ledge::names::DeviceName;
+use ledge::principal::Principal;
+use ledge::tensor::Tensor;
 use tempfile::TempDir;
 
 /// The records of a group commit.
@@ -114,14 +119,72 @@ fn signs(criterion: &mut Criterion) {
     // The most that a root is made of: no tile is whole.
     append(&mut log, 65_535);
     log.commit().unwrap();
-    criterion.bench_function("1, commit and sign", |bencher| {
-        bencher.iter(|| {
-            let size = log.size();
-            append(&mut log, 1);
-            log.commit().unwrap();
-            assert_eq!(log.sign(&disk.key).unwrap().size, size + 1);
+    criterion.bench_function("sign", |bencher| {
+        bencher.iter_custom(|iterations| {
+            let mut sum = Duration::ZERO;
+            for _ in 0..iterations {
+                append(&mut log, 1);
+                log.commit().unwrap();
+                let start = Instant::now();
+                log.sign(&disk.key).unwrap();
+                sum += start.elapsed();
+            }
+            sum
         });
     });
+}
+
+/// What the caller of a model pays for the record of its call, the writer at work beside it: with the tags of a row of 13
+/// numbers and its answer, and with those of a picture of 602,112 bytes, which the writer makes.
+fn calls(criterion: &mut Criterion) {
+    let device: DeviceName = "box-1".parse().unwrap();
+    let tensor = |elements: usize| Tensor::from_vec(vec![1, elements], vec![0.5_f32; elements]).unwrap();
+    let content = |elements| Content::Tensors(vec![("input".to_owned(), tensor(elements))]);
+    let (row, picture, answer) = (content(13), content(150_528), content(3));
+    let key = CallKey {
+        model: Some("person_detect".parse().unwrap()),
+        version: Some(2.try_into().unwrap()),
+        digest: DigestPrefix::of("0123456789abcdef"),
+        principal: Principal::Peer([192, 0, 2, 7].into()),
+        outcome: Outcome::Ok,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let mut group = criterion.benchmark_group("call");
+    for (name, detail, input) in [
+        ("by the minute", Detail::Minutes, None),
+        ("each, a row", Detail::Calls, Some(&row)),
+        ("each, a picture", Detail::Calls, Some(&picture)),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let config = AuditConfig { path: folder.path().to_owned(), inference: detail, ..AuditConfig::default() };
+        let (sink, queue) = AuditSink::with_policy(config.policy());
+        let writer = Writer::new(&config, &device, queue, AuditState::default());
+        let writer = std::thread::spawn(move || writer.run());
+        sink.record_own(AuditEvent::Stopped);
+        assert!(runtime.block_on(sink.durable()), "the log opens, and with it come the keys");
+        group.bench_function(name, |bencher| {
+            bencher.iter_custom(|count| {
+                let mut spent = Duration::ZERO;
+                // A hundred at a time: no more contents than there is memory for wait, as when models run in between.
+                for from in (0..count).step_by(100) {
+                    let started = Instant::now();
+                    for _ in from..count.min(from + 100) {
+                        let tag = |content: &Content| sink.taggable(content.clone());
+                        let input = input.and_then(tag);
+                        let output = input.is_some().then(|| tag(&answer)).flatten();
+                        sink.record_call(key.clone(), 81, input, output);
+                    }
+                    spent += started.elapsed();
+                    runtime.block_on(sink.durable());
+                }
+                spent
+            });
+        });
+        assert_eq!(sink.lost(), 0);
+        sink.close();
+        writer.join().unwrap();
+    }
+    group.finish();
 }
 
 fn starts(criterion: &mut Criterion) {
@@ -141,5 +204,5 @@ fn starts(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, appends, signs, starts);
+criterion_group!(benches, appends, signs, calls, starts);
 criterion_main!(benches);

@@ -72,6 +72,8 @@ pub enum AuditEvent {
     },
     /// The daemon stops in order.
     Stopped,
+    /// Nothing else was recorded for a day; the box is there.
+    Idle,
     /// What is set differs from what the last start had.
     ConfigurationChanged {
         /// The keys, such as `http.listen`; never their values.
@@ -184,7 +186,8 @@ pub enum AuditEvent {
         /// What was asked for: `pin`, `unpin`, `rollback` or `cancel`.
         order: Word,
     },
-    /// A connection out of this box was opened.
+    /// A connection out of this box was opened. One that carries the audit log itself is told when it is the first, or the
+    /// first after a failure.
     ConnectionOpened {
         /// `HOST:PORT`, as configured.
         destination: String,
@@ -284,7 +287,10 @@ fn is_zero(count: &u64) -> bool {
 impl AuditEvent {
     /// Whether it has to be on the disk at once, and not just with what comes in the next moments.
     pub fn is_urgent(&self) -> bool {
-        !matches!(self, Self::Inference { .. } | Self::InferenceMinute { .. } | Self::ConnectionOpened { .. })
+        !matches!(
+            self,
+            Self::Inference { .. } | Self::InferenceMinute { .. } | Self::ConnectionOpened { .. } | Self::Idle
+        )
     }
 
     /// Its name in a record.
@@ -292,6 +298,7 @@ impl AuditEvent {
         match self {
             Self::Started { .. } => "started",
             Self::Stopped => "stopped",
+            Self::Idle => "idle",
             Self::ConfigurationChanged { .. } => "configuration_changed",
             Self::ModelLoaded { .. } => "model_loaded",
             Self::ModelRefused { .. } => "model_refused",

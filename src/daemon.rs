@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::audit_event::sink::Mark;
 use crate::audit_event::{AuditEvent, AuditQueue, AuditSink};
 use crate::config::Config;
 use crate::egress::{CountsKeeper, Egress};
@@ -77,16 +78,16 @@ async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyho
     } else {
         notify(&[sd_notify::NotifyState::Stopping]);
     }
-    audit.record_own(AuditEvent::Stopped);
     let drained = shutdown.drain(grace).await;
     let _ = tokio::time::timeout(LAST_STEPS, repository.unload_all(&Principal::Local)).await;
     // After the calls in flight, so that what they push is written.
     let _ = tokio::task::spawn_blocking(move || features.close()).await;
     // Nothing goes out any more.
     let _ = tokio::time::timeout(LAST_STEPS, tokio::task::spawn_blocking(move || counts.write())).await;
+    audit.record_own(AuditEvent::Stopped);
     audit.close();
     drop((audit, repository));
-    audit_writer.end(LAST_STEPS).await;
+    audit_writer.end(LAST_RECORDS).await;
     if !drained {
         tracing::warn!(grace_ms = grace.as_millis(), "some requests were still running at the end of the grace period");
     }
@@ -108,14 +109,19 @@ pub enum Ended {
     ToRestart,
 }
 
-/// How long unloading models, and then writing the last audit events, may take at the end.
+/// How long unloading models may take at the end.
 const LAST_STEPS: Duration = Duration::from_secs(2);
+
+/// How long writing the last audit records may take: a disk can stand still for a while.
+const LAST_RECORDS: Duration = Duration::from_secs(10);
 
 /// The daemon's parts, built and bound, not yet serving.
 struct App {
     config: Config,
     changes: Changes,
     audit: AuditSink,
+    /// Before the first event of this start.
+    audit_mark: Mark,
     audit_queue: AuditQueue,
     serving: Serving,
     readiness: Arc<Readiness>,
@@ -132,6 +138,7 @@ impl App {
         tracing::info!(version = env!("CARGO_PKG_VERSION"), device = %device.id, "ledge starts");
         let listeners = Listeners::bind(&config.http, handover).await?;
         let (audit, audit_queue) = AuditSink::with_policy(config.audit.policy());
+        let audit_mark = audit.mark();
         audit.record_own(AuditEvent::Started { version: env!("CARGO_PKG_VERSION").into() });
         let changes = Changes::find(&config, &config.audit.path);
         if !changes.keys.is_empty() {
@@ -162,6 +169,7 @@ impl App {
             config,
             changes,
             audit,
+            audit_mark,
             audit_queue,
             serving,
             readiness: Arc::default(),
@@ -174,8 +182,8 @@ impl App {
     }
 
     fn spawn(self, shutdown: &Shutdown) -> anyhow::Result<AuditWriter> {
-        let Self { config, changes, audit, audit_queue, serving, readiness, egress, device, listeners, counts, found } =
-            self;
+        let Self { config, changes, audit, audit_mark, audit_queue, serving, .. } = self;
+        let Self { readiness, egress, device, listeners, counts, found, .. } = self;
         for address in listeners.tcp_addresses() {
             tracing::info!(%address, "listening");
         }
@@ -242,7 +250,7 @@ impl App {
         });
         shutdown.spawn(async move {
             // What is not recorded yet is told again by the next start.
-            if audit.durable().await
+            if audit.durable_since(audit_mark).await
                 && let Err(error) = changes.keep()
             {
                 tracing::warn!(%error, "the settings of this start cannot be kept: the next one will record them as changed");

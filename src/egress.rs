@@ -79,6 +79,11 @@ impl Purpose {
         }
     }
 
+    /// Whether it carries the audit log itself. Such a connection is recorded when it is the first, or after a failure.
+    fn is_of_audit(self) -> bool {
+        matches!(self, Self::Audit | Self::Syslog | Self::Otlp)
+    }
+
     /// As the audit log has it.
     pub fn name(self) -> &'static str {
         match self {

@@ -65,7 +65,7 @@ impl Default for AuditConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SyncConfig {
-    /// A folder on a server that takes PUT (WebDAV), or in a bucket. `None`: the log stays here.
+    /// A folder on a server that takes PUT (`WebDAV`), or in a bucket. `None`: the log stays here.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub url: Option<SyncAddress>,
     /// For a bucket: the server; `None` is Amazon's of the region.

@@ -90,14 +90,6 @@ pub enum FilesError {
         /// The HTTP status.
         status: u16,
     },
-    /// No such file is that long.
-    #[error("{place} has more than the {limit} bytes that it can have")]
-    TooLong {
-        /// The file, or its address.
-        place: String,
-        /// The most that it can have.
-        limit: u64,
-    },
 }
 
 impl FilesError {
@@ -126,6 +118,7 @@ impl LogFiles {
     }
 
     /// A log in a folder below this place.
+    #[must_use]
     pub fn below(&self, name: &str) -> Self {
         match self {
             Self::Local(log) => Self::Local(LocalLog::open(&log.folder().join(name))),
@@ -215,6 +208,7 @@ fn longest(tile: TilePath) -> u64 {
     u64::from(tile.width) * one as u64
 }
 
+/// A file; one that is longer than `limit` is cut one byte behind it, so that whoever knows its length finds it too long.
 fn read(path: &Path, limit: u64) -> Result<Option<Bytes>, FilesError> {
     use std::io::Read as _;
     let read = || {
@@ -223,9 +217,6 @@ fn read(path: &Path, limit: u64) -> Result<Option<Bytes>, FilesError> {
         Ok::<_, io::Error>(bytes)
     };
     match read() {
-        Ok(bytes) if bytes.len() as u64 > limit => {
-            Err(FilesError::TooLong { place: path.display().to_string(), limit })
-        }
         Ok(bytes) => Ok(Some(bytes.into())),
         // A partial tile's folder may be a file's name elsewhere, and the other way round.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
@@ -245,6 +236,7 @@ impl WebLog {
     }
 
     /// A log below this address, through the same connections.
+    #[must_use]
     pub fn below(&self, name: &str) -> Self {
         let path = format!("{}/{name}", self.address.path.trim_end_matches('/'));
         Self { address: WebAddress { path, ..self.address.clone() }, server: self.server.clone() }
@@ -255,8 +247,10 @@ impl WebLog {
         let mut pause = FIRST_PAUSE;
         for _ in 1..TRIES {
             match self.ask(&path, limit).await {
-                Err(FilesError::Web(HttpError::Exchange { .. } | HttpError::Stalled { .. })) => {}
-                Err(FilesError::Status { status: 429 | 500.., .. }) => {}
+                Err(
+                    FilesError::Web(HttpError::Exchange { .. } | HttpError::Stalled { .. })
+                    | FilesError::Status { status: 429 | 500.., .. },
+                ) => {}
                 answer => return answer,
             }
             tokio::time::sleep(pause).await;
@@ -280,7 +274,8 @@ impl WebLog {
         while let Some(chunk) = download.chunk().await? {
             body.extend_from_slice(&chunk);
             if body.len() as u64 > limit {
-                return Err(FilesError::TooLong { place: url(), limit });
+                body.truncate(usize::try_from(limit + 1).unwrap_or(usize::MAX));
+                break;
             }
         }
         server.idle.lock().unwrap_or_else(PoisonError::into_inner).push(client);

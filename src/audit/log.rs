@@ -23,6 +23,7 @@ use tlog_tiles::{Hash, record_hash};
 use self::frontier::{Frontier, Grown};
 use super::key::{AuditKey, CheckpointError, SignedCheckpoint};
 use super::layout::{CHECKPOINT, WIDTH, push_entry};
+use super::local;
 use super::record::LONGEST;
 use crate::audit_event::PreviousLog;
 use crate::durable;
@@ -167,24 +168,21 @@ impl Log {
     pub fn commit(&mut self) -> Result<(), LogError> {
         let written = self.restore().and_then(|()| self.write());
         let (bundles, grown) = (std::mem::take(&mut self.bundles), std::mem::take(&mut self.grown));
-        match &written {
-            Ok(()) => {
-                let hashes: usize = grown.iter().map(Vec::len).sum();
-                let records: usize = bundles.iter().map(|(_, bundle)| bundle.len()).sum();
-                self.bytes += (hashes * 32 + records) as u64;
-                if let Some((tile, bundle)) = bundles.last() {
-                    let before = if *tile == self.durable.size() / WIDTH { self.tail } else { 0 };
-                    let is_whole = self.edge.size().is_multiple_of(WIDTH);
-                    self.tail = if is_whole { 0 } else { before + bundle.len() as u64 };
-                }
-                self.durable = self.edge.clone();
+        if written.is_ok() {
+            let hashes: usize = grown.iter().map(Vec::len).sum();
+            let records: usize = bundles.iter().map(|(_, bundle)| bundle.len()).sum();
+            self.bytes += (hashes * 32 + records) as u64;
+            if let Some((tile, bundle)) = bundles.last() {
+                let before = if *tile == self.durable.size() / WIDTH { self.tail } else { 0 };
+                let is_whole = self.edge.size().is_multiple_of(WIDTH);
+                self.tail = if is_whole { 0 } else { before + bundle.len() as u64 };
             }
-            Err(_) => {
-                self.edge = self.durable.clone();
-                self.is_suspect = true;
-                // Otherwise the next commit does it, before it writes anything.
-                let _ = self.restore();
-            }
+            self.durable = self.edge.clone();
+        } else {
+            self.edge = self.durable.clone();
+            self.is_suspect = true;
+            // Otherwise the next commit does it, before it writes anything.
+            let _ = self.restore();
         }
         written
     }
@@ -225,15 +223,31 @@ impl Log {
         Ok(self.checkpoint.insert(signed))
     }
 
-    /// Removes whole tiles of records below `below`, and those of logs before this one first; gives how many bytes that
-    /// were. What proofs need of them stays.
-    pub fn prune(&mut self, below: u64) -> Result<u64, LogError> {
+    /// Removes whole tiles of records of the logs before this one; gives how many bytes that were.
+    pub fn prune_older(&mut self) -> Result<u64, LogError> {
         let freed = prune::before(&self.audit, self.generation)?;
         self.bytes = self.bytes.saturating_sub(freed);
+        Ok(freed)
+    }
+
+    /// The logs before this one.
+    pub fn older(&self) -> Result<Vec<u32>, LogError> {
+        let mut found = local::generations(&self.audit).map_err(LogError::at(&self.audit))?;
+        found.retain(|generation| *generation < self.generation);
+        Ok(found)
+    }
+
+    /// Below which record [`Self::prune`] can remove, asked to remove those below `below`.
+    pub fn prunable(&self, below: u64) -> u64 {
         // What the head ends in is read at the next start.
         let head = self.checkpoint.as_ref().map_or(0, |head| head.size);
-        let below = below.min(head.saturating_sub(1)) / WIDTH;
-        let mut sum = freed;
+        (below.min(head.saturating_sub(1)) / WIDTH * WIDTH).max(self.first)
+    }
+
+    /// Removes whole tiles of records below `below`; gives how many bytes that were. What proofs need of them stays.
+    pub fn prune(&mut self, below: u64) -> Result<u64, LogError> {
+        let below = self.prunable(below) / WIDTH;
+        let mut sum = 0;
         while self.first / WIDTH < below {
             let freed = prune::tile(&self.folder, self.first / WIDTH)?;
             self.first += WIDTH;

@@ -163,6 +163,7 @@ mod tests {
         vec![
             AuditEvent::Started { version: "0.1.0".into() },
             AuditEvent::Stopped,
+            AuditEvent::Idle,
             AuditEvent::ConfigurationChanged { keys: vec!["http.listen".into()] },
             AuditEvent::ModelLoaded { model: model(), version: version(), digest: "ab".into() },
             AuditEvent::ModelRefused { model: model(), version: version() },

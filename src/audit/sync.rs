@@ -209,6 +209,8 @@ impl Task {
         let head = SignedCheckpoint::open(&note, &self.settings.verifier_key)
             .map_err(|error| SyncError::Foreign { generation, reason: error.to_string() })?;
         if head.size == 0 || self.hint.size(generation) == head.size {
+            // The writer may remove it, also after a restart.
+            self.state.tell(SyncNews::Has { generation, size: head.size });
             return Ok(());
         }
         self.upload(remote, generation, head, got_on).await

@@ -208,7 +208,8 @@ impl Tags {
         // Where the last one is gone, those before it do not come into use again.
         if let Some(newest) = list.keys.last_mut().filter(|newest| newest.period == list.last) {
             let period_ms = newest.ends_ms.saturating_sub(newest.begins_ms);
-            let is_over = now >= newest.ends_ms || newest.ran_ms >= period_ms;
+            let is_damaged = self.folder.is_aside(newest.period);
+            let is_over = is_damaged || now >= newest.ends_ms || newest.ran_ms >= period_ms;
             if !is_over && newest.period == self.current.period() {
                 return Ok(self.current.clone());
             }
@@ -275,7 +276,7 @@ fn adopt(folder: &Folder, list: &mut List) -> Result<Vec<AuditEvent>, TagsError>
     let mut events = Vec::new();
     let before = list.last;
     for period in folder.periods()? {
-        // A damaged key is set aside, so it is gone.
+        // A damaged key is set aside, and destroyed when its time has come like any other.
         let Some(KeyFile { begins_ms, ends_ms, .. }) = folder.read_or_set_aside(period)? else { continue };
         if list.keys.iter().any(|key| key.period == period) {
             continue;

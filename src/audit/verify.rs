@@ -140,11 +140,11 @@ pub async fn verify(
             }
         }
     }
-    if let (Some(earlier), Some(report)) = (earlier, reports.last_mut()) {
-        if !origins.contains(&earlier.origin) {
-            let what = format!("the log {} is not here, of which the earlier checkpoint is", earlier.origin);
-            report.findings.push(Finding { wrong: Wrong::Tampered, seq: None, what });
-        }
+    if let (Some(earlier), Some(report)) = (earlier, reports.last_mut())
+        && !origins.contains(&earlier.origin)
+    {
+        let what = format!("the log {} is not here, of which the earlier checkpoint is", earlier.origin);
+        report.findings.push(Finding { wrong: Wrong::Tampered, seq: None, what });
     }
     Ok(reports)
 }
@@ -180,18 +180,17 @@ async fn verify_log(
         more: 0,
     };
     let mut findings = Findings::default();
-    let opened = match files.checkpoint().await? {
-        Some(note) => open(&note, keys, *generation, &mut findings),
-        None => {
-            findings.push(Wrong::Gap, None, || "there is no checkpoint: nothing here is signed".to_owned());
-            None
-        }
+    let opened = if let Some(note) = files.checkpoint().await? {
+        open(&note, keys, *generation, &mut findings)
+    } else {
+        findings.push(Wrong::Gap, None, || "there is no checkpoint: nothing here is signed".to_owned());
+        None
     };
     if let Some((checkpoint, key)) = opened {
         let points = points(&checkpoint, earlier, follower, files, &mut findings);
         let contains = earlier.filter(|earlier| earlier.origin == checkpoint.origin).map(|earlier| earlier.size);
         let walk = Walk::new(files, checkpoint.size, points, findings);
-        let walked = walk.to_the_end(checkpoint.root).await?;
+        let walked = walk.finish(checkpoint.root).await?;
         (report.origin, report.verifier_key) = (Some(checkpoint.origin), Some(key));
         (report.size, report.root) = (checkpoint.size, Some(checkpoint.root));
         (report.first, report.unsigned, report.summary) = (walked.first, walked.unsigned, walked.summary);

@@ -3,31 +3,32 @@
 //! Nobody waits for it but those who ask for their records to be durable. Whatever it cannot write is counted, and a record
 //! says so as soon as one can be written.
 
+mod append;
 mod clock_watch;
 mod entries;
 mod losses;
+mod open;
 mod room;
+#[cfg(test)]
+mod tests;
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::config::AuditConfig;
-use super::key::{AuditKey, KeyError};
-use super::layout::{self, TileKind, TilePath, WIDTH, log_folder};
-use super::local::LocalLog;
-use super::log::{Begun, Log, LogError, Opened};
-use super::record::{Actor, AuditRecord, Timestamp, VERSION};
-use super::status::{AuditState, LiveRecord, PublishedHead, SyncNews};
-use super::tags::{Tags, TagsError};
+use super::log::LogError;
+use super::status::{AuditState, PublishedHead};
 use crate::audit_event::sink::{Batch, Entry, Lost, Recorded};
 use crate::audit_event::{AuditEvent, AuditQueue};
 use crate::clock;
-use crate::durable;
 use crate::names::DeviceName;
 use crate::principal::Principal;
+use append::{Appended, append};
 use clock_watch::ClockWatch;
+use entries::sum;
 use losses::{Cause, Losses};
+use open::OpenLog;
 use room::{Limits, Room};
 
 /// Records wait this long for others, so that they share one fsync.
@@ -46,6 +47,19 @@ const TAGS: Duration = Duration::from_secs(10);
 /// A log that does not open is tried again after this time.
 const RETRY: Duration = Duration::from_secs(10);
 
+/// Where nothing else is recorded for this long, a record says that the box is there: who looks at a fleet takes one that
+/// has been silent for longer than a day for lost.
+const IDLE: Duration = Duration::from_hours(24);
+
+/// After one log was found forked, the next one may be after this time, and twice it for each more.
+const FORK: Duration = Duration::from_hours(1);
+
+/// The longest of these pauses.
+const LONGEST_FORK: Duration = Duration::from_hours(24);
+
+/// How many events of the writer itself wait at most while the log cannot be written.
+const MOST_OWN: usize = 1000;
+
 /// What the writer works with.
 pub struct Writer {
     folder: PathBuf,
@@ -59,35 +73,39 @@ pub struct Writer {
     retry: Instant,
     losses: Losses,
     room: Room,
+    /// What the writer itself has to tell, and could not write yet.
+    own: Vec<Entry>,
+    /// What was last said of things beside the log.
+    warned: Option<String>,
     clock: ClockWatch,
     minute: Instant,
     /// When the keys for tags are looked at.
     tags_turn: Instant,
     /// How many records of this log the platform has.
     synced: u64,
+    /// When something was last recorded.
+    written: Instant,
+    idle_after: Duration,
+    /// The logs before this one that the platform has.
+    complete: BTreeSet<u32>,
+    /// A log of which the platform has another history, until another one has begun.
+    forked: Option<u32>,
+    /// When another log may begin for that, and how long the next one has to wait: a server that answers anything must not
+    /// make a box begin one after the other.
+    fork_from: Instant,
+    fork_pause: Duration,
+    is_ending: bool,
 }
 
-/// What there is while the log can be written.
-struct OpenLog {
-    key: AuditKey,
-    tags: Tags,
-    log: Log,
-    signed: Instant,
-    /// Whether the next head should be sent at once.
-    is_urgent: bool,
-}
-
-/// Why the log cannot be written.
+/// Why records are lost now.
 #[derive(Debug, thiserror::Error)]
-enum OpenError {
-    #[error("the folder {path}: {error}", path = path.display())]
-    Folder { path: PathBuf, error: std::io::Error },
-    #[error(transparent)]
-    Key(#[from] KeyError),
-    #[error(transparent)]
-    Tags(#[from] TagsError),
+enum WriteError {
     #[error(transparent)]
     Log(#[from] LogError),
+    #[error(
+        "the audit log takes {bytes} bytes, and its quota is {quota}: nothing of it may be removed before it is copied to the platform (`audit.sync`), or a greater `audit.quota_mb` is set"
+    )]
+    Quota { bytes: u64, quota: u64 },
 }
 
 impl Writer {
@@ -108,10 +126,19 @@ impl Writer {
             retry: now,
             losses: Losses::default(),
             room: Room::Enough,
+            own: Vec::new(),
+            warned: None,
             clock: ClockWatch::new(now, clock::unix_millis()),
             minute: now + MINUTE,
             tags_turn: now + TAGS,
             synced: 0,
+            written: now,
+            idle_after: IDLE,
+            complete: BTreeSet::new(),
+            forked: None,
+            fork_from: now,
+            fork_pause: FORK,
+            is_ending: false,
         }
     }
 
@@ -124,6 +151,11 @@ impl Writer {
             let is_last = batch.is_last;
             self.turn(batch);
             if is_last {
+                // What came meanwhile: nobody waits for more.
+                let batch = self.queue.take();
+                if !batch.entries.is_empty() || batch.lost.is_some() {
+                    self.turn(batch);
+                }
                 return self.end();
             }
         }
@@ -132,6 +164,7 @@ impl Writer {
     fn turn(&mut self, batch: Batch) {
         let (now, now_ms) = (Instant::now(), clock::unix_millis());
         let Batch { mut entries, lost, flushes, is_urgent, is_last } = batch;
+        self.is_ending |= is_last;
         if let Some(lost) = lost {
             self.losses.count(Cause::Queue, lost);
         }
@@ -140,7 +173,7 @@ impl Writer {
             entries.extend(entries::of_counts(self.queue.take_counts(), now_ms));
         }
         if let Some(by_ms) = self.clock.jump(now, now_ms) {
-            entries.insert(0, own(now_ms, AuditEvent::ClockJumped { by_ms }));
+            self.tell(now_ms, AuditEvent::ClockJumped { by_ms });
         }
         if self.open.is_none() && (now >= self.retry || is_last) {
             self.open(now_ms);
@@ -154,9 +187,14 @@ impl Writer {
             Some(mut open) => {
                 let written = self.write(&mut open, entries, now, now_ms);
                 // Also after a failure: what is durable is to be signed, and nothing else is.
-                self.sign(&mut open, is_urgent || is_last, now, now_ms);
+                let signed = self.sign(&mut open, is_urgent || is_last, now, now_ms);
                 self.open = Some(open);
-                written
+                let is_written = written.is_ok();
+                match written.and(signed) {
+                    Ok(()) => self.works(),
+                    Err(error) => self.fail(error.to_string()),
+                }
+                is_written
             }
         };
         if written {
@@ -166,150 +204,90 @@ impl Writer {
         self.tell_status();
     }
 
-    /// Opens the log, and records what that brought.
-    fn open(&mut self, now_ms: u64) {
-        self.retry = Instant::now() + RETRY;
-        match self.try_open(now_ms) {
-            Ok((mut open, first)) => {
-                self.synced = 0;
-                self.state.update(|status| {
-                    status.error = None;
-                    status.origin = open.log.origin().to_owned();
-                    status.verifier_key = open.key.verifier_key().to_owned();
-                });
-                self.queue.set_tag_key(Some(open.tags.current()));
-                // A failure is counted and told like any other.
-                self.write(&mut open, first, Instant::now(), now_ms);
-                self.open = Some(open);
+    /// Something that the writer itself has to tell. It waits until it is written.
+    fn tell(&mut self, now_ms: u64, event: AuditEvent) {
+        let entry = own(now_ms, event);
+        if self.own.len() < MOST_OWN {
+            self.own.push(entry);
+        } else {
+            self.lose(Cause::Log, &[entry]);
+        }
+    }
+
+    /// Appends what there is room for, and makes it durable. `Ok` when every event is; calls may have been refused.
+    fn write(&mut self, open: &mut OpenLog, entries: Vec<Entry>, now: Instant, now_ms: u64) -> Result<(), WriteError> {
+        self.turn_tags(open, now, now_ms);
+        if entries.is_empty() && self.own.is_empty() && now.duration_since(self.written) >= self.idle_after {
+            self.tell(now_ms, AuditEvent::Idle);
+        }
+        let mut rest = entries.into_iter();
+        loop {
+            // The room is looked at for each part: a flood must not take more than there is.
+            let part: Vec<_> = rest.by_ref().take(self.limits.part()).collect();
+            if let Err((cause, error)) = self.write_part(open, part, now, now_ms) {
+                self.lose(cause, rest.as_slice());
+                return Err(error);
             }
-            Err(error) => self.fail(error.to_string()),
-        }
-    }
-
-    fn try_open(&mut self, now_ms: u64) -> Result<(OpenLog, Vec<Entry>), OpenError> {
-        let folder = |error| OpenError::Folder { path: self.folder.clone(), error };
-        durable::create_folder(&self.folder).map_err(folder)?;
-        let (key, is_new) = AuditKey::load_or_create(&self.folder, &self.device)?;
-        let Opened { log, begun } = Log::open(&self.folder, &self.device, &key)?;
-        let (days, keep) = self.tag_days;
-        let (tags, tag_events) = Tags::open(&self.folder, days, keep, now_ms)?;
-        let mut first = Vec::new();
-        if let Some(begun) = begun {
-            first.push(self.begins(begun));
-        } else if let Some(last_ms) = last_ms(&self.folder, &log)
-            // A box that was off for a while is no news, one that is before its own past is.
-            && let Some(by_ms) = clock_watch::jump(last_ms, now_ms).filter(|by_ms| *by_ms < 0)
-        {
-            first.push(AuditEvent::ClockJumped { by_ms });
-        }
-        if is_new {
-            first.push(AuditEvent::AuditKeyMade { verifier_key: key.verifier_key().to_owned() });
-        }
-        first.extend(tag_events);
-        let first = first.into_iter().map(|event| own(now_ms, event)).collect();
-        Ok((OpenLog { key, tags, log, signed: Instant::now(), is_urgent: false }, first))
-    }
-
-    /// The first record of a log, and the alarm where it should not have been necessary.
-    fn begins(&mut self, begun: Begun) -> AuditEvent {
-        let Begun { cause, reason, previous } = begun;
-        if let Some(reason) = reason {
-            tracing::error!(
-                reason,
-                cause,
-                "the audit log does not go on; what there is of it is kept, and another one begins"
-            );
-            self.state.update(|status| status.alarm = Some(reason));
-        }
-        AuditEvent::LogBegun { cause: cause.into(), previous }
-    }
-
-    /// What the sync found out.
-    fn heed_news(&mut self, now_ms: u64) {
-        for news in self.state.take_news() {
-            let Some(open) = self.open.take() else { return };
-            self.open = match news {
-                SyncNews::Has { generation, size } if generation == open.log.generation() => {
-                    self.synced = self.synced.max(size);
-                    Some(open)
-                }
-                SyncNews::Forked { generation } if generation == open.log.generation() => {
-                    self.begin_another(open, now_ms)
-                }
-                SyncNews::Has { .. } | SyncNews::Forked { .. } => Some(open),
-            };
-        }
-    }
-
-    fn begin_another(&mut self, open: OpenLog, now_ms: u64) -> Option<OpenLog> {
-        let OpenLog { key, tags, log, .. } = open;
-        match log.begin_another("forked", &self.device, &key) {
-            Ok(Opened { log, begun }) => {
-                self.synced = 0;
-                let mut open = OpenLog { key, tags, log, signed: Instant::now(), is_urgent: true };
-                let first: Vec<_> = begun.into_iter().map(|begun| own(now_ms, self.begins(begun))).collect();
-                let origin = open.log.origin().to_owned();
-                self.state.update(|status| status.origin = origin);
-                self.write(&mut open, first, Instant::now(), now_ms);
-                Some(open)
-            }
-            Err(error) => {
-                self.fail(error.to_string());
-                None
+            if rest.len() == 0 {
+                return Ok(());
             }
         }
     }
 
-    /// Appends what there is room for, and makes it durable. Whether all of it is.
-    fn write(&mut self, open: &mut OpenLog, entries: Vec<Entry>, now: Instant, now_ms: u64) -> bool {
-        let mut own_events = self.turn_tags(open, now, now_ms);
-        own_events.extend(self.make_room(open, now));
+    fn write_part(
+        &mut self,
+        open: &mut OpenLog,
+        part: Vec<Entry>,
+        now: Instant,
+        now_ms: u64,
+    ) -> Result<(), (Cause, WriteError)> {
+        self.make_room(open, now, now_ms);
         let room = self.room;
-        let goes_on = |cause| cause == Cause::Quota && room != Room::Enough;
-        let told = if room == Room::None { Vec::new() } else { self.losses.due(now, goes_on) };
-        own_events.extend(told.iter().map(|(_, event)| event.clone()));
-        let own_events = own_events.into_iter().map(|event| own(now_ms, event));
-        let (taken, refused): (Vec<_>, Vec<_>) = own_events.chain(entries).partition(|entry| match room {
-            Room::Enough => true,
-            Room::EventsAlone => entries::calls(entry).is_none(),
-            Room::None => false,
-        });
-        self.lose(Cause::Quota, &refused);
-        let is_whole = refused.iter().all(|entry| entries::calls(entry).is_some());
-        if taken.is_empty() {
-            return is_whole;
+        if room == Room::None {
+            self.lose(Cause::Quota, &part);
+            return Err((Cause::Quota, WriteError::Quota { bytes: open.log.bytes(), quota: self.limits.quota }));
         }
+        let takes_calls = room == Room::Enough;
+        let (taken, refused): (Vec<_>, Vec<_>) =
+            part.into_iter().partition(|entry| takes_calls || entries::calls(entry).is_none());
+        if let Some(cause) = room.lacks() {
+            self.lose(cause, &refused);
+        }
+        let due = self.losses.take_due(now, |cause| !self.is_ending && room.lacks() == Some(cause));
+        let told = due.iter().map(|(cause, lost)| own(now_ms, losses::event(*cause, *lost)));
         let lost = sum(&taken, now_ms);
-        match append(open, taken, &self.queue) {
-            Ok(live) => {
-                told.iter().for_each(|(cause, _)| self.losses.told(*cause, now));
-                if self.state.status().error.is_some() {
-                    tracing::info!("the audit log can be written again");
-                    self.state.update(|status| status.error = None);
-                }
+        let all: Vec<_> = self.own.iter().cloned().chain(told).chain(taken).collect();
+        if all.is_empty() {
+            return Ok(());
+        }
+        match append(open, all, &self.queue) {
+            Ok(Appended { live, left_out }) => {
+                self.written = now;
+                self.own.clear();
+                self.losses.told(&due, now);
+                self.count(Cause::Log, left_out);
                 if let Err(error) = open.tags.told() {
                     // They are told again by the next start.
-                    tracing::warn!(%error, "that records are written cannot be kept");
+                    self.warn(format!("that the keys for tags are recorded cannot be kept: {error}"));
                 }
                 open.is_urgent |= live.iter().any(|record| record.is_warning);
                 live.into_iter().for_each(|record| self.state.send_live(record));
-                is_whole
+                Ok(())
             }
             Err(error) => {
-                // What was to be told of losses stays to be told; it is no loss of its own.
-                let own_events = u64::try_from(told.len()).unwrap_or(0);
-                let lost = Lost { events: lost.events.saturating_sub(own_events), ..lost };
-                self.losses.count(if error.is_full() { Cause::Disk } else { Cause::Log }, lost);
-                self.fail(error.to_string());
-                false
+                // What the writer has to tell waits for the next turn: it is not lost.
+                self.losses.put_back(due);
+                let cause = if error.is_full() { Cause::Disk } else { Cause::Log };
+                self.count(cause, lost);
+                Err((cause, error.into()))
             }
         }
     }
 
     /// Changes the key for tags when its time is over.
-    fn turn_tags(&mut self, open: &mut OpenLog, now: Instant, now_ms: u64) -> Vec<AuditEvent> {
+    fn turn_tags(&mut self, open: &mut OpenLog, now: Instant, now_ms: u64) {
         if now < self.tags_turn {
-            return Vec::new();
+            return;
         }
         self.tags_turn = now + TAGS;
         match open.tags.turn(now_ms) {
@@ -317,68 +295,101 @@ impl Writer {
                 if !events.is_empty() {
                     self.queue.set_tag_key(Some(open.tags.current()));
                 }
-                events
+                events.into_iter().for_each(|event| self.tell(now_ms, event));
             }
-            Err(error) => {
-                self.fail(error.to_string());
-                Vec::new()
-            }
+            // The key of before stays in use.
+            Err(error) => self.warn(error.to_string()),
         }
     }
 
-    /// Removes what may go where room is short, and says what may be recorded.
-    fn make_room(&mut self, open: &mut OpenLog, now: Instant) -> Vec<AuditEvent> {
-        let (log, mut events) = (&mut open.log, Vec::new());
-        let removable = if self.is_synced { self.synced } else { log.durable_size() };
-        if let Some(below) = self.limits.prune_below(log.bytes(), log.first(), log.durable_size(), removable) {
-            match log.prune(below) {
-                Ok(_) => events.push(AuditEvent::RecordsPruned { below: log.first(), synced: self.is_synced }),
-                Err(error) => tracing::error!(%error, "records of the audit log cannot be removed"),
-            }
+    /// Removes what may go where room is short, and finds what may be recorded.
+    fn make_room(&mut self, open: &mut OpenLog, now: Instant, now_ms: u64) {
+        if let Err(error) = self.prune(open, now_ms) {
+            self.warn(format!("records of the audit log cannot be removed: {error}"));
         }
-        let room = self.limits.room(log.bytes(), room::free(&self.folder));
-        if (room == Room::Enough) != (self.room == Room::Enough) {
-            let enough = room == Room::Enough;
-            events.push(AuditEvent::SpaceChanged { what: "audit_log".into(), enough });
+        let bytes = open.log.bytes();
+        let room = match self.limits.room(bytes, room::free(&self.folder)) {
+            // Its first record is needed to bring those before it to the platform, and then they can go.
+            Room::None if open.log.durable_size() == 0 => Room::EventsAlone(Cause::Quota),
+            room => room,
+        };
+        let (before, enough) = (std::mem::replace(&mut self.room, room), room == Room::Enough);
+        if let Some(cause) = room.lacks().filter(|cause| before.lacks() != Some(*cause)) {
+            self.losses.begins(cause, now);
+        }
+        if enough != (before == Room::Enough) {
+            self.tell(now_ms, AuditEvent::SpaceChanged { what: "audit_log".into(), enough });
             if enough {
                 tracing::info!("the audit log has room again");
             } else {
-                self.losses.begins(Cause::Quota, now);
-                let bytes = log.bytes();
                 tracing::error!(bytes, "the audit log has no room: inference calls are counted and not recorded");
             }
         }
-        self.room = room;
-        events
+    }
+
+    /// Removes what has to go and may, the logs before this one first. A record of it comes before: who finds records
+    /// missing must find why.
+    fn prune(&mut self, open: &mut OpenLog, now_ms: u64) -> Result<(), LogError> {
+        if !self.limits.is_over(open.log.bytes()) {
+            return Ok(());
+        }
+        // What the platform refused of an older log is nowhere but here.
+        let may_older = !self.is_synced || open.log.older()?.iter().all(|older| self.complete.contains(older));
+        if may_older && open.log.prune_older()? > 0 {
+            self.tell(now_ms, AuditEvent::RecordsPruned { below: open.log.first(), synced: self.is_synced });
+        }
+        let log = &open.log;
+        let removable = if self.is_synced { self.synced } else { log.durable_size() };
+        let below = self.limits.prune_below(log.bytes(), log.first(), log.durable_size(), removable);
+        let Some(below) = below.map(|below| log.prunable(below)).filter(|below| *below > log.first()) else {
+            return Ok(());
+        };
+        let pruned = own(now_ms, AuditEvent::RecordsPruned { below, synced: self.is_synced });
+        match append(open, vec![pruned.clone()], &self.queue) {
+            Ok(Appended { live, .. }) => live.into_iter().for_each(|record| self.state.send_live(record)),
+            // Where the disk is full, only what is removed makes room for it.
+            Err(error) if error.is_full() => self.own.push(pruned),
+            Err(error) => return Err(error),
+        }
+        open.log.prune(below).map(drop)
     }
 
     /// Signs what is durable, when it has waited long enough.
-    fn sign(&mut self, open: &mut OpenLog, at_once: bool, now: Instant, now_ms: u64) {
+    fn sign(&mut self, open: &mut OpenLog, at_once: bool, now: Instant, now_ms: u64) -> Result<(), WriteError> {
         let signed = open.log.checkpoint().map(|checkpoint| checkpoint.size);
         let is_due = at_once || now.duration_since(open.signed) >= TICK;
-        if signed == Some(open.log.durable_size()) || !is_due {
-            return;
+        // A log without records has no head.
+        if signed.unwrap_or(0) == open.log.durable_size() || !is_due {
+            return Ok(());
         }
         open.signed = now;
         let generation = open.log.generation();
-        match open.log.sign(&open.key) {
-            Ok(checkpoint) => {
-                let is_urgent = std::mem::take(&mut open.is_urgent);
-                self.state.publish(PublishedHead {
-                    generation,
-                    checkpoint: checkpoint.clone(),
-                    at_ms: now_ms,
-                    is_urgent,
-                });
-            }
-            Err(error) => self.fail(error.to_string()),
-        }
+        let checkpoint = open.log.sign(&open.key)?.clone();
+        let is_urgent = std::mem::take(&mut open.is_urgent);
+        self.state.publish(PublishedHead { generation, checkpoint, at_ms: now_ms, is_urgent });
+        Ok(())
     }
 
     fn lose(&mut self, cause: Cause, entries: &[Entry]) {
         entries.iter().for_each(|entry| entries::forget(entry, &self.queue));
         let since_ms = entries.iter().map(|entry| entry.at_ms).min().unwrap_or(0);
-        self.losses.count(cause, sum(entries, since_ms));
+        self.count(cause, sum(entries, since_ms));
+    }
+
+    fn count(&mut self, cause: Cause, lost: Lost) {
+        if lost.events > 0 {
+            // Before anybody hears that what was recorded is durable.
+            self.queue.events_lost();
+        }
+        self.losses.count(cause, lost);
+    }
+
+    /// The log is as it should be.
+    fn works(&mut self) {
+        if self.state.status().error.is_some() {
+            tracing::info!("the audit log can be written again");
+            self.state.update(|status| status.error = None);
+        }
     }
 
     /// Says once what is wrong.
@@ -386,6 +397,14 @@ impl Writer {
         if self.state.status().error.as_ref() != Some(&reason) {
             tracing::error!(reason, "the audit log cannot be written; what is lost of it is counted");
             self.state.update(|status| status.error = Some(reason));
+        }
+    }
+
+    /// Says once what goes wrong beside the log, which goes on.
+    fn warn(&mut self, reason: String) {
+        if self.warned.as_ref() != Some(&reason) {
+            tracing::error!(reason, "the audit log goes on, but not all is well with it");
+            self.warned = Some(reason);
         }
     }
 
@@ -399,7 +418,7 @@ impl Writer {
         });
     }
 
-    /// What was lost and told nobody is told here, at least.
+    /// What was lost is told here, at least.
     fn end(self) {
         let (calls, events) = self.losses.total();
         if calls + events > 0 {
@@ -408,70 +427,6 @@ impl Writer {
     }
 }
 
-/// Appends records and makes them durable; gives them as live copies get them.
-fn append(open: &mut OpenLog, entries: Vec<Entry>, queue: &AuditQueue) -> Result<Vec<Arc<LiveRecord>>, LogError> {
-    let key = open.tags.current();
-    let origin: Arc<str> = open.log.origin().into();
-    let mut records = Vec::with_capacity(entries.len());
-    for entry in entries {
-        let (principal, event) = entries::resolve(entry.what, Some(&key), queue);
-        let (action, is_warning) = (event.action(), event.is_warning());
-        let is_inference = event.is_inference();
-        let record = AuditRecord {
-            v: VERSION,
-            seq: open.log.size(),
-            ts: Timestamp(entry.at_ms),
-            actor: Actor::of(&principal, Some(&key)),
-            event,
-        };
-        let line = record.to_line();
-        let leaf = match open.log.append(&line) {
-            Err(error @ LogError::TooLong { .. }) => {
-                // Nothing that is recorded can be; the others must not suffer from it.
-                tracing::error!(%error, action, "an audit record is left out");
-                continue;
-            }
-            appended => appended?,
-        };
-        let live =
-            LiveRecord { origin: origin.clone(), seq: record.seq, at_ms: entry.at_ms, leaf, action, is_warning, line };
-        records.push((Arc::new(live), principal, is_inference));
-    }
-    open.log.commit()?;
-    for (record, principal, is_inference) in &records {
-        let (seq, event) = (record.seq, String::from_utf8_lossy(&record.line));
-        if *is_inference {
-            // One line a call would be the whole content of the log of a busy box.
-            tracing::debug!(target: "audit", seq, %principal, %event);
-        } else {
-            tracing::info!(target: "audit", seq, %principal, %event);
-        }
-    }
-    Ok(records.into_iter().map(|(record, ..)| record).collect())
-}
-
 fn own(at_ms: u64, event: AuditEvent) -> Entry {
     Entry { at_ms, what: Recorded::Event(Principal::Local, event) }
-}
-
-/// When the last record of a log happened, where it is still here.
-fn last_ms(folder: &Path, log: &Log) -> Option<u64> {
-    let last = log.durable_size().checked_sub(1)?;
-    let width = u16::try_from(last % WIDTH + 1).ok()?;
-    let local = LocalLog::open(&log_folder(folder, log.generation()));
-    let bundle = local.tile(TilePath { kind: TileKind::Entries, index: last / WIDTH, width }).ok()??;
-    let record = AuditRecord::parse(layout::entries(&bundle).ok()?.last()?).ok()?;
-    Some(record.ts.0)
-}
-
-/// How much is lost when these are.
-fn sum(entries: &[Entry], since_ms: u64) -> Lost {
-    let mut lost = Lost { since_ms, calls: 0, events: 0 };
-    for entry in entries {
-        match entries::calls(entry) {
-            Some(calls) => lost.calls += calls,
-            None => lost.events += 1,
-        }
-    }
-    lost
 }

@@ -107,6 +107,17 @@ pub struct CallRecord {
     pub output: Option<Taggable>,
 }
 
+impl CallRecord {
+    /// How many bytes wait in it to be tagged.
+    pub fn waiting(&self) -> usize {
+        let size = |taggable: &Taggable| match taggable {
+            Taggable::Tag(_) => 0,
+            Taggable::Content(content) => content.size(),
+        };
+        [&self.input, &self.output].into_iter().flatten().map(size).sum()
+    }
+}
+
 /// The calls of one key within a minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CallCounts {

@@ -54,6 +54,8 @@ struct Shared {
     content: AtomicU64,
     recorded: AtomicU64,
     lost: AtomicU64,
+    /// How often events were lost, here or by the writer.
+    losses: AtomicU64,
     seldom: Seldom,
 }
 
@@ -84,6 +86,10 @@ pub enum Recorded {
     /// An inference call that becomes a record of its own.
     Call(Box<CallRecord>),
 }
+
+/// See [`AuditSink::mark`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark(u64);
 
 /// What found no place in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,6 +134,7 @@ impl AuditSink {
             content: AtomicU64::new(0),
             recorded: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            losses: AtomicU64::new(0),
             seldom: Seldom::default(),
         });
         (Self { shared: shared.clone() }, AuditQueue { shared })
@@ -177,14 +184,18 @@ impl AuditSink {
             return;
         }
         let at_ms = clock::unix_millis();
-        let is_event = matches!(what, Recorded::Event(..));
         let mut pending = self.shared.lock();
         if pending.entries.len() >= room {
             let lost = pending.lost.get_or_insert(Lost { since_ms: at_ms, calls: 0, events: 0 });
-            if is_event {
-                lost.events += 1
-            } else {
-                lost.calls += 1
+            match &what {
+                Recorded::Event(..) => {
+                    lost.events += 1;
+                    self.shared.losses.fetch_add(1, Ordering::Relaxed);
+                }
+                Recorded::Call(call) => {
+                    lost.calls += 1;
+                    self.shared.release(call.waiting());
+                }
             }
             drop(pending);
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
@@ -222,7 +233,18 @@ impl AuditSink {
         self.shared.tag_key.load_full()
     }
 
-    /// Waits until everything recorded so far is on the disk. `false` when it is not going to be.
+    /// A moment from which on losses count for [`Self::durable_since`].
+    pub fn mark(&self) -> Mark {
+        Mark(self.shared.losses.load(Ordering::Acquire))
+    }
+
+    /// Whether all events recorded since `mark` are on the disk; waits until that is known.
+    pub async fn durable_since(&self, mark: Mark) -> bool {
+        // A batch that failed before this was called has its loss counted by the time the answer comes.
+        self.durable().await && self.mark() == mark
+    }
+
+    /// Waits until everything that waits to be written is on the disk. `false` when it is not going to be.
     pub async fn durable(&self) -> bool {
         let (told, waiting) = oneshot::channel();
         {
@@ -295,12 +317,14 @@ impl AuditQueue {
         std::mem::take(&mut self.shared.lock().counts)
     }
 
+    /// Events that were taken became no records. To be called before anybody hears what became of them.
+    pub fn events_lost(&self) {
+        self.shared.losses.fetch_add(1, Ordering::Release);
+    }
+
     /// The content of these bytes is tagged, and needs no memory any more.
     pub fn tagged(&self, size: usize) {
-        let _ = self
-            .shared
-            .content
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| Some(waiting.saturating_sub(size as u64)));
+        self.shared.release(size);
     }
 
     /// The next event that waits and is no call, for tests.
@@ -325,6 +349,13 @@ impl Drop for AuditQueue {
 }
 
 impl Shared {
+    /// Contents of these bytes do not wait any more.
+    fn release(&self, size: usize) {
+        let _ = self
+            .content
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| Some(waiting.saturating_sub(size as u64)));
+    }
+
     fn lock(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -357,6 +388,30 @@ mod tests {
         assert_eq!((lost.calls, lost.events), (3, 2));
         assert_eq!((sink.recorded(), sink.lost()), ((QUEUE + RESERVE) as u64, 5));
         assert!(queue.take().lost.is_none());
+    }
+
+    #[tokio::test]
+    async fn an_event_that_was_lost_before_its_caller_asked_is_not_durable() {
+        let (sink, mut queue) = AuditSink::channel();
+        let tell = |queue: &mut AuditQueue| queue.take().flushes.into_iter().for_each(|flush| flush.send(()).unwrap());
+        let mark = sink.mark();
+        sink.record_own(AuditEvent::Stopped);
+        let ((), durable) = {
+            let waiting = sink.durable_since(mark);
+            tokio::pin!(waiting);
+            assert!(futures_util::poll!(&mut waiting).is_pending());
+            (tell(&mut queue), waiting.await)
+        };
+        assert!(durable);
+        // The writer was quicker than the one who asks.
+        sink.record_own(AuditEvent::Stopped);
+        let _ = queue.take();
+        queue.events_lost();
+        let waiting = sink.durable_since(mark);
+        tokio::pin!(waiting);
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        tell(&mut queue);
+        assert!(!waiting.await);
     }
 
     #[test]
@@ -402,10 +457,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_lost_holds_no_memory() {
+        let (sink, _queue) = AuditSink::with_policy(Policy { detail: Detail::Calls, ..Policy::default() });
+        for _ in 0..QUEUE {
+            sink.record_call(key("m", 1), 7, None, None);
+        }
+        let content = sink.taggable(Content::Photograph(Bytes::from_static(&[0; INLINE + 1])));
+        assert_eq!(sink.shared.content.load(Ordering::Relaxed), INLINE as u64 + 1);
+        sink.record_call(key("m", 1), 7, content, None);
+        assert_eq!((sink.lost(), sink.shared.content.load(Ordering::Relaxed)), (1, 0));
+    }
+
+    #[test]
     fn what_is_urgent_wakes_the_writer_and_other_things_wait_for_it() {
         let (sink, mut queue) = AuditSink::channel();
         let waiting = std::thread::spawn(move || {
-            queue.wait(Instant::now() + Duration::from_secs(60), true);
+            queue.wait(Instant::now() + Duration::from_mins(1), true);
             queue.take()
         });
         let opened =

@@ -1,7 +1,8 @@
 //! Tags: what stands in a record in the place of what a person could be known by.
 //!
 //! A tag is keyed BLAKE3 with a key that never leaves this box. Whoever has the key and the original can find the tag
-//! again; whoever has the tag alone learns nothing, not even by trying all originals. Destroying the key is the erasure.
+//! again; whoever has the tag alone cannot find the original, not even by trying all of them. What tags do show is which
+//! are equal within one period: the calls of one caller, equal inputs, equal answers. Destroying the key is the erasure.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;

@@ -25,8 +25,10 @@ pub fn record_alone(config: &Config, event: AuditEvent) -> anyhow::Result<()> {
     sink.close();
     let state = AuditState::default();
     Writer::new(&config.audit, &device.id, queue, state.clone()).run();
-    match state.status().error {
-        None => Ok(()),
+    let status = state.status();
+    match status.error {
+        None if status.lost == (0, 0) => Ok(()),
+        None => anyhow::bail!("the audit log does not have it"),
         Some(error) => anyhow::bail!("the audit log does not have it: {error}"),
     }
 }
@@ -55,7 +57,9 @@ impl AuditWriter {
         let (config, device, shared) = (config.clone(), device.clone(), state.clone());
         let thread = std::thread::Builder::new().name("audit".to_owned());
         let spawned = thread.spawn(move || {
+            let died = Died(shared.clone());
             Writer::new(&config, &device, queue, shared).run();
+            std::mem::forget(died);
             // Nobody may wait for it any more.
             let _ = told.send(());
         });
@@ -68,6 +72,17 @@ impl AuditWriter {
         if tokio::time::timeout(limit, self.ended).await.is_err() {
             tracing::warn!("the disk is slow: the last audit records may not have been written");
         }
+    }
+}
+
+/// Says that the writer ended by a fault of ours: nothing is recorded any more, so nothing that has to be is done.
+struct Died(AuditState);
+
+impl Drop for Died {
+    fn drop(&mut self) {
+        let reason = "its writer ended by a fault of ours: restart the daemon, and report it with its log";
+        tracing::error!(reason, "the audit log is not written any more");
+        self.0.update(|status| status.error = Some(reason.to_owned()));
     }
 }
 

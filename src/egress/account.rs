@@ -1,6 +1,6 @@
 //! What went to each destination and came from it: counters that survive reconnects.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::policy::Content;
 
@@ -9,6 +9,8 @@ use super::policy::Content;
 pub struct Account {
     pub(super) opened: AtomicU64,
     pub(super) failures: AtomicU64,
+    /// Whether the last connection of a copy of the audit log stands, or stood.
+    pub(super) is_up: AtomicBool,
     /// In the order of [`Content::ALL`], which is that of the variants.
     sent: [AtomicU64; Content::ALL.len()],
     received: AtomicU64,

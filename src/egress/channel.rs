@@ -58,6 +58,7 @@ impl Egress {
         if opened.is_err() {
             for (_, _, account) in &accounts {
                 account.failures.fetch_add(1, Ordering::Relaxed);
+                account.is_up.store(false, Ordering::Relaxed);
             }
         }
         opened
@@ -106,6 +107,10 @@ impl Egress {
                 }
             }
             account.opened.fetch_add(1, Ordering::Relaxed);
+            // A copy of the audit log that is recorded each time would have something to copy each time.
+            if way.purpose.is_of_audit() && account.is_up.swap(true, Ordering::Relaxed) {
+                continue;
+            }
             self.0.audit.record_own(AuditEvent::ConnectionOpened {
                 destination: hop.to_string(),
                 region: grant.region.clone(),

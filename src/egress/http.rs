@@ -235,9 +235,11 @@ impl HttpClient {
         let status = response.status().as_u16();
         let headers = response.headers();
         let length = text(headers, &CONTENT_LENGTH).and_then(|length| length.parse().ok());
-        if response.status().is_redirection() && status != 304 {
+        // What is put somewhere is told by its status like every other refusal: S3 names the right region behind it.
+        let is_upload = self.0.way.content == Content::Audit;
+        if response.status().is_redirection() && status != 304 && !is_upload {
             let location: String = text(headers, &LOCATION).unwrap_or("no address").chars().take(500).collect();
-            return Err(HttpError::Redirect { at: self.at(), path: path.to_owned(), status, location });
+            return Err(HttpError::Redirect { at: self.at(), path: shown(path), status, location });
         }
         if let Some(encoding) = text(headers, &CONTENT_ENCODING).filter(|encoding| *encoding != "identity") {
             let reason =
@@ -291,7 +293,7 @@ impl HttpClient {
     }
 
     fn unusable(&self, path: &str, reason: String) -> HttpError {
-        HttpError::Answer { at: self.at(), path: path.to_owned(), reason }
+        HttpError::Answer { at: self.at(), path: shown(path), reason }
     }
 }
 
@@ -353,6 +355,11 @@ async fn driven<F: Future>(connection: &mut Option<Driver>, waited: F) -> F::Out
         }
     })
     .await
+}
+
+/// A path as it may be told: what is behind it may be a signature that somebody else could use.
+fn shown(path: &str) -> String {
+    path.split('?').next().unwrap_or_default().to_owned()
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {

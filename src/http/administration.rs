@@ -15,6 +15,7 @@ use super::reply::Failure;
 use super::{App, body, features_admin, models, updates};
 use crate::audit::status::AuditState;
 use crate::audit_event::AuditSink;
+use crate::audit_event::sink::Mark;
 
 /// How long an answer waits for its audit records. A disk that takes longer is as good as none.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -43,8 +44,9 @@ async fn audited(State(app): State<App>, request: Request, next: Next) -> Respon
         body::discard(request.into_body(), app.config()).await;
         return refusal.into_response();
     }
+    let mark = app.serving().audit().mark();
     let response = next.run(request).await;
-    match recorded(app.serving().audit(), LIMIT).await {
+    match recorded(app.serving().audit(), mark, LIMIT).await {
         // Why it was not done is the more useful answer.
         Err(failure) if response.status().is_success() => failure.into_response(),
         _ => response,
@@ -61,9 +63,9 @@ fn refusal(audit: &AuditState) -> Option<Failure> {
     Some(Failure::new(StatusCode::SERVICE_UNAVAILABLE, message))
 }
 
-/// Waits until all that was recorded is on the disk.
-async fn recorded(audit: &AuditSink, limit: Duration) -> Result<(), Failure> {
-    let why = match tokio::time::timeout(limit, audit.durable()).await {
+/// Waits until all that was recorded since `mark` is on the disk.
+async fn recorded(audit: &AuditSink, mark: Mark, limit: Duration) -> Result<(), Failure> {
+    let why = match tokio::time::timeout(limit, audit.durable_since(mark)).await {
         Ok(true) => return Ok(()),
         Ok(false) => "the audit log cannot be written".to_owned(),
         Err(_) => format!("the disk of the audit log has not taken it within {} s", limit.as_secs()),
@@ -90,7 +92,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_waits_for_its_record_and_says_when_there_is_none() {
         let (sink, mut queue) = AuditSink::channel();
-        let waiting = recorded(&sink, LIMIT);
+        let waiting = recorded(&sink, sink.mark(), LIMIT);
         tokio::pin!(waiting);
         assert!(futures_util::poll!(&mut waiting).is_pending());
         for told in queue.take().flushes {
@@ -98,9 +100,9 @@ mod tests {
         }
         assert!(waiting.await.is_ok());
 
-        let (waited, ()) = tokio::join!(recorded(&sink, LIMIT), async { drop(queue.take().flushes) });
+        let (waited, ()) = tokio::join!(recorded(&sink, sink.mark(), LIMIT), async { drop(queue.take().flushes) });
         assert!(format!("{:?}", waited.unwrap_err()).contains("it was done, but the audit log cannot be written"));
-        let late = recorded(&sink, Duration::ZERO).await.unwrap_err();
+        let late = recorded(&sink, sink.mark(), Duration::ZERO).await.unwrap_err();
         assert!(format!("{late:?}").contains("within 0 s"));
     }
 }

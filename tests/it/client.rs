@@ -87,6 +87,13 @@ impl Client {
         self.try_receive_one("POST")
     }
 
+    /// Gets from a server that may be killed meanwhile: then it is an error.
+    pub fn try_get(&mut self, path: &str) -> io::Result<Response> {
+        let head = format!("GET {path} HTTP/1.1\r\nhost: ledge\r\n\r\n");
+        self.stream.get_mut().write_all(head.as_bytes())?;
+        self.try_receive_one("GET")
+    }
+
     pub fn request(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
         let mut head = format!("{method} {path} HTTP/1.1\r\nhost: ledge\r\ncontent-length: {}\r\n", body.len());
         for (name, value) in headers {

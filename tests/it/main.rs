@@ -2,8 +2,11 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics says where")]
 
 mod appliance;
+mod audit;
 mod audit_cli;
+mod audit_faults;
 mod audit_log;
+mod audit_quota;
 mod audit_surfaces;
 mod bench;
 mod cache;

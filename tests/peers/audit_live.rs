@@ -316,7 +316,7 @@ fn a_collector_gets_records_by_the_official_schema_and_a_busy_one_gets_them_agai
         assert_eq!(record["scope"], "ledge.audit");
         assert!(matches!(record["severity"].as_u64(), Some(9 | 13)) && record["time"].as_u64().unwrap() > 0);
         let line: Value = serde_json::from_str(record["body"].as_str().unwrap()).unwrap();
-        assert_eq!((&line["seq"], &line["action"]), (&attributes["seq"], &attributes["action"]));
+        assert_eq!((&line["seq"], &line["event"]["action"]), (&attributes["seq"], &attributes["action"]));
     }
     until("the refused one is counted", || copy(&daemon)["lost"] == 1);
     infer(&daemon, 250);

@@ -25,11 +25,11 @@ use crate::daemon::{setup_root, write};
 use crate::tools::path_of;
 
 /// What takes longer never happens.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// A server of another maker; killed when dropped.
 pub struct Server {
-    port: u16,
+    pub port: u16,
     child: Child,
 }
 
@@ -132,7 +132,7 @@ fn assert_copied(there: &BTreeMap<String, Vec<u8>>, expected: &BTreeMap<String, 
 }
 
 /// nginx as `packaging/platform/examples/nginx.conf` has it, in a folder.
-fn nginx(folder: &Path, authority: &Authority) -> Server {
+pub fn nginx(folder: &Path, authority: &Authority) -> Server {
     let server = authority.issue("127.0.0.1");
     write(&folder.join("tls/fleet-ca.pem"), authority.pem().as_bytes());
     write(&folder.join("tls/server.pem"), server.certificate.as_bytes());
@@ -159,8 +159,21 @@ fn nginx(folder: &Path, authority: &Authority) -> Server {
         text = text.replace(documented, &here);
     }
     write(&folder.join("nginx.conf"), format!("daemon off;\nmaster_process off;\n{text}").as_bytes());
+    start_nginx(folder, port)
+}
+
+/// Starts the server of such a folder again.
+pub fn start_nginx(folder: &Path, port: u16) -> Server {
     let mut command = Command::new(path_of("nginx"));
     Server::start(command.arg("-c").arg(folder.join("nginx.conf")).arg("-e").arg(folder.join("error.log")), port)
+}
+
+/// An S3 server without a bucket.
+pub fn moto() -> Server {
+    let port = free_port();
+    let program = setup_root().join("platform/bin/moto_server");
+    assert!(program.is_file(), "there is no {}: `make test-peers` gets it", program.display());
+    Server::start(Command::new(program).args(["-H", "127.0.0.1", "-p", &port.to_string()]), port)
 }
 
 pub fn files_below(folder: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -253,7 +266,7 @@ fn s3(port: u16, request: &str) -> (u16, Vec<u8>) {
 }
 
 /// What the bucket has. It shows objects to their owner alone, and so it takes a client with keys.
-fn objects(port: u16) -> BTreeMap<String, Vec<u8>> {
+pub fn objects(port: u16) -> BTreeMap<String, Vec<u8>> {
     let script = "import base64, boto3, json, sys\n\
                   s3 = boto3.client('s3', endpoint_url=sys.argv[1], region_name='us-east-1', aws_access_key_id='test', aws_secret_access_key='test')\n\
                   pages = s3.get_paginator('list_objects_v2').paginate(Bucket='fleet')\n\
@@ -269,10 +282,8 @@ fn objects(port: u16) -> BTreeMap<String, Vec<u8>> {
 
 #[test]
 fn a_bucket_has_the_log_of_a_box_byte_for_byte() {
-    let port = free_port();
-    let program = setup_root().join("platform/bin/moto_server");
-    assert!(program.is_file(), "there is no {}: `make test-peers` gets it", program.display());
-    let server = Server::start(Command::new(program).args(["-H", "127.0.0.1", "-p", &port.to_string()]), port);
+    let server = moto();
+    let port = server.port;
     let root = tempfile::tempdir().unwrap();
     let file = |name: &str| {
         let path = root.path().join(name);

@@ -46,10 +46,11 @@ fn go_accepts_the_log_its_growth_and_its_proofs_and_refuses_each_attack() {
     for proof in &proofs {
         let seq = proof.file_stem().unwrap().to_str().unwrap();
         let key = attacked.written.key.verifier_key();
-        let mut prove = attacked.written.root.command(&["audit", "prove", seq, &whole, "--key", key, "--out"]);
-        run(prove.arg(proof));
+        let to = proof.display().to_string();
+        run(&mut attacked.written.root.command(&["audit", "prove", seq, &whole, "--key", key, "--out", &to]));
     }
-    let given: Vec<&Path> = [attacked.earlier.as_path()].into_iter().chain(proofs.iter().map(PathBuf::as_path)).collect();
+    let given: Vec<&Path> =
+        [attacked.earlier.as_path()].into_iter().chain(proofs.iter().map(PathBuf::as_path)).collect();
     let verified = verifier.verify(&at("vkey"), &attacked.whole, &given);
     assert_eq!(verified.stdout, b"ok\n", "{}", String::from_utf8_lossy(&verified.stderr));
 

@@ -5,10 +5,13 @@
 mod attacks;
 mod attacks_on_daemon;
 mod audit_canaries;
+mod audit_fleet;
+mod audit_interrupted;
+mod audit_kit;
 mod audit_live;
-mod audit_sync;
 #[path = "../it/audit_log.rs"]
 mod audit_log;
+mod audit_sync;
 mod audit_verifiers;
 mod bench;
 mod bindings;

@@ -70,7 +70,8 @@ impl Frontier {
     }
 }
 
-/// Level `level`, with those below it.
+/// Level `level`, which is made with those below it.
+#[expect(clippy::indexing_slicing, reason = "the level was made")]
 fn at(levels: &mut Vec<Vec<Hash>>, level: usize) -> &mut Vec<Hash> {
     if levels.len() <= level {
         levels.resize_with(level + 1, Vec::new);

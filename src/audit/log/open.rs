@@ -50,9 +50,7 @@ impl Log {
         let folder = log_folder(audit, generation);
         durable::create_folder(&folder).map_err(LogError::at(&folder))?;
         files::restore(&folder, &Frontier::default(), 0)?;
-        let mut opened = Self::new(audit, generation, device, lock)?;
-        opened.begun = Some(begun);
-        Ok(opened)
+        Ok(Opened { log: Self::new(audit, generation, device, lock)?, begun: Some(begun) })
     }
 
     fn take_up(
@@ -70,22 +68,22 @@ impl Log {
             tracing::warn!("hashes of the audit log were damaged: they are made anew of its records");
         }
         let edge = files::take_up(&folder, &found)?;
-        let mut opened = Self::new(audit, generation, device, lock)?;
-        opened.log.checkpoint = found.checkpoint;
-        opened.log.first = found.first * WIDTH;
-        opened.log.tail = found.tail;
-        opened.log.edge = edge.clone();
-        opened.log.durable = edge;
-        Ok(opened)
+        let mut log = Self::new(audit, generation, device, lock)?;
+        log.checkpoint = found.checkpoint;
+        log.first = found.first * WIDTH;
+        log.tail = found.tail;
+        log.edge = edge.clone();
+        log.durable = edge;
+        Ok(Opened { log, begun: None })
     }
 
     /// An empty log in a folder that is there.
-    fn new(audit: &Path, generation: u32, device: &DeviceName, lock: File) -> Result<Opened, LogError> {
+    fn new(audit: &Path, generation: u32, device: &DeviceName, lock: File) -> Result<Self, LogError> {
         let folder = log_folder(audit, generation);
         // What cannot be removed is in nobody's way.
         let _ = durable::remove_leftovers(&folder);
         let logs = audit.join("logs");
-        let log = Self {
+        Ok(Self {
             audit: audit.to_owned(),
             folder,
             generation,
@@ -100,8 +98,7 @@ impl Log {
             first: 0,
             bytes: files::bytes_in(&logs).map_err(LogError::at(&logs))?,
             lock,
-        };
-        Ok(Opened { log, begun: None })
+        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The files of the log on the platform: a folder of a web server that takes PUT (WebDAV), or a place in a bucket.
+//! The files of the log on the platform: a folder of a web server that takes PUT (`WebDAV`), or a place in a bucket.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, IF_NONE_MATCH};

@@ -60,20 +60,20 @@ impl S3 {
 
     /// The path and the query that get an object.
     pub fn get(&self, name: &str) -> String {
-        self.signed(&self.bucket.get_object(Some(&self.credentials), &format!("{}{name}", self.prefix)))
+        signed(&self.bucket.get_object(Some(&self.credentials), &format!("{}{name}", self.prefix)))
     }
 
     /// The path and the query that put an object.
     pub fn put(&self, name: &str) -> String {
-        self.signed(&self.bucket.put_object(Some(&self.credentials), &format!("{}{name}", self.prefix)))
+        signed(&self.bucket.put_object(Some(&self.credentials), &format!("{}{name}", self.prefix)))
     }
+}
 
-    fn signed<'a>(&self, action: &impl S3Action<'a>) -> String {
-        // A box without a battery for its clock starts in 1970.
-        let now = clock::timestamp(clock::FLOOR.plausible_millis(clock::unix_millis()));
-        let url = action.sign_with_time(VALID, &now);
-        format!("{}?{}", url.path(), url.query().unwrap_or_default())
-    }
+fn signed<'a>(action: &impl S3Action<'a>) -> String {
+    // A box without a battery for its clock starts in 1970.
+    let now = clock::timestamp(clock::FLOOR.plausible_millis(clock::unix_millis()));
+    let url = action.sign_with_time(VALID, &now);
+    format!("{}?{}", url.path(), url.query().unwrap_or_default())
 }
 
 /// The word of an S3 server for what is wrong: `<Code>WORD</Code>`.

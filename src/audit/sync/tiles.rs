@@ -1,10 +1,13 @@
 //! The files of a log on this box, each checked against the signed head: what is sent stays on the platform for good.
+//!
+//! The check is our own. `TileHashReader` of the library (0.2.0) takes tiles for checked that it has not compared with
+//! anything, where several subtrees of the head lie in one tile.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tlog_tiles::{Hash, HashReader, Tile, TileHashReader, TileReader, record_hash, stored_hash_index, tree_hash};
+use tlog_tiles::{Hash, HashReader, Tile, record_hash, stored_hash_index, tree_hash};
 
 use super::SyncError;
 use crate::audit::key::SignedCheckpoint;
@@ -27,30 +30,33 @@ pub struct SignedLog {
 impl SignedLog {
     /// The root hash that the log had when it had `size` records. Waits for the disk.
     pub fn root_at(&self, size: u64) -> Result<Hash, SyncError> {
-        let tiles = Tiles::of(self);
-        let read = tree_hash(size, &TileHashReader::new(self.head.size, self.head.root, &tiles));
-        read.map_err(|error| tiles.explained("tile/", &error))
+        let tiles = Tiles { log: self, is_checked: true, failed: RefCell::default() };
+        tree_hash(size, &tiles).map_err(|error| tiles.explained(&error))
     }
 
     /// A tile of the tree of the head. Waits for the disk.
     pub fn tile(&self, tile: TilePath) -> Result<Bytes, SyncError> {
-        let tiles = Tiles::of(self);
-        let content = tiles.read(tile)?;
-        let level = match tile.kind {
-            TileKind::Entries => 0,
-            TileKind::Hashes(level) => level,
-        };
-        let first = tile.index * WIDTH;
-        let indexes: Vec<u64> = (first..first + u64::from(tile.width))
-            .map(|number| stored_hash_index(level.saturating_mul(HEIGHT), number))
-            .collect();
-        let signed = TileHashReader::new(self.head.size, self.head.root, &tiles).read_hashes(&indexes);
-        let signed = signed.map_err(|error| tiles.explained(&tile.path(), &error))?;
-        let is_signed = match tile.kind {
-            TileKind::Entries => entries(&content).is_ok_and(|entries| entries.into_iter().map(record_hash).eq(signed)),
-            TileKind::Hashes(_) => content.chunks(size_of::<Hash>()).eq(signed.iter().map(|hash| hash.0.as_slice())),
-        };
-        if is_signed { Ok(content.into()) } else { Err(self.damaged(&tile.path(), "is not what was signed")) }
+        match tile.kind {
+            TileKind::Entries => {
+                let content = self.content(tile)?;
+                let hashes = self.checked(self.tile_of(0, tile.index * WIDTH)?)?;
+                let found = entries(&content).unwrap_or_default();
+                let is_signed = found.len() == usize::from(tile.width)
+                    && found
+                        .into_iter()
+                        .map(|entry| record_hash(entry).0.to_vec())
+                        .eq(hashes.chunks(32).map(<[u8]>::to_vec));
+                if is_signed { Ok(content.into()) } else { Err(self.damaged(&tile.path(), "is not what was signed")) }
+            }
+            TileKind::Hashes(level) => {
+                let checked = self.checked(self.tile_of(level, tile.index * WIDTH)?)?;
+                if checked.len() == usize::from(tile.width) * 32 {
+                    Ok(checked.into())
+                } else {
+                    Err(self.damaged(&tile.path(), "is no tile of the signed head"))
+                }
+            }
+        }
     }
 
     /// [`Self::tile`], where it disturbs nobody.
@@ -65,28 +71,32 @@ impl SignedLog {
         joined(tokio::task::spawn_blocking(move || log.root_at(size)).await)
     }
 
-    fn damaged(&self, path: &str, reason: impl ToString) -> SyncError {
-        SyncError::Damaged { generation: self.generation, path: path.to_owned(), reason: reason.to_string() }
-    }
-}
-
-fn joined<T>(result: Result<Result<T, SyncError>, tokio::task::JoinError>) -> Result<T, SyncError> {
-    result.unwrap_or_else(|error| Err(SyncError::Settings { reason: error.to_string() }))
-}
-
-/// Reads tiles for the library, and remembers why one could not be read.
-struct Tiles<'a> {
-    log: &'a SignedLog,
-    failed: RefCell<Option<SyncError>>,
-}
-
-impl<'a> Tiles<'a> {
-    fn of(log: &'a SignedLog) -> Self {
-        Self { log, failed: RefCell::default() }
+    /// The tile of the head's tree with the hash `number` of a level, as wide as it is there.
+    fn tile_of(&self, level: u8, number: u64) -> Result<Tile, SyncError> {
+        let index = stored_hash_index(level.saturating_mul(HEIGHT), number);
+        let tile = Tile::from_index(HEIGHT, index).parent(0, self.head.size);
+        tile.ok_or_else(|| self.damaged("checkpoint", "has no such tile"))
     }
 
-    fn read(&self, tile: TilePath) -> Result<Vec<u8>, SyncError> {
-        let SignedLog { generation, local, sent, .. } = self.log;
+    /// The hashes of a tile, which lead to the root of the head: those of a whole one by the hash of it in the tile above,
+    /// those of one at the edge because the root is made of them.
+    fn checked(&self, tile: Tile) -> Result<Vec<u8>, SyncError> {
+        let content = self.content(path(tile))?;
+        let is_signed = if u64::from(tile.width()) == WIDTH {
+            let above =
+                tile.parent(1, self.head.size).ok_or_else(|| self.damaged(&path(tile).path(), "is too high"))?;
+            let hashes = self.checked(above)?;
+            let index = stored_hash_index(above.level().saturating_mul(HEIGHT), tile.level_index());
+            above.hash_at_index(&hashes, index).is_ok_and(|hash| hash == Tile::subtree_hash(&content))
+        } else {
+            let tiles = Tiles { log: self, is_checked: false, failed: RefCell::default() };
+            tree_hash(self.head.size, &tiles).map_err(|error| tiles.explained(&error))? == self.head.root
+        };
+        if is_signed { Ok(content) } else { Err(self.damaged(&path(tile).path(), "does not fit the signed head")) }
+    }
+
+    fn content(&self, tile: TilePath) -> Result<Vec<u8>, SyncError> {
+        let Self { generation, local, sent, .. } = self;
         match local.tile(tile) {
             Ok(Some(content)) => Ok(content),
             Ok(None) => Err(SyncError::Missing { generation: *generation, size: *sent, path: tile.path() }),
@@ -94,27 +104,95 @@ impl<'a> Tiles<'a> {
         }
     }
 
-    fn explained(&self, path: &str, error: &tlog_tiles::Error) -> SyncError {
-        let failed = self.failed.borrow_mut().take();
-        failed.unwrap_or_else(|| self.log.damaged(path, format_args!("does not fit the signed head: {error}")))
+    fn damaged(&self, path: &str, reason: &str) -> SyncError {
+        SyncError::Damaged { generation: self.generation, path: path.to_owned(), reason: reason.to_owned() }
     }
 }
 
-impl TileReader for Tiles<'_> {
-    fn height(&self) -> u8 {
-        HEIGHT
-    }
+fn joined<T>(result: Result<Result<T, SyncError>, tokio::task::JoinError>) -> Result<T, SyncError> {
+    result.unwrap_or_else(|error| Err(SyncError::Settings { reason: error.to_string() }))
+}
 
-    fn read_tiles(&self, tiles: &[Tile]) -> Result<Vec<Vec<u8>>, tlog_tiles::Error> {
-        let read = tiles.iter().map(|tile| {
-            let width = u16::try_from(tile.width()).unwrap_or(u16::MAX);
-            self.read(TilePath { kind: TileKind::Hashes(tile.level()), index: tile.level_index(), width })
-        });
-        read.collect::<Result<_, _>>().map_err(|error| {
-            *self.failed.borrow_mut() = Some(error);
-            tlog_tiles::Error::InvalidTile
-        })
-    }
+fn path(tile: Tile) -> TilePath {
+    let width = u16::try_from(tile.width()).unwrap_or(u16::MAX);
+    TilePath { kind: TileKind::Hashes(tile.level()), index: tile.level_index(), width }
+}
 
-    fn save_tiles(&self, _: &[Tile], _: &[Vec<u8>]) {}
+/// Gives the library hashes, and remembers why one could not be read.
+struct Tiles<'a> {
+    log: &'a SignedLog,
+    /// Whether each tile is checked against the head first.
+    is_checked: bool,
+    failed: RefCell<Option<SyncError>>,
+}
+
+impl Tiles<'_> {
+    fn explained(&self, error: &tlog_tiles::Error) -> SyncError {
+        let failed = self.failed.borrow_mut().take();
+        failed.unwrap_or_else(|| self.log.damaged("tile/", &format!("cannot be read: {error}")))
+    }
+}
+
+impl HashReader for Tiles<'_> {
+    fn read_hashes(&self, indexes: &[u64]) -> Result<Vec<Hash>, tlog_tiles::Error> {
+        let mut hashes = Vec::with_capacity(indexes.len());
+        for index in indexes {
+            let tile = Tile::from_index(HEIGHT, *index);
+            let tile = tile.parent(0, self.log.head.size).ok_or(tlog_tiles::Error::IndexesNotInTree)?;
+            let read = if self.is_checked { self.log.checked(tile) } else { self.log.content(path(tile)) };
+            let content = read.map_err(|error| {
+                *self.failed.borrow_mut() = Some(error);
+                tlog_tiles::Error::InvalidTile
+            })?;
+            hashes.push(tile.hash_at_index(&content, *index)?);
+        }
+        Ok(hashes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit::key::AuditKey;
+    use crate::audit::layout::{changed, log_folder};
+    use crate::audit::log::Log;
+    use crate::durable;
+
+    #[test]
+    fn a_log_gives_its_tiles_and_earlier_roots_and_no_tile_of_which_a_byte_is_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let device = "box-1".parse().unwrap();
+        let (key, _) = AuditKey::load_or_create(folder.path(), &device).unwrap();
+        let mut log = Log::open(folder.path(), &device, &key).unwrap().log;
+        let mut heads: Vec<SignedCheckpoint> = Vec::new();
+        for size in [1, 255, 256, 257, 512, 600, 900, 66_000] {
+            for record in log.size()..size {
+                log.append(format!("record {record}").as_bytes()).unwrap();
+            }
+            log.commit().unwrap();
+            heads.push(log.sign(&key).unwrap().clone());
+        }
+        let local = LocalLog::open(&log_folder(folder.path(), 1));
+        for (place, head) in heads.iter().enumerate() {
+            let signed = SignedLog { generation: 1, local: local.clone(), head: Arc::new(head.clone()), sent: 0 };
+            for earlier in &heads[..=place] {
+                assert_eq!(signed.root_at(earlier.size).unwrap(), earlier.root, "{} {}", head.size, earlier.size);
+            }
+            let tiles = changed(0, head.size);
+            let step = tiles.len() / 20 + 1;
+            for tile in tiles.into_iter().step_by(step) {
+                let content = signed.tile(tile).unwrap();
+                let file = tile.local(local.folder());
+                let whole = std::fs::read(&file).unwrap();
+                for at in [0, content.len() / 2, content.len() - 1] {
+                    let mut flipped = whole.clone();
+                    flipped[at] ^= 1;
+                    durable::replace(&file, &flipped).unwrap();
+                    let error = signed.tile(tile).unwrap_err();
+                    assert!(matches!(error, SyncError::Damaged { .. } | SyncError::Missing { .. }), "{error}");
+                }
+                durable::replace(&file, &whole).unwrap();
+            }
+        }
+    }
 }

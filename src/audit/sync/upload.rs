@@ -77,10 +77,11 @@ impl Upload<'_> {
         let forked = |reason: String| SyncError::Forked { generation: *generation, reason };
         let note = match self.remote.checkpoint(name).await? {
             Found::File(note) => note,
-            Found::Nothing => return Ok(None),
             // It was there once.
-            Found::Hidden if self.hint.logs.contains_key(generation) => return Err(self.remote.unreadable(name, 403)),
-            Found::Hidden => return Ok(None),
+            Found::Hidden if self.hint.logs.contains_key(generation) => {
+                return Err(self.remote.unreadable(name, 403));
+            }
+            Found::Nothing | Found::Hidden => return Ok(None),
         };
         let there = match SignedCheckpoint::open(&note, &self.settings.verifier_key) {
             Ok(there) => there,

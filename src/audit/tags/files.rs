@@ -63,9 +63,14 @@ impl Folder {
         self.0.join(format!("{period}.key.damaged"))
     }
 
-    /// Whether a key is there. What cannot be looked at is.
+    /// Whether a key is there, or what is left of a damaged one: most of it may be whole. What cannot be looked at is.
     pub fn has(&self, period: u32) -> bool {
-        !matches!(self.key(period).symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound)
+        !is_absent(&self.key(period)) || !is_absent(&self.aside(period))
+    }
+
+    /// Whether a key was set aside because it is damaged.
+    pub fn is_aside(&self, period: u32) -> bool {
+        is_absent(&self.key(period)) && !is_absent(&self.aside(period))
     }
 
     /// The periods that have a key, in order.
@@ -152,6 +157,10 @@ impl Folder {
         let content = serde_json::to_vec(list).map_err(io::Error::from).map_err(failed(&path))?;
         durable::replace_private(&path, &content).map_err(failed(&path))
     }
+}
+
+fn is_absent(path: &Path) -> bool {
+    matches!(path.symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
 fn shred(path: &Path) -> io::Result<()> {

@@ -259,7 +259,9 @@ async fn what_is_missing_is_a_gap_and_said_by_its_records() {
     let above = without("tile/1/000");
     let report = writer.verify_copy(copy.path()).await;
     assert_eq!(wrong(&report), [(Wrong::Gap, Some(25_600)), (Wrong::Gap, None)]);
-    put_back.iter().for_each(|put_back| put_back());
+    for put_back in &put_back {
+        put_back();
+    }
     above();
     assert_eq!(writer.verify_copy(copy.path()).await.findings, []);
     std::fs::remove_file(copy.path().join(CHECKPOINT)).unwrap();

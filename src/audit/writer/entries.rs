@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::audit_event::inference::{CallCounts, CallKey, CallRecord, Taggable};
-use crate::audit_event::sink::{Entry, Recorded};
+use crate::audit_event::sink::{Entry, Lost, Recorded};
 use crate::audit_event::tag::{Tag, TagKey};
 use crate::audit_event::{AuditEvent, AuditQueue};
 use crate::principal::Principal;
@@ -30,6 +30,18 @@ pub fn calls(entry: &Entry) -> Option<u64> {
         Recorded::Event(_, AuditEvent::InferenceMinute { calls, .. }) => Some(*calls),
         Recorded::Event(..) => None,
     }
+}
+
+/// How much is lost when these are.
+pub fn sum(entries: &[Entry], since_ms: u64) -> Lost {
+    let mut lost = Lost { since_ms, calls: 0, events: 0 };
+    for entry in entries {
+        match calls(entry) {
+            Some(calls) => lost.calls += calls,
+            None => lost.events += 1,
+        }
+    }
+    lost
 }
 
 /// Who did what. Contents that wait for their tags get them, and their memory is given back.

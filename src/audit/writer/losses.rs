@@ -51,6 +51,10 @@ impl Losses {
         }
         self.calls += lost.calls;
         self.events += lost.events;
+        self.add(cause, lost);
+    }
+
+    fn add(&mut self, cause: Cause, lost: Lost) {
         let sum = self.untold.entry(cause).or_insert(Lost { since_ms: lost.since_ms, calls: 0, events: 0 });
         sum.since_ms = sum.since_ms.min(lost.since_ms);
         sum.calls += lost.calls;
@@ -62,29 +66,35 @@ impl Losses {
         (self.calls, self.events)
     }
 
-    /// The records to write now: of what is over, and once an hour of what goes on.
-    pub fn due(&self, now: Instant, goes_on: impl Fn(Cause) -> bool) -> Vec<(Cause, AuditEvent)> {
-        let is_due = |cause: &Cause| {
-            !goes_on(*cause) || self.told.get(cause).is_some_and(|told| now.duration_since(*told) >= AGAIN)
+    /// Takes what is to be told now: of what is over, and once an hour of what goes on.
+    pub fn take_due(&mut self, now: Instant, goes_on: impl Fn(Cause) -> bool) -> Vec<(Cause, Lost)> {
+        let told = &self.told;
+        let is_due = |cause: &Cause, _: &mut Lost| {
+            !goes_on(*cause) || told.get(cause).is_some_and(|told| now.duration_since(*told) >= AGAIN)
         };
-        let due = self.untold.iter().filter(|(cause, _)| is_due(cause));
-        let event = |(cause, lost): (&Cause, &Lost)| {
-            let Lost { since_ms, calls, events } = *lost;
-            (*cause, AuditEvent::RecordsLost { cause: cause.as_str().into(), since_ms, calls, events })
-        };
-        due.map(event).collect()
+        self.untold.extract_if(.., is_due).collect()
     }
 
-    /// What was lost of a cause until now is in the log.
-    pub fn told(&mut self, cause: Cause, now: Instant) {
-        self.untold.remove(&cause);
-        self.told.insert(cause, now);
+    /// What was taken could not be told.
+    pub fn put_back(&mut self, due: Vec<(Cause, Lost)>) {
+        due.into_iter().for_each(|(cause, lost)| self.add(cause, lost));
+    }
+
+    /// What was taken is in the log.
+    pub fn told(&mut self, due: &[(Cause, Lost)], now: Instant) {
+        self.told.extend(due.iter().map(|(cause, _)| (*cause, now)));
     }
 
     /// Notes when something began to go on, so that it is told an hour later.
     pub fn begins(&mut self, cause: Cause, now: Instant) {
         self.told.insert(cause, now);
     }
+}
+
+/// What is told of a loss.
+pub fn event(cause: Cause, lost: Lost) -> AuditEvent {
+    let Lost { since_ms, calls, events } = lost;
+    AuditEvent::RecordsLost { cause: cause.as_str().into(), since_ms, calls, events }
 }
 
 #[cfg(test)]
@@ -98,13 +108,20 @@ mod tests {
         losses.count(Cause::Quota, Lost { since_ms: 7, calls: 3, events: 0 });
         losses.count(Cause::Quota, Lost { since_ms: 5, calls: 1, events: 1 });
         losses.count(Cause::Queue, Lost { since_ms: 9, calls: 0, events: 0 });
-        assert!(losses.due(start, |_| true).is_empty());
-        let expected = AuditEvent::RecordsLost { cause: "quota".into(), since_ms: 5, calls: 4, events: 1 };
-        assert_eq!(losses.due(start, |_| false), [(Cause::Quota, expected.clone())]);
+        assert!(losses.take_due(start, |_| true).is_empty());
+        let expected = [(Cause::Quota, Lost { since_ms: 5, calls: 4, events: 1 })];
+        let over = losses.take_due(start, |_| false);
+        assert_eq!(over, expected);
+        // Nothing is lost of what comes before it could be told, and nothing is counted twice.
+        losses.count(Cause::Quota, Lost { since_ms: 8, calls: 2, events: 0 });
+        losses.put_back(over);
         let later = start + AGAIN;
-        assert_eq!(losses.due(later, |_| true), [(Cause::Quota, expected)]);
-        losses.told(Cause::Quota, later);
-        assert!(losses.due(later, |_| false).is_empty());
-        assert_eq!(losses.total(), (4, 1));
+        let due = losses.take_due(later, |_| true);
+        assert_eq!(due, [(Cause::Quota, Lost { since_ms: 5, calls: 6, events: 1 })]);
+        losses.count(Cause::Quota, Lost { since_ms: 9, calls: 1, events: 0 });
+        losses.told(&due, later);
+        assert!(losses.take_due(later, |_| true).is_empty());
+        assert_eq!(losses.take_due(later, |_| false), [(Cause::Quota, Lost { since_ms: 9, calls: 1, events: 0 })]);
+        assert_eq!(losses.total(), (7, 1));
     }
 }

@@ -2,15 +2,32 @@
 
 use std::path::Path;
 
+use super::super::layout::WIDTH;
+use super::losses::Cause;
+
+/// A record takes less than this nearly always, with its hash, in bytes.
+const RECORD: u64 = 1024;
+
 /// What may be recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
     /// Everything.
     Enough,
-    /// Everything but inference.
-    EventsAlone,
-    /// Nothing.
+    /// Everything but inference; what lacks is the quota, or the disk.
+    EventsAlone(Cause),
+    /// Nothing: the quota is used up.
     None,
+}
+
+impl Room {
+    /// What lacks.
+    pub fn lacks(self) -> Option<Cause> {
+        match self {
+            Self::Enough => None,
+            Self::EventsAlone(cause) => Some(cause),
+            Self::None => Some(Cause::Quota),
+        }
+    }
 }
 
 /// The limits of the log.
@@ -25,15 +42,28 @@ pub struct Limits {
 impl Limits {
     /// What may be recorded when the log takes `bytes` and the disk has `free` left, where that is known.
     ///
-    /// Events other than inference are few, and what an auditor looks for first: they may use a tenth beyond the quota.
+    /// Events other than inference are few, and what an auditor looks for first: they may use a twentieth beyond the
+    /// quota. With the last [part](Self::part) of them that makes a tenth.
     pub fn room(&self, bytes: u64, free: Option<u64>) -> Room {
-        if bytes >= self.quota.saturating_add(self.quota / 10) {
+        if bytes >= self.quota.saturating_add(self.quota / 20) {
             Room::None
-        } else if bytes >= self.quota || free.is_some_and(|free| free < self.min_free) {
-            Room::EventsAlone
+        } else if bytes >= self.quota {
+            Room::EventsAlone(Cause::Quota)
+        } else if free.is_some_and(|free| free < self.min_free) {
+            Room::EventsAlone(Cause::Disk)
         } else {
             Room::Enough
         }
+    }
+
+    /// How many records are written before the room is looked at again: a twentieth of the quota at most.
+    pub fn part(&self) -> usize {
+        usize::try_from(self.quota / 20 / RECORD).unwrap_or(usize::MAX).max(1)
+    }
+
+    /// Whether something has to go when the log takes `bytes`.
+    pub fn is_over(&self, bytes: u64) -> bool {
+        bytes >= self.quota - self.quota / 20
     }
 
     /// Below which record to remove so that there is room again, where the log has the records from `first` to `size`, takes
@@ -43,8 +73,8 @@ impl Limits {
         let each = (bytes / size.saturating_sub(first).max(1)).max(1);
         let records = (excess + self.quota / 20).div_ceil(each);
         // Whole tiles alone can go.
-        let below = first.saturating_add(records.next_multiple_of(super::super::layout::WIDTH)).min(removable);
-        (below / super::super::layout::WIDTH > first / super::super::layout::WIDTH).then_some(below)
+        let below = first.saturating_add(records.next_multiple_of(WIDTH)).min(removable);
+        (below / WIDTH > first / WIDTH).then_some(below)
     }
 }
 
@@ -64,9 +94,11 @@ mod tests {
     fn inference_gives_way_first() {
         assert_eq!(LIMITS.room(999_999, Some(500)), Room::Enough);
         assert_eq!(LIMITS.room(999_999, None), Room::Enough);
-        assert_eq!(LIMITS.room(0, Some(499)), Room::EventsAlone);
-        assert_eq!(LIMITS.room(1_000_000, None), Room::EventsAlone);
-        assert_eq!(LIMITS.room(1_100_000, None), Room::None);
+        assert_eq!(LIMITS.room(0, Some(499)), Room::EventsAlone(Cause::Disk));
+        assert_eq!(LIMITS.room(1_000_000, Some(499)), Room::EventsAlone(Cause::Quota));
+        assert_eq!(LIMITS.room(1_050_000, None), Room::None);
+        // The least quota that can be set: two parts beyond it are a tenth.
+        assert_eq!(Limits { quota: 8 << 20, min_free: 0 }.part(), 409);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub struct EgressArgs {
 struct Report {
     contents: Vec<Kind>,
     /// Where the configuration lets something go, and where something went before.
-    destinations: Vec<Destination>,
+    destinations: Vec<Elsewhere>,
     /// Since when it is counted; `None` before the first start.
     counted_since: Option<String>,
     /// Whether counts of before were lost.
@@ -52,7 +52,7 @@ struct Kind {
 
 /// Somewhere else.
 #[derive(Debug, Serialize)]
-struct Destination {
+struct Elsewhere {
     destination: String,
     region: String,
     /// What it may get; `None`: the configuration does not allow it any more.
@@ -156,10 +156,10 @@ impl Kind {
 }
 
 /// What is allowed, with its counts; then what is only counted.
-fn destinations(config: &EgressConfig, counts: Vec<DestinationCounts>) -> Vec<Destination> {
+fn destinations(config: &EgressConfig, counts: Vec<DestinationCounts>) -> Vec<Elsewhere> {
     let with = |counts: DestinationCounts, allowed| {
         let DestinationCounts { destination, region, connections, failures, sent, received } = counts;
-        Destination { destination, region, allowed, connections, failures, sent, received }
+        Elsewhere { destination, region, allowed, connections, failures, sent, received }
     };
     let mut left = counts;
     let mut found = Vec::new();

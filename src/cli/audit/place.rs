@@ -53,13 +53,11 @@ pub struct Found {
 impl Found {
     /// One log: the last, or the one that was asked for.
     pub fn one(&self, generation: Option<u32>) -> anyhow::Result<&Place> {
-        match generation {
-            None => self.places.last().context("there is no log"),
-            Some(_) => {
-                let mut places = self.places.iter();
-                places.find(|place| place.generation == generation).context("there is no such generation of the log")
-            }
+        if generation.is_none() {
+            return self.places.last().context("there is no log");
         }
+        let mut places = self.places.iter();
+        places.find(|place| place.generation == generation).context("there is no such generation of the log")
     }
 }
 
@@ -70,7 +68,7 @@ impl LogArgs {
         if !self.key.is_empty() {
             let keys = self.key.iter().map(|key| verifier_key(key)).collect::<anyhow::Result<Vec<_>>>()?;
             found.places.iter_mut().for_each(|place| place.keys.clone_from(&keys));
-            found.key_from = "the key that was given".to_owned();
+            "the key that was given".clone_into(&mut found.key_from);
         } else if found.places.iter().any(|place| place.keys.is_empty()) {
             bail!(
                 "--key is needed: what is not checked with the box's own key proves nothing. `ledge audit key` prints it \
@@ -117,18 +115,25 @@ pub fn verifier_key(text: &str) -> anyhow::Result<String> {
     Ok(key.to_owned())
 }
 
+/// How many logs in a row may be missing before the last one.
+const MOST_MISSING: usize = 8;
+
 /// The logs below a place: itself, if it is one, or those of a box in `1`, `2` and so on.
 async fn generations(place: &LogFiles) -> anyhow::Result<(Vec<(Option<u32>, LogFiles)>, Scope)> {
     if place.checkpoint().await?.is_some() {
         return Ok((vec![(None, place.clone())], Scope::One));
     }
-    let mut found = Vec::new();
+    let (mut found, mut missing) = (Vec::new(), Vec::new());
     for generation in 1.. {
         let files = place.below(&generation.to_string());
-        if files.checkpoint().await?.is_none() {
+        let is_there = files.checkpoint().await?.is_some();
+        missing.push((Some(generation), files));
+        if is_there {
+            // One that is missing between others is a gap, and not the end.
+            found.append(&mut missing);
+        } else if missing.len() > MOST_MISSING {
             break;
         }
-        found.push((Some(generation), files));
     }
     if found.is_empty() {
         bail!("{place} holds no audit log: expected a checkpoint in it, or in 1/ below it");

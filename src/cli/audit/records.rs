@@ -50,7 +50,7 @@ impl<'a> Records<'a> {
 
     /// The bundles that there may be: the first one, and the one behind the last. What was pruned, or has not come, is not
     /// among them.
-    pub async fn range(&self) -> anyhow::Result<(u64, u64)> {
+    pub fn range(&self) -> anyhow::Result<(u64, u64)> {
         let mut end = self.size.div_ceil(WIDTH);
         let LogFiles::Local(log) = self.files else { return Ok((0, end)) };
         let first = log.first(self.size).map_err(|error| FilesError::of(log.folder(), error))?;
@@ -87,7 +87,7 @@ impl<'a> Records<'a> {
         filter: &Filter,
         mut found: impl FnMut(Line) -> anyhow::Result<()>,
     ) -> anyhow::Result<Option<u64>> {
-        let (mut first, mut end) = self.range().await?;
+        let (mut first, mut end) = self.range()?;
         first = first.max(filter.seq.first / WIDTH);
         end = end.min((filter.seq.last / WIDTH).saturating_add(1));
         if !filter.scan && filter.since > 0 {

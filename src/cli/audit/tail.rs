@@ -65,7 +65,7 @@ pub fn run(globals: &Globals, args: &TailArgs, out: &mut Output) -> anyhow::Resu
 
 /// The last records that a filter lets through, and the sequence number of the one that comes next.
 async fn last(log: &Records<'_>, filter: &Filter, count: usize) -> anyhow::Result<(VecDeque<Line>, u64)> {
-    let (first, end) = log.range().await?;
+    let (first, end) = log.range()?;
     let (mut found, mut next) = (VecDeque::new(), None);
     for index in (first..end).rev() {
         if found.len() >= count && next.is_some() {
@@ -106,7 +106,7 @@ async fn follow(
                 None => records::say_damaged(line.seq),
             }
         }
-        if next == before || next % WIDTH != 0 {
+        if next == before || !next.is_multiple_of(WIDTH) {
             break;
         }
     }

@@ -15,19 +15,11 @@ use crate::updates::trust::Trust;
 
 /// Runs the verb.
 pub fn run(globals: &Globals, args: &UpdateArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let alone = match args.url {
-        Some(_) => false,
-        None => {
-            let config = globals.load_config()?;
-            let alone = in_folder(&config.updates.path)?;
-            if alone {
-                // Done is done; that it is not in the audit log is an error all the same.
-                daemon::record_alone(&config, AuditEvent::TrustReset)?;
-            }
-            alone
-        }
-    };
-    if !alone {
+    let config = globals.load_config()?;
+    if args.url.is_none() && in_folder(&config.updates.path)? {
+        // Done is done; that it is not in the audit log is an error all the same.
+        daemon::record_alone(&config, AuditEvent::TrustReset)?;
+    } else {
         post(globals, args, "/updates/trust/reset", &json!({}))?;
     }
     if args.json {

@@ -77,3 +77,24 @@ async fn messages_go_encrypted_and_a_refused_certificate_is_told_in_words() {
         }
     }
 }
+
+#[tokio::test]
+async fn connections_of_the_audit_log_itself_are_told_when_they_are_news() {
+    let (egress, mut events) = egress("");
+    let (listener, port) = listener().await;
+    let opened = |port| AuditEvent::ConnectionOpened {
+        destination: at(port).to_string(),
+        region: "local".into(),
+        purpose: "syslog".into(),
+    };
+    for news in [Some(opened(port)), None, None] {
+        MessageStream::open(&egress, &at(port), None).await.unwrap();
+        assert_eq!(events.try_next(), news);
+    }
+    drop(listener);
+    assert!(MessageStream::open(&egress, &at(port), None).await.is_err());
+    let again = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+    MessageStream::open(&egress, &at(port), None).await.unwrap();
+    assert_eq!(events.try_next(), Some(opened(port)));
+    drop(again);
+}

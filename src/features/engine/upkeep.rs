@@ -86,7 +86,7 @@ impl Upkeep {
                     let _ = reply.send(self.compact());
                 }
                 Ok(Job::Restore { file, principal, reply }) => {
-                    let restored = self.restore(&file, principal);
+                    let restored = self.restore(&file, &principal);
                     let _ = fs::remove_file(&file);
                     let _ = reply.send(restored);
                 }
@@ -184,7 +184,7 @@ impl Upkeep {
 
     /// Puts a backup in the place of everything. Until its snapshot has its name there is the old store, and from then on
     /// the new one, whenever the power goes.
-    fn restore(&mut self, file: &Path, principal: Principal) -> Result<u64, FeatureError> {
+    fn restore(&mut self, file: &Path, principal: &Principal) -> Result<u64, FeatureError> {
         let backup = restore::Backup::check(&self.engine, file)?;
         let closed = || FeatureError::Unavailable { reason: State::Closed.reason() };
         let (reply, answer) = mpsc::channel();
@@ -201,7 +201,7 @@ impl Upkeep {
         let _ = fs::remove_file(file);
         let generations = self.engine.files.generations().unwrap_or_default();
         old.into_iter().for_each(close);
-        self.engine.audit.record(&principal, AuditEvent::FeatureStoreRestored { records });
+        self.engine.audit.record(principal, AuditEvent::FeatureStoreRestored { records });
         Counters::count(&self.engine.counters.rebuilds);
         self.provide(recovery::rebuild).map_err(|reason| FeatureError::Unavailable {
             reason: format!("the backup of {records} records is restored, and its index is not built yet: {reason}"),

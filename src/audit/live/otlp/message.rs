@@ -63,11 +63,13 @@ struct Attribute<'a> {
 }
 
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
 enum Value<'a> {
-    StringValue(Cow<'a, str>),
-    IntValue(String),
-    BoolValue(bool),
+    #[serde(rename = "stringValue")]
+    Text(Cow<'a, str>),
+    #[serde(rename = "intValue")]
+    Integer(String),
+    #[serde(rename = "boolValue")]
+    Bool(bool),
 }
 
 /// The answer, as far as it is of interest.
@@ -99,7 +101,7 @@ impl Default for Number {
 
 /// The body of a request.
 pub(super) fn body(device: &str, records: &[Arc<LiveRecord>], now_ms: u64) -> serde_json::Result<Vec<u8>> {
-    let text = |key, value| Attribute { key, value: Value::StringValue(Cow::Borrowed(value)) };
+    let text = |key, value| Attribute { key, value: Value::Text(Cow::Borrowed(value)) };
     let scope = Scope { name: "ledge.audit", version: env!("CARGO_PKG_VERSION") };
     let log_records = records.iter().map(|record| log_record(record, now_ms)).collect();
     let resource = Resource { attributes: [text("service.name", "ledge"), text("service.instance.id", device)] };
@@ -110,19 +112,19 @@ pub(super) fn body(device: &str, records: &[Arc<LiveRecord>], now_ms: u64) -> se
 
 fn log_record(record: &LiveRecord, now_ms: u64) -> LogRecord<'_> {
     let (severity_number, severity_text) = if record.is_warning { (WARN, "WARN") } else { (INFO, "INFO") };
-    let text = |value| Value::StringValue(Cow::Borrowed(value));
+    let text = |value| Value::Text(Cow::Borrowed(value));
     LogRecord {
         time_unix_nano: nanoseconds(record.at_ms),
         observed_time_unix_nano: nanoseconds(now_ms),
         severity_number,
         severity_text,
-        body: Value::StringValue(String::from_utf8_lossy(record.line.trim_ascii_end())),
+        body: Value::Text(String::from_utf8_lossy(record.line.trim_ascii_end())),
         attributes: [
             Attribute { key: "log", value: text(&record.origin) },
-            Attribute { key: "seq", value: Value::IntValue(integer(record.seq)) },
-            Attribute { key: "leaf", value: Value::StringValue(STANDARD.encode(record.leaf.0).into()) },
+            Attribute { key: "seq", value: Value::Integer(integer(record.seq)) },
+            Attribute { key: "leaf", value: Value::Text(STANDARD.encode(record.leaf.0).into()) },
             Attribute { key: "action", value: text(record.action) },
-            Attribute { key: "lossy", value: Value::BoolValue(true) },
+            Attribute { key: "lossy", value: Value::Bool(true) },
         ],
     }
 }

@@ -104,7 +104,7 @@ fn tag(form: &Value) -> Option<(&str, &str)> {
 
 /// Doc comments wrap, and have links.
 fn first_sentence(text: &str) -> String {
-    let text = text.replace(['\n', '`'], " ").replace(['[', ']'], "");
+    let text = text.replace('\n', " ").replace(['`', '[', ']'], "");
     let words: Vec<_> = text.split_whitespace().collect();
     let text = words.join(" ");
     match text.split_once(". ") {

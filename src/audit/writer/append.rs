@@ -1,0 +1,68 @@
+//! Entries as durable records.
+
+use std::sync::Arc;
+
+use super::super::log::LogError;
+use super::super::record::{Actor, AuditRecord, Timestamp, VERSION};
+use super::super::status::LiveRecord;
+use super::entries;
+use super::open::OpenLog;
+use crate::audit_event::AuditQueue;
+use crate::audit_event::sink::{Entry, Lost};
+
+/// What became of entries.
+pub struct Appended {
+    /// The records as live copies get them.
+    pub live: Vec<Arc<LiveRecord>>,
+    /// Those that no log takes.
+    pub left_out: Lost,
+}
+
+/// Appends records and makes them durable, all or none.
+pub fn append(open: &mut OpenLog, entries: Vec<Entry>, queue: &AuditQueue) -> Result<Appended, LogError> {
+    let key = open.tags.current();
+    let origin: Arc<str> = open.log.origin().into();
+    let mut records = Vec::with_capacity(entries.len());
+    let mut left_out = Lost { since_ms: u64::MAX, calls: 0, events: 0 };
+    for entry in entries {
+        let lost = entries::sum(std::slice::from_ref(&entry), entry.at_ms);
+        let (principal, event) = entries::resolve(entry.what, Some(&key), queue);
+        let (action, is_warning) = (event.action(), event.is_warning());
+        let is_inference = event.is_inference();
+        let record = AuditRecord {
+            v: VERSION,
+            seq: open.log.size(),
+            ts: Timestamp(entry.at_ms),
+            actor: Actor::of(&principal, Some(&key)),
+            event,
+        };
+        let line = record.to_line();
+        let leaf = match open.log.append(&line) {
+            Err(error @ LogError::TooLong { .. }) => {
+                // Nothing that is recorded can be; the others must not suffer from it.
+                tracing::error!(%error, action, "an audit record is left out");
+                left_out.since_ms = left_out.since_ms.min(lost.since_ms);
+                left_out.calls += lost.calls;
+                left_out.events += lost.events;
+                continue;
+            }
+            appended => appended?,
+        };
+        let live =
+            LiveRecord { origin: origin.clone(), seq: record.seq, at_ms: entry.at_ms, leaf, action, is_warning, line };
+        records.push((Arc::new(live), is_inference));
+    }
+    open.log.commit()?;
+    for (record, is_inference) in &records {
+        // Without who it was: a tag beside its original, in a journal that is kept elsewhere, would outlive its key.
+        let event = String::from_utf8_lossy(&record.line);
+        if *is_inference {
+            // One line a call would be the whole content of the log of a busy box.
+            tracing::debug!(target: "audit", %event);
+        } else {
+            tracing::info!(target: "audit", %event);
+        }
+    }
+    let live = records.into_iter().map(|(record, ..)| record).collect();
+    Ok(Appended { live, left_out })
+}
