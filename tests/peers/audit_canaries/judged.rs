@@ -283,10 +283,10 @@ fn named(report: &Value, message: &str) -> Vec<String> {
 /// Whether a field is the one that is named, where `*` stands for any one. Of what is empty or unknown only the beginning
 /// is there.
 fn is_named(name: &str, field: &str) -> bool {
-    let (mut names, fields) = (name.split('.'), field.split('.'));
+    let (mut names, mut fields) = (name.split('.'), field.split('.'));
     let mut is_same = |field: &str| {
         let name = names.next()?;
         Some(name == "*" || name == field || name.strip_suffix("[]") == Some(field))
     };
-    fields.map(|field| is_same(field).unwrap_or(false)).all(|same| same)
+    fields.all(|field| is_same(field).unwrap_or(false))
 }

@@ -46,9 +46,10 @@ impl Recorder {
         let connections = Arc::<Mutex<Vec<Connection>>>::default();
         let shared = connections.clone();
         runtime.spawn(async move {
+            let mut connected = tokio::task::JoinSet::new();
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                tokio::spawn(serve(stream, acceptor.clone(), behind, shared.clone()));
+                connected.spawn(serve(stream, acceptor.clone(), behind, shared.clone()));
             }
         });
         Self { port, connections, _runtime: runtime }

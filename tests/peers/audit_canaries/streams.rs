@@ -124,7 +124,9 @@ pub fn leaves(value: &Value) -> Vec<String> {
                 fields.iter().for_each(|(name, value)| visit(value, &format!("{path}{dot}{name}"), found));
             }
             Value::Array(items) if !items.is_empty() => {
-                items.iter().for_each(|item| visit(item, &format!("{path}[]"), found));
+                for item in items {
+                    visit(item, &format!("{path}[]"), found);
+                }
             }
             _ => found.push(path.to_owned()),
         }

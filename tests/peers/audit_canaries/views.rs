@@ -54,7 +54,7 @@ fn unescaped(bytes: &[u8]) -> Vec<u8> {
         }
         let Some((escape, after)) = rest.split_first() else { break };
         let character = match escape {
-            b'u' => after.get(..4).and_then(|digits| hexadecimal(digits)).and_then(char::from_u32),
+            b'u' => after.get(..4).and_then(hexadecimal).and_then(char::from_u32),
             b'n' => Some('\n'),
             b'r' => Some('\r'),
             b't' => Some('\t'),
