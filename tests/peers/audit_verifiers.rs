@@ -51,8 +51,8 @@ fn go_accepts_the_log_its_growth_and_its_proofs_and_refuses_each_attack() {
     }
     let given: Vec<&Path> =
         [attacked.earlier.as_path()].into_iter().chain(proofs.iter().map(PathBuf::as_path)).collect();
-    let verified = verifier.verify(&at("vkey"), &attacked.whole, &given);
-    assert_eq!(verified.stdout, b"ok\n", "{}", String::from_utf8_lossy(&verified.stderr));
+    let accepted = verifier.verify(&at("vkey"), &attacked.whole, &given);
+    assert_eq!(accepted.stdout, b"ok\n", "{}", String::from_utf8_lossy(&accepted.stderr));
 
     for attack in &attacked.attacks {
         let refused = verifier.verify(&at("vkey"), &attack.folder, &[&attacked.earlier]);

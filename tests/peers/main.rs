@@ -9,6 +9,7 @@ mod audit_fleet;
 mod audit_interrupted;
 mod audit_kit;
 mod audit_live;
+#[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 #[path = "../it/audit_log.rs"]
 mod audit_log;
 mod audit_sync;
