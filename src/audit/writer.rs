@@ -198,11 +198,11 @@ impl Writer {
                 is_written
             }
         };
+        self.tell_status();
         if written {
             // Who no longer waits need not hear it.
             let _: Vec<_> = flushes.into_iter().map(|flush| flush.send(())).collect();
         }
-        self.tell_status();
     }
 
     /// Something that the writer itself has to tell. It waits until it is written.

@@ -177,7 +177,10 @@ fn doctor_reports_a_bad_configuration_and_looks_on() {
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
     let checks = report["checks"].as_array().unwrap();
     let names: Vec<_> = checks.iter().filter_map(|check| check["name"].as_str()).collect();
-    assert_eq!(names, ["configuration", "cpu", "cores", "memory", "state", "runtimes", "models"]);
+    assert_eq!(
+        names,
+        ["configuration", "cpu", "cores", "memory", "state", "runtimes", "audit log", "audit key", "models"]
+    );
     assert_eq!((report["status"].as_str(), checks[0]["status"].as_str()), (Some("fail"), Some("fail")));
 }
 

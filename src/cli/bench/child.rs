@@ -42,6 +42,11 @@ impl Daemon {
             "log.level=\"info\"".to_owned(),
             format!("repository.path={}", text(repository)),
             format!("state.path={}", text(state)),
+            // Its records are nobody's.
+            format!("audit.path={}", text(&state.join("audit"))),
+            "audit.sync.url=\"\"".to_owned(),
+            "audit.syslog.to=\"\"".to_owned(),
+            "audit.otlp.url=\"\"".to_owned(),
             format!("runtimes.cache={}", text(cache)),
             // The same load as in-process, where nobody has a quota.
             "quota.max_rate_per_principal=0".to_owned(),
