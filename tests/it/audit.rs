@@ -245,7 +245,7 @@ fn a_cut_tail_is_an_alarm_and_another_log_begins_once() {
     assert_eq!((cause.as_str(), previous.size, previous.found), ("damaged", size, size - 1));
 
     let (code, report) = verify(&root);
-    assert_eq!((code, &report["verdict"]), (Some(5), &json!("tampered")), "{report}");
+    assert_eq!((code, &report["verdict"]), (Some(3), &json!("gap")), "{report}");
     let logs = report["logs"].as_array().unwrap();
     let is_clean = |log: &Value| log["findings"].as_array().unwrap().is_empty();
     assert_eq!(logs.iter().map(is_clean).collect::<Vec<_>>(), [false, true], "{report}");

@@ -220,10 +220,11 @@ impl<'a> Walk<'a> {
         self.walked.findings.push(Wrong::Gap, None, || format!("{} is missing", tile.path()));
     }
 
-    /// What was missing up to here is over. The first records may have been pruned, which is told apart at the end.
+    /// What was missing up to here is over. The first records may have been pruned, which is told apart at the end; those
+    /// in which the head ends never are.
     fn end_gap(&mut self, end: u64) {
         match self.missing.take() {
-            Some(0) => self.walked.first = end,
+            Some(0) if end < self.size => self.walked.first = end,
             Some(start) => {
                 self.walked.findings.push(Wrong::Gap, start, || format!("records {start} to {} are missing", end - 1));
             }

@@ -140,7 +140,7 @@ fn records_of_older_logs_go_first_and_make_room_for_a_log_that_has_few() {
     full.turn();
     full.turn();
     assert!(full.file(1).exists(), "the platform may lack it");
-    full.state.tell(SyncNews::Has { generation: 2, size: 1 });
+    full.state.tell(SyncNews::Has { generation: 1, size: 1154 });
     full.turn();
     full.turn();
     let status = full.state.status();
