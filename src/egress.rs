@@ -16,6 +16,7 @@ mod raw;
 mod tls;
 mod tls_files;
 mod tunnel;
+mod web_address;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -44,6 +45,7 @@ pub use policy::{Allowed, Content, EgressConfig, Grant};
 pub use raw::RawConnection;
 pub use tls::{TlsError, TlsSettings};
 pub use tls_files::TlsFiles;
+pub use web_address::{InvalidWebAddress, WebAddress};
 
 /// How long it may take until a connection stands: the name looked up, connected, and the TLS handshake done.
 const LIMIT: Duration = Duration::from_secs(10);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::audit_event::inference::{Detail, Policy};
-use crate::egress::{Egress, EgressConfig, HostPort, TlsFiles};
+use crate::egress::{Egress, EgressConfig, HostPort, TlsFiles, WebAddress};
 use crate::names::ModelName;
 use crate::secret::SecretFile;
 use crate::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
@@ -137,17 +137,6 @@ pub struct OtlpConfig {
     pub tls: TlsFiles,
 }
 
-/// `https://HOST[:PORT]/PATH`, or `http://` on this machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WebAddress {
-    /// Whether it speaks TLS.
-    pub tls: bool,
-    /// The server.
-    pub at: HostPort,
-    /// The path, which begins with a slash; percent-encoded.
-    pub path: String,
-}
-
 /// Where the log is copied to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SyncAddress {
@@ -164,46 +153,16 @@ pub enum SyncAddress {
 
 /// Why a text is no address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("expected {expected}, got {text:?}")]
-pub struct InvalidAddress {
-    expected: &'static str,
+#[error("expected https://HOST[:PORT]/PATH or s3://BUCKET[/PREFIX], got {text:?}")]
+pub struct InvalidSyncAddress {
     text: String,
 }
 
-impl FromStr for WebAddress {
-    type Err = InvalidAddress;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || InvalidAddress { expected: "https://HOST[:PORT]/PATH", text: text.to_owned() };
-        let uri: http::Uri = text.parse().map_err(|_| wrong())?;
-        let tls = match uri.scheme_str() {
-            Some("https") => true,
-            Some("http") => false,
-            _ => return Err(wrong()),
-        };
-        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@')).ok_or_else(wrong)?;
-        let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-        let at = HostPort::new(host, port).map_err(|_| wrong())?;
-        if uri.query().is_some() {
-            return Err(wrong());
-        }
-        Ok(Self { tls, at, path: uri.path().to_owned() })
-    }
-}
-
-impl fmt::Display for WebAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}{}", if self.tls { "https" } else { "http" }, self.at, self.path)
-    }
-}
-
 impl FromStr for SyncAddress {
-    type Err = InvalidAddress;
+    type Err = InvalidSyncAddress;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let expected = "https://HOST[:PORT]/PATH or s3://BUCKET[/PREFIX]";
-        let wrong = || InvalidAddress { expected, text: text.to_owned() };
+        let wrong = || InvalidSyncAddress { text: text.to_owned() };
         let Some(place) = text.strip_prefix("s3://") else {
             return text.parse().map(Self::Web).map_err(|_| wrong());
         };
@@ -236,23 +195,17 @@ impl SyncConfig {
     }
 }
 
-macro_rules! as_text {
-    ($($type:ty),*) => {$(
-        impl Serialize for $type {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $type {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                from_text(deserializer)
-            }
-        }
-    )*};
+impl Serialize for SyncAddress {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
-as_text!(WebAddress, SyncAddress);
+impl<'de> Deserialize<'de> for SyncAddress {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
 
 impl AuditConfig {
     /// Makes every path relative to `root`.

@@ -11,12 +11,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use tlog_tiles::Hash;
 
-use super::config::WebAddress;
 use super::layout::{CHECKPOINT, TileKind, TilePath, WIDTH, whole_entries};
 use super::local::LocalLog;
 use super::record::LONGEST;
 use crate::audit_event::AuditSink;
-use crate::egress::{Allowed, Content, Egress, EgressConfig, HttpClient, HttpError, HttpSettings, TlsSettings};
+use crate::egress::{
+    Allowed, Content, Egress, EgressConfig, HttpClient, HttpError, HttpSettings, TlsSettings, WebAddress,
+};
 
 /// How many files are asked for at the same time. An answer takes as long as the way there and back.
 const CONNECTIONS: usize = 16;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::egress::{Egress, EgressConfig, HostPort, TlsFiles};
+use crate::egress::{Egress, EgressConfig, HostPort, TlsFiles, WebAddress};
 use crate::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
 
 /// Where signed updates come from, and what they may take.
@@ -83,20 +83,8 @@ impl FromStr for RepositoryAddress {
         if let Some(folder) = text.strip_prefix("file://") {
             return if folder.starts_with('/') { Ok(Self::Folder(folder.into())) } else { Err(wrong()) };
         }
-        let uri: http::Uri = text.parse().map_err(|_| wrong())?;
-        let tls = match uri.scheme_str() {
-            Some("https") => true,
-            Some("http") => false,
-            _ => return Err(wrong()),
-        };
-        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@')).ok_or_else(wrong)?;
-        let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-        let at = HostPort::new(host, port).map_err(|_| wrong())?;
-        if uri.query().is_some() {
-            return Err(wrong());
-        }
-        let base = format!("{}/", uri.path().trim_end_matches('/'));
+        let WebAddress { tls, at, path } = text.parse().map_err(|_| wrong())?;
+        let base = format!("{}/", path.trim_end_matches('/'));
         Ok(Self::Http { tls, at, base })
     }
 }

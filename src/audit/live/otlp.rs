@@ -10,13 +10,12 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue};
 use tokio::time::{Instant, timeout};
 
-use super::super::config::WebAddress;
 use super::super::status::LiveRecord;
 use super::{AT_ONCE, FIRST_PAUSE, Feed, LAST, LONGEST_PAUSE};
 use crate::backoff::{Backoff, random};
 use crate::clock;
 use crate::egress::{
-    AuditClient, Egress, EgressError, HttpAnswer, HttpClient, HttpError, HttpSettings, Purpose, TlsSettings,
+    AuditClient, Egress, EgressError, HttpAnswer, HttpClient, HttpError, HttpSettings, Purpose, TlsSettings, WebAddress,
 };
 use crate::names::DeviceName;
 use crate::secret::SecretFile;

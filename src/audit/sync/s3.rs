@@ -5,9 +5,9 @@ use std::time::Duration;
 use rusty_s3::{Bucket, Credentials, S3Action, UrlStyle};
 
 use super::SyncError;
-use crate::audit::config::{SyncConfig, WebAddress};
+use crate::audit::config::SyncConfig;
 use crate::clock;
-use crate::egress::HostPort;
+use crate::egress::{HostPort, WebAddress};
 
 /// How long a signed address may be used: what is put on its way now is there by then, if clocks are not far apart.
 const VALID: Duration = Duration::from_mins(15);

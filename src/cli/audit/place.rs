@@ -6,14 +6,13 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 
 use super::super::Globals;
-use crate::audit::config::WebAddress;
 use crate::audit::files::{FilesError, LogFiles, WebLog};
 use crate::audit::key::AuditKey;
 use crate::audit::layout::log_folder;
 use crate::audit::local::{self, LocalLog};
 use crate::audit::verify::{Place, Scope};
 use crate::config::Config;
-use crate::egress::TlsFiles;
+use crate::egress::{TlsFiles, WebAddress};
 use crate::identity::device;
 use crate::names::DeviceName;
 use crate::secret::SecretFile;

@@ -1,0 +1,67 @@
+//! The address of something on a web server, as it stands in the configuration.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::HostPort;
+use crate::toml_check::from_text;
+
+/// `https://HOST[:PORT]/PATH`, or `http://` on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WebAddress {
+    /// Whether it speaks TLS.
+    pub tls: bool,
+    /// The server.
+    pub at: HostPort,
+    /// The path, which begins with a slash; percent-encoded.
+    pub path: String,
+}
+
+/// Why a text is no address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected https://HOST[:PORT]/PATH, got {text:?}")]
+pub struct InvalidWebAddress {
+    text: String,
+}
+
+impl FromStr for WebAddress {
+    type Err = InvalidWebAddress;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || InvalidWebAddress { text: text.to_owned() };
+        let uri: http::Uri = text.parse().map_err(|_| wrong())?;
+        let tls = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            _ => return Err(wrong()),
+        };
+        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@')).ok_or_else(wrong)?;
+        let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        let at = HostPort::new(host, port).map_err(|_| wrong())?;
+        if uri.query().is_some() {
+            return Err(wrong());
+        }
+        Ok(Self { tls, at, path: uri.path().to_owned() })
+    }
+}
+
+impl fmt::Display for WebAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}{}", if self.tls { "https" } else { "http" }, self.at, self.path)
+    }
+}
+
+impl Serialize for WebAddress {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for WebAddress {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
