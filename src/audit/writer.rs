@@ -39,7 +39,7 @@ const GROUP: Duration = Duration::from_millis(50);
 const TICK: Duration = Duration::from_secs(1);
 
 /// Calls are counted over this time.
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 
 /// The keys for tags are looked at this often: one that was destroyed by hand is out of use within that time.
 const TAGS: Duration = Duration::from_secs(10);
@@ -271,7 +271,9 @@ impl Writer {
                     self.warn(format!("that the keys for tags are recorded cannot be kept: {error}"));
                 }
                 open.is_urgent |= live.iter().any(|record| record.is_warning);
-                live.into_iter().for_each(|record| self.state.send_live(record));
+                for record in live {
+                    self.state.send_live(record);
+                }
                 Ok(())
             }
             Err(error) => {
@@ -295,7 +297,9 @@ impl Writer {
                 if !events.is_empty() {
                     self.queue.set_tag_key(Some(open.tags.current()));
                 }
-                events.into_iter().for_each(|event| self.tell(now_ms, event));
+                for event in events {
+                    self.tell(now_ms, event);
+                }
             }
             // The key of before stays in use.
             Err(error) => self.warn(error.to_string()),
@@ -371,7 +375,9 @@ impl Writer {
     }
 
     fn lose(&mut self, cause: Cause, entries: &[Entry]) {
-        entries.iter().for_each(|entry| entries::forget(entry, &self.queue));
+        for entry in entries {
+            entries::forget(entry, &self.queue);
+        }
         let since_ms = entries.iter().map(|entry| entry.at_ms).min().unwrap_or(0);
         self.count(cause, sum(entries, since_ms));
     }

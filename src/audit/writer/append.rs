@@ -29,14 +29,14 @@ pub fn append(open: &mut OpenLog, entries: Vec<Entry>, queue: &AuditQueue) -> Re
         let (principal, event) = entries::resolve(entry.what, Some(&key), queue);
         let (action, is_warning) = (event.action(), event.is_warning());
         let is_inference = event.is_inference();
-        let record = AuditRecord {
+        let whole = AuditRecord {
             v: VERSION,
             seq: open.log.size(),
             ts: Timestamp(entry.at_ms),
             actor: Actor::of(&principal, Some(&key)),
             event,
         };
-        let line = record.to_line();
+        let line = whole.to_line();
         let leaf = match open.log.append(&line) {
             Err(error @ LogError::TooLong { .. }) => {
                 // Nothing that is recorded can be; the others must not suffer from it.
@@ -48,9 +48,9 @@ pub fn append(open: &mut OpenLog, entries: Vec<Entry>, queue: &AuditQueue) -> Re
             }
             appended => appended?,
         };
-        let live =
-            LiveRecord { origin: origin.clone(), seq: record.seq, at_ms: entry.at_ms, leaf, action, is_warning, line };
-        records.push((Arc::new(live), is_inference));
+        let copy =
+            LiveRecord { origin: origin.clone(), seq: whole.seq, at_ms: entry.at_ms, leaf, action, is_warning, line };
+        records.push((Arc::new(copy), is_inference));
     }
     open.log.commit()?;
     for (record, is_inference) in &records {

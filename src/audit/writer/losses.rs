@@ -77,7 +77,9 @@ impl Losses {
 
     /// What was taken could not be told.
     pub fn put_back(&mut self, due: Vec<(Cause, Lost)>) {
-        due.into_iter().for_each(|(cause, lost)| self.add(cause, lost));
+        for (cause, lost) in due {
+            self.add(cause, lost);
+        }
     }
 
     /// What was taken is in the log.

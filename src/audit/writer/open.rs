@@ -45,8 +45,8 @@ impl Writer {
             Ok(open) => {
                 self.synced = 0;
                 self.state.update(|status| {
-                    status.origin = open.log.origin().to_owned();
-                    status.verifier_key = open.key.verifier_key().to_owned();
+                    open.log.origin().clone_into(&mut status.origin);
+                    open.key.verifier_key().clone_into(&mut status.verifier_key);
                 });
                 self.queue.set_tag_key(Some(open.tags.current()));
                 // Also where nothing can be recorded, what there is goes to the platform, which is what makes room.
@@ -78,7 +78,9 @@ impl Writer {
         {
             self.tell(now_ms, AuditEvent::ClockJumped { by_ms });
         }
-        tag_events.into_iter().for_each(|event| self.tell(now_ms, event));
+        for event in tag_events {
+            self.tell(now_ms, event);
+        }
         Ok(OpenLog { key, tags, log, signed: Instant::now(), is_urgent: false })
     }
 
