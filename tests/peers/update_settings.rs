@@ -60,6 +60,19 @@ fn settings_are_taken_up_by_a_restart_in_place_and_no_request_is_lost() {
     assert!(line("max_bytes = 1234567").contains("ledge.toml:2"), "{shown}");
     let told = subject(&daemon, "configurations/night");
     assert_eq!((&told["version"], &told["last"]["result"]), (&json!(1), &json!("committed")), "{told}");
+    // The audit log has both lives in one piece, and every call of them.
+    let mut daemon = daemon;
+    daemon.signal("TERM");
+    assert!(daemon.wait().success());
+    let root = daemon.kill();
+    let show = run(&mut root.command(&["audit", "show", "--json"]));
+    let records: Vec<Value> = show.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |action: &'static str| {
+        records.iter().map(|record| &record["event"]).filter(move |event| event["action"] == action)
+    };
+    assert_eq!((of("started").count(), of("stopped").count(), of("records_lost").count()), (2, 2, 0), "{show}");
+    let calls: u64 = of("inference_minute").map(|event| event["calls"].as_u64().unwrap()).sum();
+    assert_eq!(calls, all.iter().map(|answers| answers.answered).sum::<u64>(), "{show}");
 }
 
 #[test]
