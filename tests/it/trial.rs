@@ -69,7 +69,8 @@ fn a_good_release_passes_and_says_how_it_does() {
 #[test]
 fn a_slow_release_passes_and_its_figures_show_it() {
     let [good, slow] = ["good", "slow"].map(|name| tried(name).unwrap());
-    assert!(slow.p50_us > 10 * good.p95_us.max(1), "{slow:?} {good:?}");
+    // By their middles: on a busy machine, the slowest runs of any model say little of it.
+    assert!(slow.p50_us > 10 * good.p50_us.max(1), "{slow:?} {good:?}");
 }
 
 #[cfg(target_arch = "x86_64")]
