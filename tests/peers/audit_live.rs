@@ -16,7 +16,7 @@ use crate::daemon::{TestDaemon, TestRoot, setup_root, write};
 use crate::message::add_sub;
 use crate::tools::path_of;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// A running rsyslog, which takes messages over TLS from the box named `box-7` alone.
 struct Rsyslog {
