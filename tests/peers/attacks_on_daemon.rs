@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::boxes::wait_until;
 use crate::daemon::{TestDaemon, TestRoot, copy, model_folder, write};
 use crate::hostile::{endless, file, server};
 use crate::platform::{Platform, SHAPES, look, look_in_vain, shapes, status, subject};
@@ -61,10 +62,13 @@ impl Attacked {
         assert_eq!((answer.status, &answer.json()["model_version"]), (200, &json!(version)));
     }
 
-    /// How often the audit log has a refusal of this cause.
-    fn audited(&self, cause: &str) -> usize {
-        let line = format!("MetadataRefused {{ cause: \\\"{cause}\\\" }}");
-        self.daemon.log().lines().filter(|logged| logged.contains(&line)).count()
+    /// The audit log has as many refusals of this cause, and no more.
+    #[track_caller]
+    fn is_audited(&self, cause: &str, number: usize) {
+        let record = format!(r#"\"action\":\"metadata_refused\",\"cause\":\"{cause}\""#);
+        let count = || self.daemon.log().lines().filter(|logged| logged.contains(&record)).count();
+        wait_until(&record, || count() >= number);
+        assert_eq!(count(), number, "{record}");
     }
 
     /// The rollout ends by its cause, and the status says so.
@@ -111,7 +115,7 @@ fn stolen_fleet_key_naming_an_unauthorised_model() {
         let detail = attacked.is_rolled_back(&format!("r-{role}"), "signature");
         assert!(detail.contains(&format!("is listed by the role \"{role}\"")), "{detail}");
         attacked.serves("1");
-        assert_eq!(attacked.audited("unauthorised"), number);
+        attacked.is_audited("unauthorised", number);
         assert!(!attacked.daemon.root.folder.path().join("updates/releases").join(evil).exists());
     }
 }
@@ -194,7 +198,7 @@ fn mix_and_match_attack() {
             assert_eq!(subject(&attacked.daemon, "models/shapes")["stage"], "downloading");
         }
         attacked.serves("1");
-        assert_eq!(attacked.audited("mismatch"), number);
+        attacked.is_audited("mismatch", number);
     }
     attacked.is_over();
     attacked.daemon.wait_for_log("update committed");
@@ -217,7 +221,7 @@ fn rollback_attack_with_an_old_copy_of_the_whole_repository() {
         attacked.serves("2");
     }
     // Asked again and again, it is one event.
-    assert_eq!(attacked.audited("rollback"), 1);
+    attacked.is_audited("rollback", 1);
     let Attacked { platform, attack, daemon } = attacked;
     let attacked = Attacked { platform, attack, daemon: daemon.kill().start() };
     look_in_vain(&attacked.daemon);
@@ -258,7 +262,7 @@ fn flipped_byte_in_the_trusted_metadata_is_an_alarm_until_it_is_reset() {
     let attacked = Attacked { platform, attack, daemon: flipped(daemon.kill()).start() };
     let error = look_in_vain(&attacked.daemon);
     assert!(error.contains("was damaged") && error.contains("ledge update reset-trust"), "{error}");
-    assert!(attacked.daemon.log().contains("MetadataDamaged"));
+    wait_until("the damage is recorded", || attacked.daemon.log().contains("metadata_damaged"));
     attacked.serves("1");
     // By the daemon.
     assert!(reset(&attacked.daemon.root).contains("begins with the root file"));

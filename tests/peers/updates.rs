@@ -4,6 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::boxes::wait_until;
 use crate::broker::Broker;
 use crate::daemon::{TestDaemon, TestRoot, model_folder};
 use crate::platform::{Callers, Fleet, SHAPES, look, shapes, status, subject, until, versions, wine};
@@ -107,7 +108,9 @@ fn bad_versions_are_stopped_at_their_gates_while_the_old_one_answers_and_not_tri
     let count = |text: &str| log.lines().filter(|line| line.contains(text)).count();
     // Each began once, and each end is in the audit log.
     assert_eq!(count("\"stage\":\"downloading\""), 1 + BAD.len(), "{log}");
-    assert_eq!(count("stage: \\\"rolled_back\\\""), BAD.len(), "{log}");
+    let rolled_back = || daemon.log().lines().filter(|line| line.contains(r#"\"stage\":\"rolled_back\""#)).count();
+    wait_until("the ends are recorded", || rolled_back() >= BAD.len());
+    assert_eq!(rolled_back(), BAD.len(), "{log}");
     assert_eq!(versions(&daemon, SHAPES), json!(["1"]));
 }
 
