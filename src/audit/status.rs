@@ -148,6 +148,11 @@ impl AuditState {
         change(&mut self.lock());
     }
 
+    /// Says what is wrong with the log now; gives what was before.
+    pub fn set_error(&self, error: Option<String>) -> Option<String> {
+        std::mem::replace(&mut self.lock().error, error)
+    }
+
     /// The signed heads, as they come.
     pub fn heads(&self) -> watch::Receiver<Option<PublishedHead>> {
         self.shared.head.subscribe()

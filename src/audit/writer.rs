@@ -193,7 +193,7 @@ impl Writer {
                 let is_written = written.is_ok();
                 match written.and(signed) {
                     Ok(()) => self.works(),
-                    Err(error) => self.fail(error.to_string()),
+                    Err(error) => self.fail(&error.to_string()),
                 }
                 is_written
             }
@@ -404,17 +404,15 @@ impl Writer {
 
     /// The log is as it should be.
     fn works(&mut self) {
-        if self.state.status().error.is_some() {
+        if self.state.set_error(None).is_some() {
             tracing::info!("the audit log can be written again");
-            self.state.update(|status| status.error = None);
         }
     }
 
     /// Says once what is wrong.
-    fn fail(&mut self, reason: String) {
-        if self.state.status().error.as_ref() != Some(&reason) {
+    fn fail(&self, reason: &str) {
+        if self.state.set_error(Some(reason.to_owned())).as_deref() != Some(reason) {
             tracing::error!(reason, "the audit log cannot be written; what is lost of it is counted");
-            self.state.update(|status| status.error = Some(reason));
         }
     }
 

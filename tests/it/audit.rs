@@ -231,7 +231,8 @@ fn a_cut_tail_is_an_alarm_and_another_log_begins_once() {
     let daemon = root.start();
     let mut client = daemon.client();
     let told = status(&mut client, |status| status["alarm"].is_string());
-    let line = daemon.wait_for_log("the audit log does not go on; what there is of it is kept, and another one begins");
+    let line = daemon
+        .wait_for_log_since_start("the audit log does not go on; what there is of it is kept, and another one begins");
     assert_eq!((&line["level"], &line["cause"]), (&json!("ERROR"), &json!("damaged")), "{line}");
     let words = format!("it has {} records, and its checkpoint says {size}", size - 1);
     assert!(told["alarm"].as_str().unwrap().contains(&words), "{told}");

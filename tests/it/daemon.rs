@@ -222,6 +222,13 @@ impl TestDaemon {
         self.log.wait_for(message)
     }
 
+    /// Waits for a log line whose message is `message`, which may have come before the daemon was ready.
+    #[track_caller]
+    pub fn wait_for_log_since_start(&self, message: &str) -> Value {
+        self.log.state.lock().unwrap().seen = 0;
+        self.log.wait_for(message)
+    }
+
     /// The log so far.
     pub fn log(&self) -> String {
         self.log.state.lock().unwrap().lines.join("\n")

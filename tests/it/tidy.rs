@@ -2,7 +2,9 @@
 //! what only one file may know, only that file names.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The layers, top first. Modules of one layer do not use each other.
 const LAYERS: &[&[&str]] = &[
@@ -237,4 +239,32 @@ fn a_file_over_500_lines_gives_a_reason_at_its_top() {
         .map(|(file, text)| format!("src/{file}: {} lines", text.lines().count()))
         .collect();
     assert!(long.is_empty(), "{}", long.join("\n"));
+}
+
+#[test]
+fn every_shell_script_parses() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (mut folders, mut scripts) = (vec![root.to_owned()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap().map(Result::unwrap) {
+            let (path, name) = (entry.path(), entry.file_name());
+            if entry.file_type().unwrap().is_dir() {
+                if ![".git", ".ledge", "target"].map(OsStr::new).contains(&name.as_os_str()) {
+                    folders.push(path);
+                }
+            } else if let Ok(text) = std::fs::read_to_string(&path)
+                && let Some(shell) = ["sh", "bash"].into_iter().find(|shell| runs_in(&text, shell))
+            {
+                scripts.push(path.clone());
+                let parsed = Command::new(shell).arg("-n").arg(&path).output().unwrap();
+                assert!(parsed.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&parsed.stderr));
+            }
+        }
+    }
+    assert!(scripts.len() >= 3, "only {scripts:?} are shell scripts");
+}
+
+/// Whether a file's first line gives it to this shell.
+fn runs_in(text: &str, shell: &str) -> bool {
+    text.starts_with(&format!("#!/bin/{shell}\n")) || text.starts_with(&format!("#!/usr/bin/env {shell}\n"))
 }

@@ -38,8 +38,7 @@ impl Log {
     }
 
     /// Leaves this log as it is, and begins another one after it. What was not committed is gone.
-    pub fn begin_another(self, cause: &'static str, device: &DeviceName, key: &AuditKey) -> Result<Opened, LogError> {
-        let _ = key;
+    pub fn begin_another(self, cause: &'static str, device: &DeviceName) -> Result<Opened, LogError> {
         let (size, root) = self.checkpoint.as_ref().map_or((0, None), |head| (head.size, Some(head.root)));
         let previous = PreviousLog { origin: self.origin, size, root: encoded(root), found: self.durable.size() };
         let begun = Begun { cause, reason: None, previous: Some(previous) };

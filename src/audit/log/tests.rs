@@ -259,7 +259,7 @@ fn only_what_is_durable_is_signed() {
 fn a_log_that_forked_is_followed_by_another() {
     let disk = Disk::with(300, 301);
     let log = disk.open().log;
-    let opened = log.begin_another("forked", &disk.device, &disk.key).unwrap();
+    let opened = log.begin_another("forked", &disk.device).unwrap();
     let begun = opened.begun.unwrap();
     let previous = begun.previous.clone().unwrap();
     assert_eq!((begun.cause, previous.origin.as_str()), ("forked", "ledge.audit/box-1/1"));

@@ -339,7 +339,7 @@ async fn a_log_says_what_the_one_before_it_had() {
     let head = writer.log.checkpoint().unwrap().clone();
     let (audit, key, folder) = (writer.audit.path().to_owned(), writer.key.verifier_key().to_owned(), writer.folder());
     let Writer { audit: _kept, key: signer, log } = writer;
-    let opened = log.begin_another("forked", &device(), &signer).unwrap();
+    let opened = log.begin_another("forked", &device()).unwrap();
     let previous = opened.begun.unwrap().previous.unwrap();
     assert_eq!((previous.origin.as_str(), previous.size), ("ledge.audit/box-1/1", 300));
     let mut log = opened.log;

@@ -1,4 +1,6 @@
 //! The tree of a log, recomputed record by record. It keeps the hashes of tiles that are not whole, one a level.
+//!
+//! Not the one that the log is written with, on purpose: a fault in that one must not hide itself.
 
 use tlog_tiles::{Hash, node_hash};
 

@@ -56,7 +56,7 @@ impl Writer {
                 }
                 self.open = Some(open);
             }
-            Err(error) => self.fail(error.to_string()),
+            Err(error) => self.fail(&error.to_string()),
         }
     }
 
@@ -125,7 +125,7 @@ impl Writer {
     fn begin_another(&mut self, open: OpenLog, now_ms: u64) -> Option<OpenLog> {
         let OpenLog { key, tags, log, .. } = open;
         let reason = format!("the platform has another history of {}", log.origin());
-        match log.begin_another("forked", &self.device, &key) {
+        match log.begin_another("forked", &self.device) {
             Ok(Opened { log, begun }) => {
                 (self.synced, self.forked) = (0, None);
                 if let Some(begun) = begun {
@@ -138,7 +138,7 @@ impl Writer {
             Err(error) => {
                 // It is opened again, and found forked again.
                 self.fork_from = Instant::now();
-                self.fail(error.to_string());
+                self.fail(&error.to_string());
                 None
             }
         }

@@ -74,7 +74,7 @@ fn hashes_of_a_pruned_log_are_made_anew_as_long_as_those_of_what_is_gone_are_rig
 fn logs_before_this_one_are_pruned_first() {
     let disk = Disk::with(600, 700);
     let log = disk.open().log;
-    let mut log = log.begin_another("forked", &disk.device, &disk.key).unwrap().log;
+    let mut log = log.begin_another("forked", &disk.device).unwrap().log;
     fill(&mut log, 600);
     log.sign(&disk.key).unwrap();
     let before = log.bytes();

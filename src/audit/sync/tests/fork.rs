@@ -75,7 +75,7 @@ async fn an_older_log_is_completed_first_and_one_that_forked_holds_up_nothing() 
     of.grow(300, "r");
     let first = of.files();
     let TestBox { folder, key, log, state } = of;
-    let log = log.begin_another("forked", &device(), &key).unwrap().log;
+    let log = log.begin_another("forked", &device()).unwrap().log;
     let mut of = TestBox { folder, key, log, state };
     let head = of.grow(20, "r");
     assert_eq!(head.generation, 2);

@@ -72,7 +72,7 @@ async fn a_fork_is_told_once_and_the_next_log_is_sent() {
         until(&state, |sync| sync.error.is_some()).await;
         assert_eq!(state.take_news(), [SyncNews::Forked { generation: 1 }]);
         let TestBox { folder, key, log, state } = of;
-        let log = log.begin_another("forked", &device(), &key).unwrap().log;
+        let log = log.begin_another("forked", &device()).unwrap().log;
         of = TestBox { folder, key, log, state };
         let head = of.grow(3, "r");
         of.state.publish(head);
