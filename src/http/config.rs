@@ -77,6 +77,16 @@ impl HttpConfig {
         }
     }
 
+    /// Whether it listens beyond loopback.
+    pub fn is_exposed(&self) -> bool {
+        // An IPv4 address written as IPv6 reaches the same network.
+        let is_exposed = |address: &ListenAddress| match address {
+            ListenAddress::Tcp(tcp) => !tcp.ip().to_canonical().is_loopback(),
+            ListenAddress::Unix(_) => false,
+        };
+        self.listen.iter().any(is_exposed)
+    }
+
     /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
     pub fn problems(&self) -> Vec<(&'static str, String)> {
         let mut problems = Vec::new();
