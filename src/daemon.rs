@@ -19,6 +19,7 @@ use crate::features::FeatureStore;
 use crate::features::config::FeaturesConfig;
 use crate::features::registry::Registry;
 use crate::http::{self, Handover, Listeners};
+use crate::identity::authentication::Authenticator;
 use crate::identity::device::{self, DeviceIdentity};
 use crate::inference::Runtimes;
 use crate::inference::backend::Runtime;
@@ -192,8 +193,11 @@ impl App {
         let updates = found.updates();
         let audit_writer = AuditWriter::spawn(&config.audit, &device.id, audit_queue, &egress, shutdown)?;
         let messages = config.mqtt.broker.is_some().then(MessageStatistics::default);
+        let authenticator = Authenticator::open(&config.access, &config.state.path, audit.clone());
+        shutdown.spawn(authenticator.clone().watch(shutdown.clone()));
         let app = http::App::new(http::Parts {
             serving: serving.clone(),
+            authenticator: authenticator.clone(),
             readiness: readiness.clone(),
             egress: egress.clone(),
             messages: messages.clone(),
@@ -219,6 +223,7 @@ impl App {
                 device,
                 egress,
                 serving: serving.clone(),
+                authenticator,
                 statistics,
                 updates,
                 audit: audit_writer.state.clone(),

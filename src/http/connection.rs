@@ -22,7 +22,7 @@ use tower_service::Service;
 
 use super::config::{HttpConfig, ListenAddress};
 use super::handover::{Handover, SocketFile};
-use crate::principal::Principal;
+use crate::identity::authentication::Peer;
 use crate::readiness::Readiness;
 use crate::shutdown::Shutdown;
 
@@ -129,7 +129,7 @@ impl Listeners {
                         let (stream, peer) = listener.accept().await?;
                         // Answers are written at once and whole: waiting for more to send only delays them.
                         stream.set_nodelay(true)?;
-                        Ok((stream, Principal::Peer(peer.ip().to_canonical())))
+                        Ok((stream, Peer::address(peer.ip())))
                     })
                     .await;
                 if server.shutdown.is_restart() {
@@ -145,7 +145,7 @@ impl Listeners {
                     .accept(|| async {
                         let (stream, _) = listener.accept().await?;
                         let uid = stream.peer_cred()?.uid();
-                        Ok((stream, Principal::User(uid)))
+                        Ok((stream, Peer::User(uid)))
                     })
                     .await;
                 if server.shutdown.is_restart() {
@@ -194,7 +194,7 @@ impl Server {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         A: FnMut() -> F,
-        F: Future<Output = io::Result<(S, Principal)>>,
+        F: Future<Output = io::Result<(S, Peer)>>,
     {
         if let Some(readiness) = &self.held_until {
             tokio::select! {
@@ -210,8 +210,8 @@ impl Server {
                 () = self.shutdown.requested() => return,
             };
             match accepted {
-                Ok((stream, principal)) => {
-                    let connection = self.clone().connection(stream, principal);
+                Ok((stream, peer)) => {
+                    let connection = self.clone().connection(stream, peer);
                     self.shutdown.spawn(async move {
                         connection.await;
                         drop(permit);
@@ -225,14 +225,14 @@ impl Server {
         }
     }
 
-    async fn connection<S>(self, stream: S, principal: Principal)
+    async fn connection<S>(self, stream: S, peer: Peer)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (router, stop) = (self.router, self.shutdown.clone());
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(Body::new);
-            request.extensions_mut().insert(principal.clone());
+            request.extensions_mut().insert(peer.clone());
             // A router is always ready.
             let (answer, stop) = (router.clone().call(request), stop.clone());
             async move {

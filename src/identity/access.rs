@@ -178,7 +178,12 @@ impl Access {
 
     /// Whether this may be done with that model.
     pub fn allows_model(&self, permission: Permission, model: &ModelName) -> bool {
-        self.allows(permission) && self.models().is_none_or(|models| models.contains(model))
+        self.allows(permission) && self.has_model(model)
+    }
+
+    /// Whether that model is in its scope.
+    pub fn has_model(&self, model: &ModelName) -> bool {
+        self.models().is_none_or(|models| models.contains(model))
     }
 }
 
