@@ -188,7 +188,9 @@ fn denied(app: &App, route: &Route, caller: &Caller, lacking: Lacking) -> Denied
             StatusCode::UNAUTHORIZED,
             format!("{needs}: send an API key that has it, as Authorization: Bearer ledge_...; {make}"),
         ),
-        Proof::Key => (StatusCode::FORBIDDEN, format!("{needs}, which {principal} has not: another key can have it; {make}")),
+        Proof::Key => {
+            (StatusCode::FORBIDDEN, format!("{needs}, which {principal} has not: another key can have it; {make}"))
+        }
         Proof::User => (StatusCode::FORBIDDEN, format!("{needs}, which {principal} has not: access.users lists it")),
         Proof::Certificate => {
             (StatusCode::FORBIDDEN, format!("{needs}, which {principal} has not: access.certificates lists it"))
@@ -197,7 +199,9 @@ fn denied(app: &App, route: &Route, caller: &Caller, lacking: Lacking) -> Denied
             let names = certificate.names.join(", ");
             (
                 StatusCode::FORBIDDEN,
-                format!("{needs}: list the certificate in access.certificates by one of its names ({names}), or send an API key"),
+                format!(
+                    "{needs}: list the certificate in access.certificates by one of its names ({names}), or send an API key"
+                ),
             )
         }
     };

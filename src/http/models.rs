@@ -212,7 +212,12 @@ pub async fn index(
 ) -> Result<Response, Failure> {
     let (parts, body) = request.into_parts();
     let wanted = IndexRequest::decode(&body::read(&parts.headers, body, app.config()).await?)?;
-    let rows = app.serving().repository().index().into_iter().filter(|row| access.has_model(&row.model) && (!wanted.ready || row.state == Loaded::Ready));
+    let rows = app
+        .serving()
+        .repository()
+        .index()
+        .into_iter()
+        .filter(|row| access.has_model(&row.model) && (!wanted.ready || row.state == Loaded::Ready));
     let rows: Vec<IndexRow> = rows
         .map(|row| {
             let (state, reason) = match row.state {

@@ -129,7 +129,10 @@ mod tests {
         assert_eq!(ask(Some(&viewer), "m"), refused("key:viewer", 403));
         assert_eq!(ask(Some("Bearer ledge_x"), "open"), refused(broker, 401));
         assert_eq!(ask(Some("Basic x"), "open"), Ok(broker.to_owned()), "is for somebody else");
-        assert_eq!([ask(Some(&slow), "m"), ask(Some(&slow), "m")], [Ok("key:slow".to_owned()), refused("key:slow", 429)]);
+        assert_eq!(
+            [ask(Some(&slow), "m"), ask(Some(&slow), "m")],
+            [Ok("key:slow".to_owned()), refused("key:slow", 429)]
+        );
     }
 
     #[test]

@@ -119,12 +119,7 @@ impl Drop for OnEnd {
 
 impl Desk {
     /// A desk without a connection.
-    pub fn new(
-        topics: DeviceTopics,
-        bindings: &Bindings,
-        config: &MqttConfig,
-        parts: Parts,
-    ) -> Self {
+    pub fn new(topics: DeviceTopics, bindings: &Bindings, config: &MqttConfig, parts: Parts) -> Self {
         let Parts { serving, authenticator, statistics, updates, shutdown } = parts;
         let (results, finished) = unbounded_channel();
         Self {
@@ -298,7 +293,8 @@ impl Desk {
         let bindings = self.bindings.iter().map(|bound| &bound.binding);
         let request = Request::read(route, received, now, refusal).and_then(|request| {
             // One that is refused unseen costs nothing more.
-            let request = if refused { request } else { request.admitted(&self.authenticator, self.serving.audit(), now) };
+            let request =
+                if refused { request } else { request.admitted(&self.authenticator, self.serving.audit(), now) };
             let principal = request.principal().clone();
             let directed = request.unless_misdirected(&self.response_topics, bindings);
             directed.inspect_err(|_| self.serving.audit().record_denied(&principal, "mqtt_response_topic"))

@@ -48,11 +48,8 @@ pub fn data(path: &str) -> Vec<u8> {
 }
 
 /// Any free port; everybody on this machine may do everything, as far as a test is not about that; and the first runtime that accepts a model, since compiling each model in both takes its time.
-const SETTINGS: [&str; 3] = [
-    "http.listen=[\"127.0.0.1:0\", \"unix:ledge.sock\"]",
-    "runtimes.measure=false",
-    "access.loopback=[\"admin\"]",
-];
+const SETTINGS: [&str; 3] =
+    ["http.listen=[\"127.0.0.1:0\", \"unix:ledge.sock\"]", "runtimes.measure=false", "access.loopback=[\"admin\"]"];
 
 /// A root folder with a model repository, before a daemon runs on it.
 pub struct TestRoot {

@@ -20,7 +20,12 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, repository: &Repository, acce
         Some((labels, ConstGauge::new(i64::from(row.state == State::Ready))))
     });
     family(encoder, "model_ready", "1 when the version answers requests, else 0", ready)?;
-    let live: Vec<_> = repository.all_live().into_iter().filter(|model| access.has_model(&model.name)).map(|model| Live::new(&model)).collect();
+    let live: Vec<_> = repository
+        .all_live()
+        .into_iter()
+        .filter(|model| access.has_model(&model.name))
+        .map(|model| Live::new(&model))
+        .collect();
     let mut metrics = Metrics { encoder, live: &live };
     metrics.requests()?;
     metrics.cache()?;

@@ -2,10 +2,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::audit_event::AuditSink;
-use crate::identity::access_config::AccessConfig;
-use crate::audit_event::AuditSink;
 use crate::features::FeatureStore;
 use crate::features::registry::Registry;
+use crate::identity::access_config::AccessConfig;
 use crate::inference::Runtimes;
 use crate::inference::engine::Engine;
 use crate::mqtt::bindings::BindingConfig;
