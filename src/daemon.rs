@@ -2,6 +2,7 @@
 
 mod audit;
 mod configuration_change;
+pub mod formats;
 mod messaging;
 mod updates;
 
@@ -27,7 +28,7 @@ use crate::inference::engine::Engine;
 use crate::principal::Principal;
 use crate::readiness::{Latch, Readiness};
 use crate::repository::profile::Profiles;
-use crate::repository::{ModelDefaults, Repository};
+use crate::repository::{ModelDefaults, Repository, Sources};
 use crate::serving::{Serving, ServingLimits};
 use crate::shutdown::Shutdown;
 use crate::telemetry::messages::MessageStatistics;
@@ -135,6 +136,8 @@ struct App {
 impl App {
     async fn build(config: Config, registry: Registry, handover: &Handover) -> anyhow::Result<Self> {
         let device = device::load_or_create(&config.state.path, &config.device)?;
+        // Before any store is opened.
+        formats::claim(&config.state.path)?;
         tracing::info!(version = env!("CARGO_PKG_VERSION"), device = %device.id, "ledge starts");
         let listeners = Listeners::bind(&config.http, handover).await?;
         let (audit, audit_queue) = AuditSink::with_policy(config.audit.policy());
@@ -294,10 +297,10 @@ fn serving(config: &Config, runtimes: Runtimes, features: FeatureStore, audit: A
         measure: config.runtimes.measure,
         cache_dir,
     };
-    let path = config.repository.path.clone();
+    let sources = Sources::of(&config.repository);
     let megabytes = config.runtimes.memory_mb;
     let engine = Engine::new(runtimes, budget, (megabytes > 0).then_some(megabytes << 20));
-    let repository = Repository::new(path, engine, defaults, config.repository.parallel_loads, audit.clone());
+    let repository = Repository::new(sources, engine, defaults, config.repository.parallel_loads, audit.clone());
     let limits = ServingLimits {
         max_pixels: config.http.max_pixels,
         cache_bytes: config.response_cache.max_bytes,

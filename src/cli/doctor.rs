@@ -16,6 +16,7 @@ use clap::Args;
 use super::checks::{Check, Status, text};
 use super::{BadConfiguration, Exit, Globals, Output};
 use crate::config::Config;
+use crate::daemon::formats;
 
 /// The arguments of `ledge doctor`.
 #[derive(Debug, Args)]
@@ -24,6 +25,9 @@ pub struct DoctorArgs {
     /// Write JSON instead of text.
     #[arg(long)]
     pub json: bool,
+    /// Only write the form of each store that this version knows: a version that knows less cannot be gone back to.
+    #[arg(long, conflicts_with = "json")]
+    pub formats: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -33,6 +37,10 @@ Examples:
 
 /// Runs the verb.
 pub fn run(globals: &Globals, args: &DoctorArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    if args.formats {
+        write!(out, "{}", formats::known())?;
+        return Ok(Exit::Success);
+    }
     let checks = checks(globals);
     let worst = checks.iter().map(|check| check.status).max().unwrap_or(Status::Ok);
     if args.json {

@@ -24,6 +24,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{Config, Loaded, Sources};
+use crate::daemon::formats::LaterVersion;
 use crate::features::registry::Registry;
 use crate::toml_check::Mistake;
 
@@ -222,7 +223,7 @@ pub enum Exit {
     Fork,
     /// What is in an audit log is not what was signed.
     Tampered,
-    /// The configuration is wrong; systemd need not try again (`RestartPreventExitStatus=78`).
+    /// The configuration is wrong, or a later version wrote the stores; systemd need not try again (`RestartPreventExitStatus=78`).
     Configuration,
 }
 
@@ -237,7 +238,7 @@ impl Exit {
         }
         // Standard error may be closed too, and then there is nobody left to tell.
         let _ = writeln!(std::io::stderr(), "ledge: {error:#}");
-        if error.is::<BadConfiguration>() { Self::Configuration } else { Self::Failure }
+        if error.is::<BadConfiguration>() || error.is::<LaterVersion>() { Self::Configuration } else { Self::Failure }
     }
 }
 
