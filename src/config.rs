@@ -16,6 +16,7 @@ use crate::features::online::PushTarget;
 use crate::features::registry::Registry;
 use crate::http::config::HttpConfig;
 use crate::identity::device::DeviceConfig;
+use crate::identity::sealing::EncryptionConfig;
 use crate::inference::config::RuntimesConfig;
 use crate::mqtt::bindings::BindingConfig;
 use crate::mqtt::config::MqttConfig;
@@ -55,6 +56,8 @@ pub struct Config {
     pub egress: EgressConfig,
     /// The audit log.
     pub audit: AuditConfig,
+    /// The secrets at rest.
+    pub encryption: EncryptionConfig,
     /// The log.
     pub log: LogConfig,
     /// Who this box is.
@@ -153,6 +156,7 @@ impl Config {
         self.mqtt.resolve(root);
         self.updates.resolve(root);
         self.audit.resolve(root);
+        self.encryption.resolve(root);
         self.repository.resolve(root);
         for path in [
             &mut self.runtimes.dir,

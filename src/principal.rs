@@ -1,6 +1,4 @@
-//! Who asked: the caller of a request, as far as the transport can tell.
-//!
-//! It exists for every request from the first day; authentication only makes it more precise.
+//! Who asked: the caller of a request, by the credential that was presented, else as far as the transport can tell.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,6 +11,10 @@ pub enum Principal {
     Peer(IpAddr),
     /// A process behind the Unix socket, by its user id (`SO_PEERCRED`).
     User(u32),
+    /// Who presented an API key: the key's name.
+    Key(Arc<str>),
+    /// Who presented a client certificate: the name that it is listed under.
+    Certificate(Arc<str>),
     /// A client behind an MQTT broker. A broker does not tell who published a message: the name is the topic that the
     /// client wants its answer on, or the one that a device publishes to.
     Mqtt(Arc<str>),
@@ -27,6 +29,8 @@ impl fmt::Display for Principal {
         match self {
             Self::Peer(address) => write!(f, "ip:{address}"),
             Self::User(uid) => write!(f, "uid:{uid}"),
+            Self::Key(name) => write!(f, "key:{name}"),
+            Self::Certificate(name) => write!(f, "cert:{name}"),
             Self::Mqtt(topic) => write!(f, "mqtt:{topic}"),
             Self::Local => f.write_str("local"),
             Self::Others => f.write_str("others"),

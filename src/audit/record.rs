@@ -58,6 +58,10 @@ pub enum ActorKind {
     Ip,
     /// A process behind the Unix socket, by its user id.
     Uid,
+    /// An API key, by its name.
+    Key,
+    /// A client certificate, by the name it is listed under.
+    Cert,
     /// A client behind an MQTT broker, by its topic.
     Mqtt,
     /// The box itself.
@@ -72,6 +76,8 @@ impl ActorKind {
         match self {
             Self::Ip => "ip",
             Self::Uid => "uid",
+            Self::Key => "key",
+            Self::Cert => "cert",
             Self::Mqtt => "mqtt",
             Self::Local => "local",
             Self::Others => "others",
@@ -85,6 +91,8 @@ impl Actor {
         let kind = match principal {
             Principal::Peer(_) => ActorKind::Ip,
             Principal::User(_) => ActorKind::Uid,
+            Principal::Key(_) => ActorKind::Key,
+            Principal::Certificate(_) => ActorKind::Cert,
             Principal::Mqtt(_) => ActorKind::Mqtt,
             Principal::Local => ActorKind::Local,
             Principal::Others => ActorKind::Others,

@@ -2,6 +2,7 @@
 
 #![expect(clippy::doc_markdown, reason = "a help text has no backticks and no angle brackets")]
 
+pub mod assets;
 pub mod audit;
 pub mod bench;
 pub mod checks;
@@ -135,6 +136,9 @@ pub enum Command {
     /// Looks at the configuration, the CPU and the limits on it, memory, disk, the runtimes and the MQTT broker, and tries
     /// every model in each runtime. Nothing is changed. The exit code is 1 when something must be done before Ledge can work.
     Doctor(doctor::DoctorArgs),
+    /// Write the manual pages and the shell completions of this program, for a package of it.
+    #[command(hide = true)]
+    GenerateAssets(assets::AssetsArgs),
 }
 
 impl Cli {
@@ -154,6 +158,7 @@ impl Cli {
             Command::Tune(args) => tune::run(globals, &args, out),
             Command::Config(args) => config::run(globals, &args, out),
             Command::Doctor(args) => doctor::run(globals, &args, out),
+            Command::GenerateAssets(args) => assets::run(&args, out),
         }
     }
 }

@@ -1,3 +1,5 @@
-//! Who this box is.
+//! Who this box is, who its callers are and what they may do, and what keeps its secrets.
 
+pub mod access;
 pub mod device;
+pub mod sealing;
