@@ -3,7 +3,9 @@
 mod audit;
 mod configuration_change;
 pub mod formats;
+mod health;
 mod messaging;
+mod notify;
 mod updates;
 
 use std::sync::Arc;
@@ -37,6 +39,7 @@ use crate::updates::runtime_dirs;
 use audit::AuditWriter;
 pub use audit::record_alone;
 use configuration_change::Changes;
+use health::Health;
 use messaging::Messaging;
 
 /// Runs the daemon with the feature views of `registry`, on the sockets that `handover` has or on new ones, until it is told
@@ -68,36 +71,45 @@ async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyho
     let (audit, repository) = (app.audit.clone(), app.serving.repository().clone());
     let (features, counts) = (app.serving.features().clone(), app.counts.clone());
     // Apart from the other tasks: it writes what they record to their very end.
-    let audit_writer = app.spawn(&shutdown)?;
+    let (audit_writer, health) = app.spawn(&shutdown)?;
+    let run = async move {
+        tokio::select! {
+            () = signals.received() => {}
+            () = shutdown.requested() => {}
+        }
+        if shutdown.is_restart() {
+            notify::reloading();
+        } else {
+            notify::stopping(grace + 2 * LAST_STEPS + CLOSING_FEATURES + LAST_RECORDS);
+        }
+        let drained = shutdown.drain(grace).await;
+        let _ = tokio::time::timeout(LAST_STEPS, repository.unload_all(&Principal::Local)).await;
+        // After the calls in flight, so that what they push is written.
+        let _ = tokio::task::spawn_blocking(move || features.close()).await;
+        // Nothing goes out any more.
+        let _ = tokio::time::timeout(LAST_STEPS, tokio::task::spawn_blocking(move || counts.write())).await;
+        audit.record_own(AuditEvent::Stopped);
+        audit.close();
+        drop((audit, repository));
+        audit_writer.end(LAST_RECORDS).await;
+        if !drained {
+            tracing::warn!(
+                grace_ms = grace.as_millis(),
+                "some requests were still running at the end of the grace period"
+            );
+        }
+        // One that came since is a stop all the same.
+        let is_stop = tokio::time::timeout(Duration::ZERO, signals.received()).await.is_ok();
+        match shutdown.failure() {
+            Some(reason) => anyhow::bail!("{reason}"),
+            None if shutdown.is_restart() && !is_stop => Ok(Ended::ToRestart),
+            None => Ok(Ended::Stopped),
+        }
+    };
+    // Told until the end of this process: also while the last calls are answered, before it starts anew.
     tokio::select! {
-        () = signals.received() => {}
-        () = shutdown.requested() => {}
-    }
-    if shutdown.is_restart() {
-        let now = sd_notify::NotifyState::monotonic_usec_now();
-        notify(&[Some(sd_notify::NotifyState::Reloading), now.ok()].into_iter().flatten().collect::<Vec<_>>());
-    } else {
-        notify(&[sd_notify::NotifyState::Stopping]);
-    }
-    let drained = shutdown.drain(grace).await;
-    let _ = tokio::time::timeout(LAST_STEPS, repository.unload_all(&Principal::Local)).await;
-    // After the calls in flight, so that what they push is written.
-    let _ = tokio::task::spawn_blocking(move || features.close()).await;
-    // Nothing goes out any more.
-    let _ = tokio::time::timeout(LAST_STEPS, tokio::task::spawn_blocking(move || counts.write())).await;
-    audit.record_own(AuditEvent::Stopped);
-    audit.close();
-    drop((audit, repository));
-    audit_writer.end(LAST_RECORDS).await;
-    if !drained {
-        tracing::warn!(grace_ms = grace.as_millis(), "some requests were still running at the end of the grace period");
-    }
-    // One that came since is a stop all the same.
-    let is_stop = tokio::time::timeout(Duration::ZERO, signals.received()).await.is_ok();
-    match shutdown.failure() {
-        Some(reason) => anyhow::bail!("{reason}"),
-        None if shutdown.is_restart() && !is_stop => Ok(Ended::ToRestart),
-        None => Ok(Ended::Stopped),
+        ended = run => ended,
+        never = health.tell() => match never {},
     }
 }
 
@@ -112,6 +124,9 @@ pub enum Ended {
 
 /// How long unloading models may take at the end.
 const LAST_STEPS: Duration = Duration::from_secs(2);
+
+/// How long the feature store takes to close at most.
+const CLOSING_FEATURES: Duration = Duration::from_secs(8);
 
 /// How long writing the last audit records may take: a disk can stand still for a while.
 const LAST_RECORDS: Duration = Duration::from_secs(10);
@@ -184,7 +199,7 @@ impl App {
         })
     }
 
-    fn spawn(self, shutdown: &Shutdown) -> anyhow::Result<AuditWriter> {
+    fn spawn(self, shutdown: &Shutdown) -> anyhow::Result<(AuditWriter, Health)> {
         let Self { config, changes, audit, audit_mark, audit_queue, serving, .. } = self;
         let Self { readiness, egress, device, listeners, counts, found, .. } = self;
         for address in listeners.tcp_addresses() {
@@ -195,6 +210,13 @@ impl App {
         let updates = found.updates();
         let audit_writer = AuditWriter::spawn(&config.audit, &device.id, audit_queue, &egress, shutdown)?;
         let messages = config.mqtt.broker.is_some().then(MessageStatistics::default);
+        let health = Health {
+            serving: serving.clone(),
+            audit: audit_writer.state.clone(),
+            messages: messages.clone(),
+            readiness: readiness.clone(),
+            shutdown: shutdown.clone(),
+        };
         let app = http::App::new(http::Parts {
             serving: serving.clone(),
             readiness: readiness.clone(),
@@ -246,7 +268,7 @@ impl App {
             tokio::select! {
                 () = readiness.wait() => {
                     tracing::info!("ready");
-                    notify(&[sd_notify::NotifyState::Ready]);
+                    notify::ready();
                 }
                 () = waiting.requested() => {}
             }
@@ -259,7 +281,7 @@ impl App {
                 tracing::warn!(%error, "the settings of this start cannot be kept: the next one will record them as changed");
             }
         });
-        Ok(audit_writer)
+        Ok((audit_writer, health))
     }
 }
 
@@ -330,11 +352,14 @@ async fn keep_current(
             () = shutdown.requested() => return Ok(()),
         }
         serving.warn_of_undeclared_features(None);
-        latch.take();
+        if latch.take().is_none() {
+            notify::ready();
+        }
         tokio::select! {
             _ = hangup.recv() => tracing::info!("SIGHUP: looking for changed models and feature views"),
             () = shutdown.requested() => return Ok(()),
         }
+        notify::reloading();
         // Before the models, which may need new ones.
         let (store, config) = (serving.features().clone(), features.clone());
         let _ = tokio::task::spawn_blocking(move || reload_views(&store, &config)).await;
@@ -375,12 +400,5 @@ impl StopSignals {
             _ = self.interrupt.recv() => {}
         }
         tracing::info!("asked to stop");
-    }
-}
-
-/// Tells systemd, when it asked to be told.
-fn notify(states: &[sd_notify::NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "systemd was not notified");
     }
 }

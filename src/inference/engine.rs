@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 
@@ -15,6 +15,9 @@ use super::{Runtimes, cores, worker};
 use crate::sys;
 use crate::telemetry::process;
 use crate::tensor::Tensor;
+
+/// How often it is looked whether a run has ended.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// A handle to the engine. Clones share it; with the last one the workers end.
 #[derive(Debug, Clone)]
@@ -71,6 +74,18 @@ impl Engine {
     /// The runtimes that models are loaded into.
     pub fn runtimes(&self) -> &Runtimes {
         &self.handle.shared.runtimes
+    }
+
+    /// Waits until each worker has ended the run that it is in now. One that never comes back from a runtime, and one whose
+    /// thread died in a run, keeps this waiting for ever.
+    pub async fn turned(&self) {
+        let shared = &self.handle.shared;
+        let before = shared.lock().runs_since().to_vec();
+        let is_same = |(now, before): (&Option<Instant>, &Option<Instant>)| now.is_some() && now == before;
+        while shared.lock().runs_since().iter().zip(&before).any(is_same) {
+            // Looked for seldom: nobody waits for the moment, and telling it would cost each run.
+            tokio::time::sleep(LOOK).await;
+        }
     }
 
     /// Loads one instance on a thread of its own.

@@ -227,6 +227,11 @@ impl Repository {
         self.shared.engine.runtimes()
     }
 
+    /// What the models run on.
+    pub fn engine(&self) -> &Engine {
+        &self.shared.engine
+    }
+
     /// The owner's folder on disk.
     pub fn path(&self) -> &Path {
         self.shared.sources.owners()
