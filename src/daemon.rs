@@ -346,7 +346,11 @@ async fn keep_current(
             refreshed = serving.repository().refresh(&Principal::Local) => match refreshed {
                 Ok(()) => {}
                 // At the start this is a mistake to be told at once; later the models that run go on.
-                Err(error) if latch.is_some() => anyhow::bail!("the model repository cannot be read: {error}"),
+                Err(error) if latch.is_some() => {
+                    // Never let go of: nobody may take the end of the daemon for the end of its start.
+                    std::mem::forget(latch);
+                    anyhow::bail!("the model repository cannot be read: {error}");
+                }
                 Err(error) => tracing::error!(%error, "the model repository cannot be read; what is loaded goes on"),
             },
             () = shutdown.requested() => return Ok(()),

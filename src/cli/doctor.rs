@@ -1,6 +1,7 @@
 //! `ledge doctor`
 
 mod audit;
+mod egress;
 mod features;
 mod machine;
 mod models;
@@ -17,6 +18,7 @@ use super::checks::{Check, Status, text};
 use super::{BadConfiguration, Exit, Globals, Output};
 use crate::config::Config;
 use crate::daemon::formats;
+use crate::egress::EgressCounts;
 
 /// The arguments of `ledge doctor`.
 #[derive(Debug, Args)]
@@ -75,6 +77,8 @@ fn checks(globals: &Globals) -> Vec<Check> {
     checks.extend(features::check(&config));
     checks.extend(updates::checks(&config));
     checks.extend(audit::checks(&config));
+    let counts = EgressCounts::read(&config.state.path).ok().flatten();
+    checks.push(egress::check(&config.egress, &counts.map(|counts| counts.destinations).unwrap_or_default()));
     checks.extend(models::checks(&config));
     checks
 }

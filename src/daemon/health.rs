@@ -82,7 +82,14 @@ impl Health {
                 notify::status(&status);
                 told = status;
             }
-            tokio::time::sleep(STATUS).await;
+            // The end of the start is told at once.
+            let started = async {
+                match self.readiness.is_ready() {
+                    true => std::future::pending().await,
+                    false => self.readiness.wait().await,
+                }
+            };
+            let _ = tokio::time::timeout(STATUS, started).await;
         }
     }
 
