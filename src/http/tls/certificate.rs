@@ -88,6 +88,13 @@ impl CertificateFacts {
         PeerCertificate { names: self.names, fingerprint: self.fingerprint }
     }
 
+    /// Its names and addresses, for people.
+    pub fn shown_names(&self) -> String {
+        let addresses = self.addresses.iter().map(ToString::to_string);
+        let all: Vec<_> = self.names.iter().cloned().chain(addresses).collect();
+        if all.is_empty() { "nobody by name".to_owned() } else { all.join(", ") }
+    }
+
     /// The fingerprint as other tools print it: `AB:CD:…`.
     pub fn shown_fingerprint(&self) -> String {
         let digits = self.fingerprint.to_ascii_uppercase();

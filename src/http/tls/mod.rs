@@ -36,6 +36,9 @@ const LOOKED_AT: Duration = Duration::from_secs(2);
 /// Those who look after this box learn of a certificate's end so long before it.
 pub const WARNED_BEFORE: Duration = Duration::from_hours(14 * 24);
 
+/// How often the files are read although they look as before: what is made here is renewed then.
+const READ_ANYWAY: Duration = Duration::from_hours(1);
+
 /// And again each day.
 const WARNED_AGAIN: Duration = Duration::from_hours(24);
 
@@ -63,9 +66,13 @@ struct Source {
     state: PathBuf,
 }
 
-/// What was told of the files.
+/// What is known of the files, and what was told of it.
 #[derive(Debug, Default)]
 struct Told {
+    /// What they looked like from outside when they were read last, and whether they did the time before.
+    seen: Option<(Vec<Look>, bool)>,
+    /// When they were read last.
+    read: Option<Instant>,
     /// Why they were not taken when they were looked at last.
     error: Option<String>,
     /// Whether that was logged.
@@ -160,6 +167,9 @@ impl ServerTls {
     /// Looks at the files, and takes them up if they are others than before and whole. `asked` is whether somebody waits for
     /// the result.
     fn look(&self, asked: bool) {
+        if !self.told().is_due(self.shared.source.look(), asked) {
+            return;
+        }
         let now_ms = now_ms();
         let read = self.shared.source.renew(now_ms).and_then(|()| self.read(now_ms));
         let mut told = self.told();
@@ -254,7 +264,39 @@ impl ServerTls {
     }
 }
 
+/// How a file looks from outside: its device, its number, its size, and when it was changed.
+type Look = Option<(u64, u64, u64, i64, i64)>;
+
+impl Told {
+    /// Whether the files are to be read: not while they look as they did the last two times. Once is not enough, as a clock
+    /// stands still for some milliseconds, in which a file can change twice.
+    fn is_due(&mut self, looks: Vec<Look>, asked: bool) -> bool {
+        let same = self.seen.as_ref().is_some_and(|(before, _)| *before == looks);
+        let settled = same && self.seen.as_ref().is_some_and(|(_, twice)| *twice);
+        self.seen = Some((looks, same));
+        let old = self.read.is_none_or(|read| read.elapsed() >= READ_ANYWAY);
+        let is_due = asked || !settled || old || self.error.is_some();
+        if is_due {
+            self.read = Some(Instant::now());
+        }
+        is_due
+    }
+}
+
 impl Source {
+    /// How the files look.
+    fn look(&self) -> Vec<Look> {
+        use std::os::unix::fs::MetadataExt as _;
+        let pair = self.pair().ok().map(|(certificate, key)| [certificate, key]);
+        let tls = &self.http.tls;
+        let files = pair.into_iter().flatten().chain(tls.client_ca_file.clone()).chain(tls.client_crl_file.clone());
+        let look = |file: SecretFile| {
+            let found = std::fs::metadata(file.path()?).ok()?;
+            Some((found.dev(), found.ino(), found.size(), found.ctime(), found.ctime_nsec()))
+        };
+        files.map(look).collect()
+    }
+
     /// The certificate and its key.
     fn pair(&self) -> Result<(SecretFile, SecretFile), ServerTlsError> {
         match (&self.http.tls.certificate_file, &self.http.tls.key_file) {
