@@ -152,7 +152,7 @@ impl Config {
 
     /// Makes every path relative to `root`.
     fn resolve(&mut self, root: &Path) {
-        self.http.resolve_sockets(root);
+        self.http.resolve(root);
         self.mqtt.resolve(root);
         self.updates.resolve(root);
         self.audit.resolve(root);

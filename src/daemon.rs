@@ -21,7 +21,7 @@ use crate::egress::{CountsKeeper, Egress};
 use crate::features::FeatureStore;
 use crate::features::config::FeaturesConfig;
 use crate::features::registry::Registry;
-use crate::http::{self, Handover, Listeners};
+use crate::http::{self, Handover, Listeners, ServerTls};
 use crate::identity::device::{self, DeviceIdentity};
 use crate::inference::Runtimes;
 use crate::inference::backend::Runtime;
@@ -144,6 +144,7 @@ struct App {
     egress: Egress,
     device: DeviceIdentity,
     listeners: Listeners,
+    tls: Option<ServerTls>,
     counts: CountsKeeper,
     found: updates::Found,
 }
@@ -155,6 +156,7 @@ impl App {
         formats::claim(&config.state.path)?;
         tracing::info!(version = env!("CARGO_PKG_VERSION"), device = %device.id, "ledge starts");
         let listeners = Listeners::bind(&config.http, handover).await?;
+        let tls = ServerTls::open(&config.http, &config.state.path);
         let (audit, audit_queue) = AuditSink::with_policy(config.audit.policy());
         let audit_mark = audit.mark();
         audit.record_own(AuditEvent::Started { version: env!("CARGO_PKG_VERSION").into() });
@@ -194,6 +196,7 @@ impl App {
             egress,
             device,
             listeners,
+            tls,
             counts,
             found,
         })
@@ -201,9 +204,12 @@ impl App {
 
     fn spawn(self, shutdown: &Shutdown) -> anyhow::Result<(AuditWriter, Health)> {
         let Self { config, changes, audit, audit_mark, audit_queue, serving, .. } = self;
-        let Self { readiness, egress, device, listeners, counts, found, .. } = self;
-        for address in listeners.tcp_addresses() {
-            tracing::info!(%address, "listening");
+        let Self { readiness, egress, device, listeners, tls, counts, found, .. } = self;
+        for (address, scheme) in listeners.tcp_addresses() {
+            tracing::info!(%address, scheme, "listening");
+        }
+        if let Some(tls) = &tls {
+            tls.keep_current(shutdown).context("SIGHUP cannot be received")?;
         }
         shutdown.spawn(counts.run(shutdown.clone()));
         let latch = readiness.latch();
@@ -225,10 +231,11 @@ impl App {
             updates: updates.clone(),
             audit: audit_writer.state.clone(),
             audit_path: config.audit.path.clone(),
+            tls: tls.clone(),
             config: config.http.clone(),
             shutdown: shutdown.clone(),
         });
-        listeners.serve(&http::router(app), &config.http, &readiness, shutdown);
+        listeners.serve(&http::router(app), &config.http, tls.as_ref(), &readiness, shutdown);
         found.spawn(&updates::Environment {
             config: &config,
             device: &device,

@@ -7,6 +7,7 @@ mod machine;
 mod models;
 mod mqtt;
 mod runtimes;
+mod tls;
 mod updates;
 
 use std::io::Write;
@@ -73,6 +74,7 @@ fn checks(globals: &Globals) -> Vec<Check> {
     };
     checks.extend(machine::checks(&config, Path::new("/")));
     checks.extend(runtimes::checks(&config.runtimes));
+    checks.extend(tls::check(&config));
     checks.extend(mqtt::check(&config));
     checks.extend(features::check(&config));
     checks.extend(updates::checks(&config));

@@ -14,6 +14,7 @@ pub mod models;
 pub mod mqtt;
 mod output;
 pub mod serve;
+pub mod tls;
 pub mod top;
 pub mod tune;
 pub mod update;
@@ -59,6 +60,7 @@ Examples:
   ledge mqtt try cameras/door coffee.png        what a message would lead to
   ledge mqtt check                              whether the broker grants what is needed
   ledge audit verify                            whether the audit log is whole
+  ledge tls show                                the certificate for https://
   ledge config show                             what is set, and where
 
 Exit codes:
@@ -122,6 +124,8 @@ pub enum Command {
     Update(update::UpdateArgs),
     /// Look at the audit log: show it, verify it, prove a record of it.
     Audit(audit::AuditArgs),
+    /// Look at the certificate that callers over https:// see.
+    Tls(tls::TlsArgs),
     /// Measure how a model runs best on this machine, and remember it.
     ///
     /// Tries runtimes, threads, instances and batch sizes for a goal, and keeps the best in the cache folder, where the
@@ -133,7 +137,7 @@ pub enum Command {
     Config(config::ConfigArgs),
     /// Say what this machine offers, what is missing and what to do about it.
     ///
-    /// Looks at the configuration, the CPU and the limits on it, memory, disk, the runtimes and the MQTT broker, and tries
+    /// Looks at the configuration, the CPU and the limits on it, memory, disk, the runtimes, TLS and the MQTT broker, and tries
     /// every model in each runtime. Nothing is changed. The exit code is 1 when something must be done before Ledge can work.
     Doctor(doctor::DoctorArgs),
     /// Write the manual pages and the shell completions of this program, for a package of it.
@@ -155,6 +159,7 @@ impl Cli {
             Command::Mqtt(args) => mqtt::run(globals, &args, out),
             Command::Update(args) => update::run(globals, &args, out),
             Command::Audit(args) => audit::run(globals, &args, out),
+            Command::Tls(args) => tls::run(globals, &args, out),
             Command::Tune(args) => tune::run(globals, &args, out),
             Command::Config(args) => config::run(globals, &args, out),
             Command::Doctor(args) => doctor::run(globals, &args, out),

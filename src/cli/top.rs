@@ -83,6 +83,8 @@ pub(super) fn own_daemon(listen: &[ListenAddress]) -> anyhow::Result<String> {
             Some(format!("http://{loopback}:{}", address.port()))
         }
         ListenAddress::Tcp(address) => Some(format!("http://{address}")),
+        // A certificate is seldom for the address of this box within itself.
+        ListenAddress::Tls(_) => None,
         ListenAddress::Unix(_) => Some(address.to_string()),
     });
     urls.into_iter().next().context("the configuration listens on no address that is known beforehand")

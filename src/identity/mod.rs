@@ -1,5 +1,6 @@
 //! Who this box is, who its callers are and what they may do, and what keeps its secrets.
 
 pub mod access;
+pub mod certificate;
 pub mod device;
 pub mod sealing;
