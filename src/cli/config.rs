@@ -140,7 +140,7 @@ fn show(globals: &Globals, json: bool, out: &mut Output) -> anyhow::Result<Exit>
 fn drop_in(config: &Config, clients: &[Network], resolver: &str) -> anyhow::Result<String> {
     let mut problems = Vec::new();
     let is_open = |address: &&ListenAddress| match address {
-        ListenAddress::Tcp(tcp) => !tcp.ip().to_canonical().is_loopback(),
+        ListenAddress::Tcp(tcp) | ListenAddress::Tls(tcp) => !tcp.ip().to_canonical().is_loopback(),
         ListenAddress::Unix(_) => false,
     };
     let open: Vec<_> = config.http.listen.iter().filter(is_open).map(ToString::to_string).collect();
