@@ -16,7 +16,7 @@ use crate::tools::{path_of, run};
 const LIMIT: Duration = Duration::from_mins(1);
 
 /// What installing and removing leaves behind by design: the records of dpkg, apt and useradd, and scratch.
-const RECORDS: [&str; 9] = [
+const RECORDS: [&str; 10] = [
     "proc",
     "tmp",
     "etc/passwd-",
@@ -25,6 +25,7 @@ const RECORDS: [&str; 9] = [
     "etc/gshadow-",
     "var/lib/dpkg",
     "var/lib/apt",
+    "var/cache/apt",
     "var/log",
 ];
 
