@@ -106,6 +106,21 @@ class Stage:
         yield "the models", size(self.full / "usr/share/ledge")
 
 
+def check_glibc(program, manifest):
+    """Whether the program runs wherever its packages can be installed."""
+    asked = re.search(r"libc6 \(>= ([0-9.]+)\)", manifest.read_text())[1]
+    used = re.findall(r"GLIBC_([0-9.]+)", tool("objdump", "--dynamic-syms", program))
+
+    def key(version):
+        return [int(number) for number in version.split(".")]
+
+    latest = max(used, key=key)
+    if key(latest) > key(asked):
+        raise Failure(
+            f"the program needs glibc {latest}, since it was built beside that or a later one, and Cargo.toml says that {asked} is "
+            "enough: build it on an older distribution, or raise the number of both packages there")
+
+
 def copy(source, target, ignore=()):
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
