@@ -4,8 +4,10 @@ cargo-generate-rpm make packages of it. Cargo.toml says which file goes into whi
 python3 packaging/build deb|rpm [--profile PROFILE | --binary FILE] [--version VERSION] [--output DIR] [--fast]
 """
 import argparse
+import fcntl
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 from failure import Failure  # noqa: E402
-from stage import Stage  # noqa: E402
+from stage import Stage, check_glibc  # noqa: E402
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 # The packages of each kind by the variant in Cargo.toml; the first is what people install.
@@ -34,8 +36,13 @@ def main():
     metadata = json.loads(run(
         "cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", host, stdout=subprocess.PIPE))
     binary = options.binary or build(options.profile, Path(metadata["target_directory"]))
+    if not options.binary:
+        check_glibc(binary, CHECKOUT / "Cargo.toml")
     package, = (package for package in metadata["packages"] if package["id"] == metadata["resolve"]["root"])
     version = options.version or package["version"]
+    # There is one stage in a checkout.
+    lock = (CHECKOUT / "target" / "packages.lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
     stage = Stage(CHECKOUT, binary.resolve(), version, metadata)
     stage.fill()
     options.output.mkdir(parents=True, exist_ok=True)
@@ -60,21 +67,19 @@ def deb(variant, version, options):
     if variant:
         arguments += ["--variant", variant]
     if options.fast:
-        arguments += ["--fast", "--compress-type", "gz"]
+        arguments += ["--fast"]
     return Path(run("cargo", "deb", *arguments, stdout=subprocess.PIPE).strip().splitlines()[-1])
 
 
 def rpm(variant, version, options):
-    # The program names what it needs; what the libraries need beside each other, rpm would look for in other packages.
-    arguments = ["--output", options.output, "--auto-req", "disabled", "--set-metadata", f'version = "{version}"']
-    if variant:
-        arguments += ["--variant", variant]
+    name, variants = {
+        None: ("ledge", "scripts"), "slim": ("ledge-slim", "scripts,slim"), "symbols": ("ledge-debuginfo", "symbols")}[variant]
+    made = options.output / f"{name}-{version}-1.{platform.machine()}.rpm"
+    # Cargo.toml says what it needs; what the runtimes need of each other, rpm would look for in other packages.
+    arguments = ["--output", made, "--auto-req", "disabled", "--set-metadata", f'version = "{version}"', "--variant", variants]
     if options.fast:
         arguments += ["--payload-compress", "gzip"]
-    before = set(options.output.glob("*.rpm"))
-    newest = max((path.stat().st_mtime_ns for path in before), default=0)
     run("cargo", "generate-rpm", *arguments)
-    made, = (path for path in options.output.glob("*.rpm") if path not in before or path.stat().st_mtime_ns > newest)
     return made
 
 

@@ -30,7 +30,7 @@ class Stage:
         copy(configs / "feature_views.d", self.base / "etc/ledge/feature_views.d")
         copy(packaging / "THIRD-PARTY.md", self.base / DOC / "THIRD-PARTY.md")
         write(self.base / DOC / "changelog.gz", gzip.compress((self.checkout / "CHANGELOG.md").read_bytes(), mtime=0))
-        write(self.base / DOC / "copyright", copyright_file(self.checkout, self.metadata, self.models()).encode())
+        write(self.folder / "copyright", copyright_file(self.checkout, self.metadata, self.models()).encode())
         self.manuals()
         self.runtimes()
         for name in self.models():
@@ -65,7 +65,8 @@ class Stage:
             write(self.base / f"usr/share/man/man1/{page.name}.gz", gzip.compress(page.read_bytes(), mtime=0))
         completions = made / "completions"
         copy(completions / "bash/ledge", self.base / "usr/share/bash-completion/completions/ledge")
-        copy(completions / "zsh/_ledge", self.base / "usr/share/zsh/vendor-completions/_ledge")
+        # Each distribution has its own place for it.
+        copy(completions / "zsh/_ledge", self.folder / "zsh/_ledge")
         copy(completions / "fish/ledge.fish", self.base / "usr/share/fish/vendor_completions.d/ledge.fish")
 
     def models(self):
@@ -103,6 +104,21 @@ class Stage:
         yield "the program alone", (self.base / "usr/bin/ledge").stat().st_size
         yield "the runtimes", size(self.full / "usr/lib/ledge")
         yield "the models", size(self.full / "usr/share/ledge")
+
+
+def check_glibc(program, manifest):
+    """Whether the program runs wherever its packages can be installed."""
+    asked = re.search(r"libc6 \(>= ([0-9.]+)\)", manifest.read_text())[1]
+    used = re.findall(r"GLIBC_([0-9.]+)", tool("objdump", "--dynamic-syms", program))
+
+    def key(version):
+        return [int(number) for number in version.split(".")]
+
+    latest = max(used, key=key)
+    if key(latest) > key(asked):
+        raise Failure(
+            f"the program needs glibc {latest}, since it was built beside that or a later one, and Cargo.toml says that {asked} is "
+            "enough: build it on an older distribution, or raise the number of both packages there")
 
 
 def copy(source, target, ignore=()):

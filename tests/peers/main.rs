@@ -38,6 +38,7 @@ mod interrupted;
 mod message;
 mod mqtt;
 mod nginx;
+mod packages;
 mod platform;
 mod poison;
 mod presence;
