@@ -149,7 +149,7 @@ impl EgressConfig {
     pub fn grant(&self, to: &HostPort) -> Result<Grant, String> {
         if let Some(entry) = self.allow.iter().find(|entry| entry.host == *to) {
             if !self.is_resident(&entry.region) {
-                let (region, residency) = (&entry.region, list(&self.residency));
+                let (region, residency) = (entry.region.as_str(), list(&self.residency));
                 return Err(format!("{to} is in {region:?}, and egress.residency says where data may be: {residency}"));
             }
             return Ok(Grant { region: entry.region.as_str().to_owned(), send: entry.send.clone() });

@@ -41,6 +41,8 @@ pub(super) struct Shared {
     /// The core of each worker.
     pub cpus: Vec<usize>,
     runtimes: Runtimes,
+    /// When each worker took the run that it is in.
+    runs_since: Vec<Mutex<Option<Instant>>>,
     /// Loads take turns where there is a budget, so that what each adds to the process can be told.
     loading: Mutex<()>,
 }
@@ -58,6 +60,7 @@ impl Engine {
         let shared = Shared {
             state: Mutex::new(State::new(cpus.len(), memory_budget)),
             wakers: cpus.iter().map(|_| Condvar::new()).collect(),
+            runs_since: cpus.iter().map(|_| Mutex::default()).collect(),
             keeper: Condvar::new(),
             cpus,
             runtimes,
@@ -80,9 +83,9 @@ impl Engine {
     /// thread died in a run, keeps this waiting for ever.
     pub async fn turned(&self) {
         let shared = &self.handle.shared;
-        let before = shared.lock().runs_since().to_vec();
-        let is_same = |(now, before): (&Option<Instant>, &Option<Instant>)| now.is_some() && now == before;
-        while shared.lock().runs_since().iter().zip(&before).any(is_same) {
+        let before = shared.runs_since();
+        let is_same = |(now, before): (Option<Instant>, &Option<Instant>)| now.is_some() && now == *before;
+        while shared.runs_since().into_iter().zip(&before).any(is_same) {
             // Looked for seldom: nobody waits for the moment, and telling it would cost each run.
             tokio::time::sleep(LOOK).await;
         }
@@ -204,6 +207,17 @@ impl Shared {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing panics under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes when `worker` took the run that it is in; `None` when it has ended.
+    pub(super) fn set_runs_since(&self, worker: usize, since: Option<Instant>) {
+        if let Some(place) = self.runs_since.get(worker) {
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = since;
+        }
+    }
+
+    fn runs_since(&self) -> Vec<Option<Instant>> {
+        self.runs_since.iter().map(|since| *since.lock().unwrap_or_else(PoisonError::into_inner)).collect()
     }
 
     /// Sleeps as `worker` until woken, or until `until`.

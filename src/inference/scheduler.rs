@@ -155,8 +155,6 @@ pub struct Task {
 pub struct State {
     models: BTreeMap<u64, Entry>,
     workers: Vec<Worker>,
-    /// When each worker took the run that it is in.
-    runs_since: Vec<Option<Instant>>,
     /// The core time of the model that ran last, in nanoseconds: where a model that comes back from idleness starts.
     clock: u64,
     next_id: u64,
@@ -178,13 +176,7 @@ enum Worker {
 impl State {
     /// With `workers` workers, all busy: each says itself when it is not.
     pub fn new(workers: usize, memory_budget: Option<u64>) -> Self {
-        let (workers, runs_since) = (vec![Worker::Busy; workers], vec![None; workers]);
-        Self { workers, runs_since, memory_budget, ..Self::default() }
-    }
-
-    /// When each worker took the run that it is in; `None` where it is in none.
-    pub fn runs_since(&self) -> &[Option<Instant>] {
-        &self.runs_since
+        Self { workers: vec![Worker::Busy; workers], memory_budget, ..Self::default() }
     }
 
     /// Adds a model; the number is its handle.
@@ -277,7 +269,6 @@ impl State {
                 return Next::Sleep(wake);
             };
             if let Some(task) = self.take(id, priority, worker, reserved, now) {
-                self.set_runs_since(worker, Some(now));
                 return Next::Run(task);
             }
             // Its callers left at this moment: look again.
@@ -344,7 +335,6 @@ impl State {
             self.set(other, Worker::Idle);
         }
         instance.last_worker = worker;
-        self.set_runs_since(worker, None);
         self.give_back(model, instance, reserved.len() + 1, spent, now)
     }
 
@@ -378,12 +368,6 @@ impl State {
         entry.last_used = now;
         entry.idle.push(instance);
         None
-    }
-
-    fn set_runs_since(&mut self, worker: usize, since: Option<Instant>) {
-        if let Some(runs_since) = self.runs_since.get_mut(worker) {
-            *runs_since = since;
-        }
     }
 
     /// `worker` is awake.

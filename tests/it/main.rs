@@ -32,6 +32,7 @@ mod limits;
 mod managed;
 mod oip;
 mod runtimes;
+mod systemd;
 mod tidy;
 mod top;
 mod update_faults;
