@@ -3,6 +3,7 @@
 mod audit;
 mod configuration_change;
 mod messaging;
+mod sealing;
 mod updates;
 
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::audit::sealed::AuditKeys;
 use crate::audit_event::sink::Mark;
 use crate::audit_event::{AuditEvent, AuditQueue, AuditSink};
 use crate::config::Config;
@@ -20,6 +22,7 @@ use crate::features::config::FeaturesConfig;
 use crate::features::registry::Registry;
 use crate::http::{self, Handover, Listeners};
 use crate::identity::device::{self, DeviceIdentity};
+use crate::identity::sealing::{Reseal, Sealer, remove_leftovers};
 use crate::inference::Runtimes;
 use crate::inference::backend::Runtime;
 use crate::inference::cores::Topology;
@@ -130,12 +133,15 @@ struct App {
     listeners: Listeners,
     counts: CountsKeeper,
     found: updates::Found,
+    sealer: Sealer,
 }
 
 impl App {
     async fn build(config: Config, registry: Registry, handover: &Handover) -> anyhow::Result<Self> {
         let device = device::load_or_create(&config.state.path, &config.device)?;
         tracing::info!(version = env!("CARGO_PKG_VERSION"), device = %device.id, "ledge starts");
+        let sealer = Sealer::load(&config.encryption)?;
+        remove_leftovers();
         let listeners = Listeners::bind(&config.http, handover).await?;
         let (audit, audit_queue) = AuditSink::with_policy(config.audit.policy());
         let audit_mark = audit.mark();
@@ -147,7 +153,7 @@ impl App {
         // Both before this start is counted, which may end a trial: what was read so far is what this start runs with.
         let runtimes = runtimes(&config);
         // Before anything that settings or libraries on trial could bring down, so that such a start counts.
-        let found = updates::Found::read(&config);
+        let found = updates::Found::read(&config, &sealer);
         for runtime in Runtime::ALL {
             match runtimes.library(runtime) {
                 Ok(library) => tracing::info!(%runtime, library = %library.display(), "runtime found"),
@@ -161,7 +167,7 @@ impl App {
             tracing::warn!(views, "feature views are declared no more; their rows are kept until they expire");
         }
         let features = FeatureStore::open(&config.features, registry, audit.clone());
-        let serving = serving(&config, runtimes, features, audit.clone());
+        let serving = serving(&config, runtimes, features, audit.clone(), sealer.clone());
         let egress = Egress::new(&config.egress, audit.clone());
         let counts = CountsKeeper::open(&config.state.path, egress.clone());
         found.manage(serving.repository());
@@ -178,19 +184,32 @@ impl App {
             listeners,
             counts,
             found,
+            sealer,
         })
     }
 
     fn spawn(self, shutdown: &Shutdown) -> anyhow::Result<AuditWriter> {
         let Self { config, changes, audit, audit_mark, audit_queue, serving, .. } = self;
-        let Self { readiness, egress, device, listeners, counts, found, .. } = self;
+        let Self { readiness, egress, device, listeners, counts, found, sealer, .. } = self;
         for address in listeners.tcp_addresses() {
             tracing::info!(%address, "listening");
         }
         shutdown.spawn(counts.run(shutdown.clone()));
         let latch = readiness.latch();
         let updates = found.updates();
-        let audit_writer = AuditWriter::spawn(&config.audit, &device.id, audit_queue, &egress, shutdown)?;
+        let audit_writer =
+            AuditWriter::spawn(&config.audit, &device.id, audit_queue, &egress, sealer.clone(), shutdown)?;
+        let audit_keys = AuditKeys { folder: config.audit.path.clone(), sealer: sealer.clone() };
+        let mut stores: Vec<Arc<dyn Reseal>> = vec![Arc::new(audit_keys)];
+        stores.extend(found.store().map(|store| Arc::new(store) as Arc<dyn Reseal>));
+        let sealing = sealing::Sealing {
+            config: config.encryption.clone(),
+            sealer: sealer.clone(),
+            stores,
+            cache: config.runtimes.cache.clone(),
+            audit: audit.clone(),
+        };
+        sealing.spawn(&readiness, shutdown)?;
         let messages = config.mqtt.broker.is_some().then(MessageStatistics::default);
         let app = http::App::new(http::Parts {
             serving: serving.clone(),
@@ -211,6 +230,7 @@ impl App {
             repository: serving.repository(),
             audit: &audit,
             readiness: &readiness,
+            sealer: &sealer,
             shutdown,
         });
         if let Some(statistics) = messages {
@@ -267,7 +287,7 @@ pub fn serving_alone(config: &Config, audit: AuditSink) -> Serving {
     let views = &config.features.views;
     // Mistakes in the declarations are told where they matter, by the daemon and `config check`.
     let registry = Registry::load(views, &config.features.path).unwrap_or_default();
-    serving(config, runtimes, FeatureStore::without_values(registry, views), audit)
+    serving(config, runtimes, FeatureStore::without_values(registry, views), audit, Sealer::none())
 }
 
 /// The runtimes of this box, those that came as releases among them.
@@ -276,7 +296,7 @@ fn runtimes(config: &Config) -> Runtimes {
 }
 
 /// The serving core over the configured repository.
-fn serving(config: &Config, runtimes: Runtimes, features: FeatureStore, audit: AuditSink) -> Serving {
+fn serving(config: &Config, runtimes: Runtimes, features: FeatureStore, audit: AuditSink, sealer: Sealer) -> Serving {
     // Made by the daemon alone: a command line that only looks leaves nothing behind.
     let cache_dir = config.runtimes.cache.is_dir().then(|| config.runtimes.cache.clone());
     let budget = Topology::read().budget(config.runtimes.threads);
@@ -293,6 +313,7 @@ fn serving(config: &Config, runtimes: Runtimes, features: FeatureStore, audit: A
         ),
         measure: config.runtimes.measure,
         cache_dir,
+        sealer,
     };
     let path = config.repository.path.clone();
     let megabytes = config.runtimes.memory_mb;

@@ -23,6 +23,7 @@ fn serving() -> Serving {
         cache_dir: None,
         profiles: Profiles::new(None, runtimes.clone(), 1),
         measure: false,
+        sealer: crate::identity::sealing::Sealer::none(),
     };
     let repository = Repository::new("models".into(), Engine::new(runtimes, vec![0], None), defaults, 1, audit.clone());
     let limits = ServingLimits {
