@@ -323,3 +323,56 @@ fn a_key_of_another_box_opens_nothing_here() {
     let root = stop(daemon);
     assert_eq!(std::fs::read(file(&root)).unwrap(), foreign);
 }
+
+/// A model of so many MB that answers as `release_good` does: the rest is documentation, which a runtime reads and forgets.
+fn large(megabytes: usize) -> Vec<(String, Vec<u8>)> {
+    let mut files = flat("release_good");
+    let (_, model) = files.iter_mut().find(|(name, _)| name == "model.onnx").unwrap();
+    // The field `doc_string` of an ONNX model, and its length in seven bits each.
+    model.push(6 << 3 | 2);
+    let mut length = megabytes << 20;
+    while length > 127 {
+        model.push(length.to_le_bytes()[0] | 128);
+        length >>= 7;
+    }
+    model.push(length.to_le_bytes()[0]);
+    model.extend((0..megabytes << 20).map(|at| b'a' + at.wrapping_mul(2_654_435_761).to_le_bytes()[2] % 26));
+    files
+}
+
+#[test]
+#[ignore = "figures: --run-ignored all --no-capture"]
+fn what_sealing_costs() {
+    let sealer = Sealer::with_keys(&[[7; KEY]]);
+    let files = [("5 MB", flat("efficientnet_lite0")), ("100 MB", large(100))];
+    for (what, files) in files {
+        for sealed in [false, true] {
+            let root = if sealed { sealed_root() } else { TestRoot::new() };
+            let own = if sealed { key_of_root(&root) } else { Sealer::none() };
+            let begun = std::time::Instant::now();
+            install(&root, &[("m", files.clone())], &own);
+            let fetched = begun.elapsed();
+            let mut root = root;
+            let mut starts = Vec::new();
+            for _ in 0..5 {
+                let begun = std::time::Instant::now();
+                let daemon = root.start();
+                starts.push(begun.elapsed().as_millis());
+                let load = daemon.wait_for_log_since_start("model ready")["load_ms"].clone();
+                println!("{what} sealed={sealed}: ready after {} ms, loaded in {load} ms", starts.last().unwrap());
+                root = stop(daemon);
+            }
+            println!("{what} sealed={sealed}: fetched in {} ms", fetched.as_millis());
+        }
+    }
+    let plain = vec![1; 100 << 20];
+    let header = ledge::identity::sealing::Header { name: [7; 32], length: plain.len() as u64 };
+    let (mut bytes, begun) = (Vec::with_capacity(101 << 20), std::time::Instant::now());
+    let purpose = ledge::identity::sealing::SealPurpose::Model;
+    ledge::identity::sealing::seal_stream(&sealer, purpose, &header, &mut &*plain, &mut bytes).unwrap();
+    println!("sealed at {:.0} MB/s", 104.9 / begun.elapsed().as_secs_f64());
+    let begun = std::time::Instant::now();
+    let mut rest = &bytes[ledge::identity::sealing::Header::BYTES..];
+    ledge::identity::sealing::open_stream(&sealer, purpose, &header, &mut rest, |_| Ok(())).unwrap();
+    println!("opened at {:.0} MB/s", 104.9 / begun.elapsed().as_secs_f64());
+}

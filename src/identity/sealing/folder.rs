@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -134,19 +134,21 @@ impl SealedFolder {
     }
 
     fn open_file(&self, path: &Path, target: &Path) -> Result<(), FolderError> {
-        let mut plain = OpenOptions::new().write(true).create_new(true).mode(0o600).open(target);
-        let plain = plain.as_mut().map_err(|error| FolderError::at(target)(io::Error::from(error.kind())))?;
+        let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(target);
+        let mut plain = created.map_err(FolderError::at(target))?;
         let mut sealed = File::open(path).map_err(FolderError::at(path))?;
-        match Header::read(&mut sealed).map_err(FolderError::at(path))? {
-            Some(header) => {
-                open_stream(&self.sealer, self.purpose, &header, &mut sealed, |chunk| plain.write_all(chunk))
-                    .map_err(|error| FolderError::of(path, error))
-            }
-            None => {
-                let mut sealed = File::open(path).map_err(FolderError::at(path))?;
-                io::copy(&mut sealed, plain).map(drop).map_err(FolderError::at(target))
-            }
-        }
+        let Some(header) = Header::read(&mut sealed).map_err(FolderError::at(path))? else {
+            sealed.rewind().map_err(FolderError::at(path))?;
+            return io::copy(&mut sealed, &mut plain).map(drop).map_err(FolderError::at(target));
+        };
+        let mut written = Ok(());
+        let opened = open_stream(&self.sealer, self.purpose, &header, &mut sealed, |chunk| {
+            // A place that is full is told as such.
+            written = plain.write_all(chunk);
+            written.as_ref().map(|()| ()).map_err(|error| error.kind().into())
+        });
+        written.map_err(FolderError::at(target))?;
+        opened.map_err(|error| FolderError::of(path, error))
     }
 }
 
