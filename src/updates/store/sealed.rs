@@ -103,10 +103,8 @@ impl BlobStore {
             if stop() || !is_alone || self.blob(&name).is_err() {
                 continue;
             }
-            let sealed = self.is_outdated(&path).and_then(|outdated| match outdated {
-                true => self.seal_anew(&path, &name, &path, done).map(drop),
-                false => Ok(()),
-            });
+            let is_outdated = self.is_outdated(&path);
+            let sealed = is_outdated.and_then(|is| if is { self.seal_anew(&path, &name, &path, done) } else { Ok(()) });
             fault = fault.or(sealed.err());
         }
         fault.map_or(Ok(()), Err)
@@ -122,8 +120,8 @@ impl BlobStore {
         if !path.is_file() || !self.is_outdated(&path)? {
             return Ok(());
         }
-        if (!blob.is_file() || self.is_outdated(&blob)?) && !self.seal_anew(&path, sha256, &blob, done)? {
-            return Ok(());
+        if !blob.is_file() || self.is_outdated(&blob)? {
+            self.seal_anew(&path, sha256, &blob, done)?;
         }
         let link = release.join(format!(".{name}.sealing"));
         let _ = fs::remove_file(&link);
@@ -131,12 +129,11 @@ impl BlobStore {
         durable::rename(&link, &path).map_err(StoreError::at("rename", &link))
     }
 
-    /// Seals the file at `from` under the current key, as the blob; `false` when it is not what its name says, which the
-    /// next start finds out too.
-    fn seal_anew(&self, from: &Path, sha256: &str, blob: &Path, done: &mut Resealed) -> Result<bool, StoreError> {
+    /// Seals the file at `from` under the current key, as the blob. One that is not what its name says is left to the next
+    /// start, which finds out too.
+    fn seal_anew(&self, from: &Path, sha256: &str, blob: &Path, done: &mut Resealed) -> Result<(), StoreError> {
         if hash(from, &self.sealer)? != sha256 {
-            tracing::error!(path = %from.display(), "a file of a release is damaged and stays as it is");
-            return Ok(false);
+            return Err(StoreError::at("seal", from)(io::Error::other("it is damaged")));
         }
         let fresh = blob.with_extension("sealing");
         let _ = fs::remove_file(&fresh);
@@ -171,7 +168,7 @@ impl BlobStore {
         protect(&target).map_err(StoreError::at("sync", &fresh))?;
         durable::rename(&fresh, blob).map_err(StoreError::at("rename", &fresh))?;
         *done += if was_sealed { Resealed { old: 1, plain: 0 } } else { Resealed { old: 0, plain: 1 } };
-        Ok(true)
+        Ok(())
     }
 
     /// Writes the plain bytes of a blob to a file of their own.
