@@ -6,6 +6,7 @@ pub mod formats;
 mod health;
 mod messaging;
 mod notify;
+mod sealing;
 mod updates;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::audit::sealed::AuditKeys;
 use crate::audit_event::sink::Mark;
 use crate::audit_event::{AuditEvent, AuditQueue, AuditSink};
 use crate::config::Config;
@@ -24,6 +26,7 @@ use crate::features::registry::Registry;
 use crate::http::{self, Handover, Listeners, ServerTls};
 use crate::identity::authentication::Authenticator;
 use crate::identity::device::{self, DeviceIdentity};
+use crate::identity::sealing::{Reseal, Sealer, remove_leftovers};
 use crate::inference::Runtimes;
 use crate::inference::backend::Runtime;
 use crate::inference::cores::Topology;
@@ -148,6 +151,7 @@ struct App {
     tls: Option<ServerTls>,
     counts: CountsKeeper,
     found: updates::Found,
+    sealer: Sealer,
 }
 
 impl App {
@@ -156,6 +160,8 @@ impl App {
         // Before any store is opened.
         formats::claim(&config.state.path)?;
         tracing::info!(version = env!("CARGO_PKG_VERSION"), device = %device.id, "ledge starts");
+        let sealer = Sealer::load(&config.encryption)?;
+        remove_leftovers();
         let listeners = Listeners::bind(&config.http, handover).await?;
         let tls = ServerTls::open(&config.http, &config.state.path);
         let (audit, audit_queue) = AuditSink::with_policy(config.audit.policy());
@@ -168,7 +174,7 @@ impl App {
         // Both before this start is counted, which may end a trial: what was read so far is what this start runs with.
         let runtimes = runtimes(&config);
         // Before anything that settings or libraries on trial could bring down, so that such a start counts.
-        let found = updates::Found::read(&config);
+        let found = updates::Found::read(&config, &sealer);
         for runtime in Runtime::ALL {
             match runtimes.library(runtime) {
                 Ok(library) => tracing::info!(%runtime, library = %library.display(), "runtime found"),
@@ -182,7 +188,7 @@ impl App {
             tracing::warn!(views, "feature views are declared no more; their rows are kept until they expire");
         }
         let features = FeatureStore::open(&config.features, registry, audit.clone());
-        let serving = serving(&config, runtimes, features, audit.clone());
+        let serving = serving(&config, runtimes, features, audit.clone(), sealer.clone());
         let egress = Egress::new(&config.egress, audit.clone());
         let counts = CountsKeeper::open(&config.state.path, egress.clone());
         found.manage(serving.repository());
@@ -200,12 +206,13 @@ impl App {
             tls,
             counts,
             found,
+            sealer,
         })
     }
 
     fn spawn(self, shutdown: &Shutdown) -> anyhow::Result<(AuditWriter, Health)> {
         let Self { config, changes, audit, audit_mark, audit_queue, serving, .. } = self;
-        let Self { readiness, egress, device, listeners, tls, counts, found, .. } = self;
+        let Self { readiness, egress, device, listeners, tls, counts, found, sealer, .. } = self;
         for (address, scheme) in listeners.tcp_addresses() {
             tracing::info!(%address, scheme, "listening");
         }
@@ -215,7 +222,19 @@ impl App {
         shutdown.spawn(counts.run(shutdown.clone()));
         let latch = readiness.latch();
         let updates = found.updates();
-        let audit_writer = AuditWriter::spawn(&config.audit, &device.id, audit_queue, &egress, shutdown)?;
+        let audit_writer =
+            AuditWriter::spawn(&config.audit, &device.id, audit_queue, &egress, sealer.clone(), shutdown)?;
+        let audit_keys = AuditKeys { folder: config.audit.path.clone(), sealer: sealer.clone() };
+        let mut stores: Vec<Arc<dyn Reseal>> = vec![Arc::new(audit_keys)];
+        stores.extend(found.store().map(|store| Arc::new(store) as Arc<dyn Reseal>));
+        let sealing = sealing::Sealing {
+            config: config.encryption.clone(),
+            sealer: sealer.clone(),
+            stores,
+            cache: config.runtimes.cache.clone(),
+            audit: audit.clone(),
+        };
+        sealing.spawn(&readiness, shutdown)?;
         let messages = config.mqtt.broker.is_some().then(MessageStatistics::default);
         let health = Health {
             serving: serving.clone(),
@@ -247,6 +266,7 @@ impl App {
             repository: serving.repository(),
             audit: &audit,
             readiness: &readiness,
+            sealer: &sealer,
             shutdown,
         });
         if let Some(statistics) = messages {
@@ -304,7 +324,7 @@ pub fn serving_alone(config: &Config, audit: AuditSink) -> Serving {
     let views = &config.features.views;
     // Mistakes in the declarations are told where they matter, by the daemon and `config check`.
     let registry = Registry::load(views, &config.features.path).unwrap_or_default();
-    serving(config, runtimes, FeatureStore::without_values(registry, views), audit)
+    serving(config, runtimes, FeatureStore::without_values(registry, views), audit, Sealer::none())
 }
 
 /// The runtimes of this box, those that came as releases among them.
@@ -313,7 +333,7 @@ fn runtimes(config: &Config) -> Runtimes {
 }
 
 /// The serving core over the configured repository.
-fn serving(config: &Config, runtimes: Runtimes, features: FeatureStore, audit: AuditSink) -> Serving {
+fn serving(config: &Config, runtimes: Runtimes, features: FeatureStore, audit: AuditSink, sealer: Sealer) -> Serving {
     // Made by the daemon alone: a command line that only looks leaves nothing behind.
     let cache_dir = config.runtimes.cache.is_dir().then(|| config.runtimes.cache.clone());
     let budget = Topology::read().budget(config.runtimes.threads);
@@ -330,6 +350,7 @@ fn serving(config: &Config, runtimes: Runtimes, features: FeatureStore, audit: A
         ),
         measure: config.runtimes.measure,
         cache_dir,
+        sealer,
     };
     let sources = Sources::of(&config.repository);
     let megabytes = config.runtimes.memory_mb;

@@ -8,6 +8,7 @@ pub mod bench;
 pub mod checks;
 pub mod config;
 pub mod doctor;
+pub mod encryption;
 pub mod features;
 pub mod infer;
 pub mod models;
@@ -28,6 +29,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::config::{Config, Loaded, Sources};
 use crate::daemon::formats::LaterVersion;
 use crate::features::registry::Registry;
+use crate::identity::sealing::MasterKeyError;
 use crate::toml_check::Mistake;
 
 pub use output::Output;
@@ -126,6 +128,8 @@ pub enum Command {
     Audit(audit::AuditArgs),
     /// Look at the certificate that callers over https:// see.
     Tls(tls::TlsArgs),
+    /// Make master keys, change them, and say what is sealed under which.
+    Encryption(encryption::EncryptionArgs),
     /// Measure how a model runs best on this machine, and remember it.
     ///
     /// Tries runtimes, threads, instances and batch sizes for a goal, and keeps the best in the cache folder, where the
@@ -160,6 +164,7 @@ impl Cli {
             Command::Update(args) => update::run(globals, &args, out),
             Command::Audit(args) => audit::run(globals, &args, out),
             Command::Tls(args) => tls::run(globals, &args, out),
+            Command::Encryption(args) => encryption::run(globals, &args, out),
             Command::Tune(args) => tune::run(globals, &args, out),
             Command::Config(args) => config::run(globals, &args, out),
             Command::Doctor(args) => doctor::run(globals, &args, out),
@@ -248,7 +253,9 @@ impl Exit {
         }
         // Standard error may be closed too, and then there is nobody left to tell.
         let _ = writeln!(std::io::stderr(), "ledge: {error:#}");
-        if error.is::<BadConfiguration>() || error.is::<LaterVersion>() { Self::Configuration } else { Self::Failure }
+        let is_configuration =
+            error.is::<BadConfiguration>() || error.is::<LaterVersion>() || error.is::<MasterKeyError>();
+        if is_configuration { Self::Configuration } else { Self::Failure }
     }
 }
 

@@ -7,8 +7,10 @@
 //! A rotation needs no restart: [`Sealer::reload`] changes the keys of every clone at once, and each store that holds
 //! sealed bytes seals them anew when it is told ([`Reseal`]). Until then both keys open.
 
+mod folder;
 mod stream;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -22,6 +24,7 @@ use zeroize::{Zeroize, Zeroizing};
 use crate::secret::{SecretError, SecretFile};
 use crate::toml_check::{empty_if_none, none_if_empty};
 
+pub use folder::{FolderError, OpenedFolder, SealedFolder, remove_leftovers};
 pub use stream::{CHUNK, Header, StreamError, chunk_ids, chunks, open_chunk, open_stream, seal_chunk, seal_stream};
 
 /// What sealed bytes begin with.
@@ -86,7 +89,7 @@ impl SealPurpose {
 }
 
 /// Which master key: the first bytes of a hash of it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId([u8; ID]);
 
 impl fmt::Display for KeyId {
@@ -314,6 +317,17 @@ impl std::ops::AddAssign for Resealed {
     fn add_assign(&mut self, other: Self) {
         self.plain += other.plain;
         self.old += other.old;
+    }
+}
+
+/// How many files or values are under which master key; `None` counts those that are plain.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Survey(pub BTreeMap<Option<KeyId>, u64>);
+
+impl Survey {
+    /// Counts one.
+    pub fn count(&mut self, key: Option<KeyId>) {
+        *self.0.entry(key).or_default() += 1;
     }
 }
 

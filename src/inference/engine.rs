@@ -12,6 +12,7 @@ use super::queue::{Job, Queue};
 use super::scheduler::{Entry, Instance, State};
 use super::warm_up::WarmUp;
 use super::{Runtimes, cores, worker};
+use crate::identity::sealing::{FolderError, SealedFolder};
 use crate::sys;
 use crate::telemetry::process;
 use crate::tensor::Tensor;
@@ -342,15 +343,19 @@ fn load(shared: &Shared, spec: &Spec, alive: watch::Receiver<()>) -> Result<Inst
     let bounded = shared.lock().memory_budget.is_some();
     let _turn = bounded.then(|| shared.loading.lock().unwrap_or_else(PoisonError::into_inner));
     let before = process::resident_bytes();
-    let mut backend = protected(spec.runtime, || shared.runtimes.load(spec.runtime, &spec.files, &spec.options))?;
+    let refused = |error: FolderError| LoadError::Refused { runtime: spec.runtime, reason: error.to_string() };
+    // A runtime may read on in a file that it has mapped: the memory stays as long as that does, the name goes at once.
+    let opened = spec.sealed.as_ref().map(SealedFolder::open).transpose().map_err(refused)?;
+    let files = opened.as_ref().map_or_else(|| spec.files.clone(), |opened| spec.files.moved_to(opened.path()));
+    let mut backend = protected(spec.runtime, || shared.runtimes.load(spec.runtime, &files, &spec.options))?;
+    let on_disk = files.bytes();
+    drop(opened);
     let outputs: Vec<usize> = (0..backend.signature().outputs.len()).collect();
     for (_, inputs) in spec.warm_up.get().into_iter().flat_map(WarmUp::runs) {
         // What the first instance took, this one takes.
         let _ = catch_unwind(AssertUnwindSafe(|| backend.run(&inputs, &outputs)));
     }
     let grown = process::resident_bytes().saturating_sub(before);
-    let files = [Some(&spec.files.model), spec.files.weights.as_ref()];
-    let on_disk: u64 = files.into_iter().flatten().filter_map(|path| Some(path.metadata().ok()?.len())).sum();
     let observer = spec.observer.clone();
     let bytes = grown.max(on_disk);
     Ok(Instance { backend, last_worker: usize::MAX, last_used: Instant::now(), bytes, observer, alive })

@@ -75,6 +75,7 @@ impl Repository {
             config_text: "",
             golden_min: None,
             statistics,
+            sealed: None,
         };
         let defaults =
             ModelDefaults { profiles: Profiles::none(self.runtimes().clone()), ..self.shared.defaults.clone() };
@@ -101,6 +102,7 @@ impl Repository {
             config_text: &config_text,
             golden_min,
             statistics: Arc::default(),
+            sealed: None,
         };
         let loaded = loading::load(source, &self.shared.engine, &self.shared.defaults).await;
         loaded.map(Arc::new).map_err(|error| error.to_string())
@@ -150,6 +152,7 @@ impl Repository {
                     config_text: "",
                     golden_min: None,
                     statistics,
+                    sealed: None,
                 };
                 let started = Instant::now();
                 let outcome = loading::load(source, &self.shared.engine, &self.shared.defaults).await;

@@ -158,6 +158,7 @@ impl Repository {
                 config_text: &config_text,
                 golden_min: None,
                 statistics: model.statistics(version),
+                sealed: None,
             };
             if let Some(old) = old
                 && effort == Effort::Changed

@@ -11,6 +11,7 @@ use super::loading::VersionSource;
 use super::loads::Effort;
 use super::observations::Observations;
 use super::{Model, Repository, State, folder};
+use crate::identity::sealing::{FolderError, SealPurpose, SealedFolder};
 use crate::names::{ModelName, ModelVersion};
 use crate::principal::Principal;
 
@@ -191,7 +192,16 @@ impl Repository {
         release: &ManagedVersion,
         statistics: Arc<super::statistics::Statistics>,
     ) -> Result<LoadedModel, String> {
-        let folder = &release.folder;
+        let (home, sealer) = (release.folder.clone(), self.shared.defaults.sealer.clone());
+        let opening = tokio::task::spawn_blocking(move || {
+            let sealed = SealedFolder::find(&home, SealPurpose::Model, &sealer)?;
+            let opened = sealed.as_ref().map(SealedFolder::open).transpose()?;
+            Ok::<_, FolderError>((sealed, opened))
+        });
+        let opened = opening.await.map_err(|panic| format!("opening the model panicked: {panic}"))?;
+        // Held until the model is loaded, golden inputs and all: every runtime finds it open.
+        let (sealed, opened) = opened.map_err(|error| error.to_string())?;
+        let folder = opened.as_ref().map_or(release.folder.as_path(), |opened| opened.path());
         let (config, config_text) = folder::model_config(folder).map_err(|error| error.to_string())?;
         let source = VersionSource {
             name,
@@ -202,6 +212,7 @@ impl Repository {
             config_text: &config_text,
             golden_min: release.golden_min,
             statistics,
+            sealed: sealed.as_ref(),
         };
         self.load_version(source, &Principal::Local).await
     }

@@ -16,6 +16,7 @@ mod client;
 mod clients;
 mod core;
 mod daemon;
+mod encryption;
 mod feature_admin;
 mod feature_faults;
 mod feature_inference;

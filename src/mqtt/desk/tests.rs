@@ -24,6 +24,7 @@ fn serving() -> Serving {
         cache_dir: None,
         profiles: Profiles::new(None, runtimes.clone(), 1),
         measure: false,
+        sealer: crate::identity::sealing::Sealer::none(),
     };
     let repository = Repository::new(
         Sources::new("models".into()),

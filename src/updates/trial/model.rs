@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::child::{ChildError, step};
 use super::{Order, TrialReport};
 use crate::audit_event::AuditSink;
+use crate::identity::sealing::Sealer;
 use crate::inference::Runtimes;
 use crate::inference::backend::{Port, Runtime};
 use crate::inference::cores::Topology;
@@ -174,6 +175,8 @@ fn repository(runtimes: Runtimes, threads: usize, measure: bool) -> Repository {
         cache_dir: None,
         profiles: Profiles::none(runtimes.clone()),
         measure,
+        // What was sealed the daemon has opened, and only for the time of the trial: this process has no key.
+        sealer: Sealer::none(),
     };
     let engine = Engine::new(runtimes, Topology::read().budget(threads), None);
     // Nobody reads the events of a trial.
