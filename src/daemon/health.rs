@@ -85,7 +85,7 @@ impl Health {
             // The end of the start is told at once.
             let started = async {
                 if self.readiness.is_ready() {
-                    std::future::pending().await
+                    std::future::pending::<()>().await;
                 } else {
                     self.readiness.wait().await;
                 }
