@@ -84,9 +84,10 @@ impl Health {
             }
             // The end of the start is told at once.
             let started = async {
-                match self.readiness.is_ready() {
-                    true => std::future::pending().await,
-                    false => self.readiness.wait().await,
+                if self.readiness.is_ready() {
+                    std::future::pending::<()>().await;
+                } else {
+                    self.readiness.wait().await;
                 }
             };
             let _ = tokio::time::timeout(STATUS, started).await;

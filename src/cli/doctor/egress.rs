@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::cli::checks::Check;
 use crate::egress::{DestinationCounts, EgressConfig};
+use crate::names::RegionName;
 
 /// Whether what may leave this box is bound to regions, and whether what left it before was in them. `counts` is what was
 /// counted so far.
@@ -12,7 +13,7 @@ pub fn check(config: &EgressConfig, counts: &[DestinationCounts]) -> Check {
     let elsewhere = config.allow.iter().filter(|entry| !entry.host.host.is_loopback()).count();
     let regions: BTreeSet<&str> = config.allow.iter().map(|entry| entry.region.as_str()).collect();
     let regions = regions.into_iter().collect::<Vec<_>>().join(", ");
-    let residency = config.residency.iter().map(|region| region.as_str()).collect::<Vec<_>>().join(", ");
+    let residency = config.residency.iter().map(RegionName::as_str).collect::<Vec<_>>().join(", ");
     let outside: Vec<_> = counts
         .iter()
         .filter(|of| of.connections > 0 && of.region.parse().is_ok_and(|region| !config.is_counted_resident(&region)))
