@@ -11,6 +11,8 @@ mod audit_surfaces;
 mod bench;
 mod cache;
 mod candidates;
+#[path = "../peers/certificates.rs"]
+mod certificates;
 mod cli;
 mod client;
 mod clients;
@@ -33,6 +35,8 @@ mod managed;
 mod oip;
 mod runtimes;
 mod tidy;
+mod tls;
+mod tls_kit;
 mod top;
 mod update_faults;
 mod trial;

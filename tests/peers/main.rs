@@ -44,6 +44,9 @@ mod presence;
 mod releases;
 mod security;
 mod soak;
+mod tls_clients;
+#[path = "../it/tls_kit.rs"]
+mod tls_kit;
 mod tools;
 mod update_clocks;
 mod update_setbacks;
