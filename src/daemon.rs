@@ -2,7 +2,10 @@
 
 mod audit;
 mod configuration_change;
+pub mod formats;
+mod health;
 mod messaging;
+mod notify;
 mod updates;
 
 use std::sync::Arc;
@@ -27,7 +30,7 @@ use crate::inference::engine::Engine;
 use crate::principal::Principal;
 use crate::readiness::{Latch, Readiness};
 use crate::repository::profile::Profiles;
-use crate::repository::{ModelDefaults, Repository};
+use crate::repository::{ModelDefaults, Repository, Sources};
 use crate::serving::{Serving, ServingLimits};
 use crate::shutdown::Shutdown;
 use crate::telemetry::messages::MessageStatistics;
@@ -36,6 +39,7 @@ use crate::updates::runtime_dirs;
 use audit::AuditWriter;
 pub use audit::record_alone;
 use configuration_change::Changes;
+use health::Health;
 use messaging::Messaging;
 
 /// Runs the daemon with the feature views of `registry`, on the sockets that `handover` has or on new ones, until it is told
@@ -67,36 +71,45 @@ async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyho
     let (audit, repository) = (app.audit.clone(), app.serving.repository().clone());
     let (features, counts) = (app.serving.features().clone(), app.counts.clone());
     // Apart from the other tasks: it writes what they record to their very end.
-    let audit_writer = app.spawn(&shutdown)?;
+    let (audit_writer, health) = app.spawn(&shutdown)?;
+    let run = async move {
+        tokio::select! {
+            () = signals.received() => {}
+            () = shutdown.requested() => {}
+        }
+        if shutdown.is_restart() {
+            notify::reloading();
+        } else {
+            notify::stopping(grace + 2 * LAST_STEPS + CLOSING_FEATURES + LAST_RECORDS);
+        }
+        let drained = shutdown.drain(grace).await;
+        let _ = tokio::time::timeout(LAST_STEPS, repository.unload_all(&Principal::Local)).await;
+        // After the calls in flight, so that what they push is written.
+        let _ = tokio::task::spawn_blocking(move || features.close()).await;
+        // Nothing goes out any more.
+        let _ = tokio::time::timeout(LAST_STEPS, tokio::task::spawn_blocking(move || counts.write())).await;
+        audit.record_own(AuditEvent::Stopped);
+        audit.close();
+        drop((audit, repository));
+        audit_writer.end(LAST_RECORDS).await;
+        if !drained {
+            tracing::warn!(
+                grace_ms = grace.as_millis(),
+                "some requests were still running at the end of the grace period"
+            );
+        }
+        // One that came since is a stop all the same.
+        let is_stop = tokio::time::timeout(Duration::ZERO, signals.received()).await.is_ok();
+        match shutdown.failure() {
+            Some(reason) => anyhow::bail!("{reason}"),
+            None if shutdown.is_restart() && !is_stop => Ok(Ended::ToRestart),
+            None => Ok(Ended::Stopped),
+        }
+    };
+    // Told until the end of this process: also while the last calls are answered, before it starts anew.
     tokio::select! {
-        () = signals.received() => {}
-        () = shutdown.requested() => {}
-    }
-    if shutdown.is_restart() {
-        let now = sd_notify::NotifyState::monotonic_usec_now();
-        notify(&[Some(sd_notify::NotifyState::Reloading), now.ok()].into_iter().flatten().collect::<Vec<_>>());
-    } else {
-        notify(&[sd_notify::NotifyState::Stopping]);
-    }
-    let drained = shutdown.drain(grace).await;
-    let _ = tokio::time::timeout(LAST_STEPS, repository.unload_all(&Principal::Local)).await;
-    // After the calls in flight, so that what they push is written.
-    let _ = tokio::task::spawn_blocking(move || features.close()).await;
-    // Nothing goes out any more.
-    let _ = tokio::time::timeout(LAST_STEPS, tokio::task::spawn_blocking(move || counts.write())).await;
-    audit.record_own(AuditEvent::Stopped);
-    audit.close();
-    drop((audit, repository));
-    audit_writer.end(LAST_RECORDS).await;
-    if !drained {
-        tracing::warn!(grace_ms = grace.as_millis(), "some requests were still running at the end of the grace period");
-    }
-    // One that came since is a stop all the same.
-    let is_stop = tokio::time::timeout(Duration::ZERO, signals.received()).await.is_ok();
-    match shutdown.failure() {
-        Some(reason) => anyhow::bail!("{reason}"),
-        None if shutdown.is_restart() && !is_stop => Ok(Ended::ToRestart),
-        None => Ok(Ended::Stopped),
+        ended = run => ended,
+        never = health.tell() => match never {},
     }
 }
 
@@ -111,6 +124,9 @@ pub enum Ended {
 
 /// How long unloading models may take at the end.
 const LAST_STEPS: Duration = Duration::from_secs(2);
+
+/// How long the feature store takes to close at most.
+const CLOSING_FEATURES: Duration = Duration::from_secs(8);
 
 /// How long writing the last audit records may take: a disk can stand still for a while.
 const LAST_RECORDS: Duration = Duration::from_secs(10);
@@ -136,6 +152,8 @@ struct App {
 impl App {
     async fn build(config: Config, registry: Registry, handover: &Handover) -> anyhow::Result<Self> {
         let device = device::load_or_create(&config.state.path, &config.device)?;
+        // Before any store is opened.
+        formats::claim(&config.state.path)?;
         tracing::info!(version = env!("CARGO_PKG_VERSION"), device = %device.id, "ledge starts");
         let listeners = Listeners::bind(&config.http, handover).await?;
         let tls = ServerTls::open(&config.http, &config.state.path);
@@ -184,7 +202,7 @@ impl App {
         })
     }
 
-    fn spawn(self, shutdown: &Shutdown) -> anyhow::Result<AuditWriter> {
+    fn spawn(self, shutdown: &Shutdown) -> anyhow::Result<(AuditWriter, Health)> {
         let Self { config, changes, audit, audit_mark, audit_queue, serving, .. } = self;
         let Self { readiness, egress, device, listeners, tls, counts, found, .. } = self;
         for (address, scheme) in listeners.tcp_addresses() {
@@ -198,6 +216,13 @@ impl App {
         let updates = found.updates();
         let audit_writer = AuditWriter::spawn(&config.audit, &device.id, audit_queue, &egress, shutdown)?;
         let messages = config.mqtt.broker.is_some().then(MessageStatistics::default);
+        let health = Health {
+            serving: serving.clone(),
+            audit: audit_writer.state.clone(),
+            messages: messages.clone(),
+            readiness: readiness.clone(),
+            shutdown: shutdown.clone(),
+        };
         let app = http::App::new(http::Parts {
             serving: serving.clone(),
             readiness: readiness.clone(),
@@ -250,7 +275,7 @@ impl App {
             tokio::select! {
                 () = readiness.wait() => {
                     tracing::info!("ready");
-                    notify(&[sd_notify::NotifyState::Ready]);
+                    notify::ready();
                 }
                 () = waiting.requested() => {}
             }
@@ -263,7 +288,7 @@ impl App {
                 tracing::warn!(%error, "the settings of this start cannot be kept: the next one will record them as changed");
             }
         });
-        Ok(audit_writer)
+        Ok((audit_writer, health))
     }
 }
 
@@ -301,10 +326,10 @@ fn serving(config: &Config, runtimes: Runtimes, features: FeatureStore, audit: A
         measure: config.runtimes.measure,
         cache_dir,
     };
-    let path = config.repository.path.clone();
+    let sources = Sources::of(&config.repository);
     let megabytes = config.runtimes.memory_mb;
     let engine = Engine::new(runtimes, budget, (megabytes > 0).then_some(megabytes << 20));
-    let repository = Repository::new(path, engine, defaults, config.repository.parallel_loads, audit.clone());
+    let repository = Repository::new(sources, engine, defaults, config.repository.parallel_loads, audit.clone());
     let limits = ServingLimits {
         max_pixels: config.http.max_pixels,
         cache_bytes: config.response_cache.max_bytes,
@@ -328,17 +353,24 @@ async fn keep_current(
             refreshed = serving.repository().refresh(&Principal::Local) => match refreshed {
                 Ok(()) => {}
                 // At the start this is a mistake to be told at once; later the models that run go on.
-                Err(error) if latch.is_some() => anyhow::bail!("the model repository cannot be read: {error}"),
+                Err(error) if latch.is_some() => {
+                    // Never let go of: nobody may take the end of the daemon for the end of its start.
+                    std::mem::forget(latch);
+                    anyhow::bail!("the model repository cannot be read: {error}");
+                }
                 Err(error) => tracing::error!(%error, "the model repository cannot be read; what is loaded goes on"),
             },
             () = shutdown.requested() => return Ok(()),
         }
         serving.warn_of_undeclared_features(None);
-        latch.take();
+        if latch.take().is_none() {
+            notify::ready();
+        }
         tokio::select! {
             _ = hangup.recv() => tracing::info!("SIGHUP: looking for changed models and feature views"),
             () = shutdown.requested() => return Ok(()),
         }
+        notify::reloading();
         // Before the models, which may need new ones.
         let (store, config) = (serving.features().clone(), features.clone());
         let _ = tokio::task::spawn_blocking(move || reload_views(&store, &config)).await;
@@ -379,12 +411,5 @@ impl StopSignals {
             _ = self.interrupt.recv() => {}
         }
         tracing::info!("asked to stop");
-    }
-}
-
-/// Tells systemd, when it asked to be told.
-fn notify(states: &[sd_notify::NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "systemd was not notified");
     }
 }

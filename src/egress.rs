@@ -8,6 +8,7 @@ mod address;
 mod channel;
 mod daemon_connection;
 mod http;
+pub mod ip_filter;
 mod kept;
 mod link;
 mod message_stream;

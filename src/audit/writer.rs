@@ -199,6 +199,7 @@ impl Writer {
             }
         };
         self.tell_status();
+        self.state.turn();
         if written {
             // Who no longer waits need not hear it.
             let _: Vec<_> = flushes.into_iter().map(|flush| flush.send(())).collect();

@@ -2,6 +2,7 @@
 
 #![expect(clippy::doc_markdown, reason = "a help text has no backticks and no angle brackets")]
 
+pub mod assets;
 pub mod audit;
 pub mod bench;
 pub mod checks;
@@ -25,6 +26,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{Config, Loaded, Sources};
+use crate::daemon::formats::LaterVersion;
 use crate::features::registry::Registry;
 use crate::toml_check::Mistake;
 
@@ -138,6 +140,9 @@ pub enum Command {
     /// Looks at the configuration, the CPU and the limits on it, memory, disk, the runtimes, TLS and the MQTT broker, and tries
     /// every model in each runtime. Nothing is changed. The exit code is 1 when something must be done before Ledge can work.
     Doctor(doctor::DoctorArgs),
+    /// Write the manual pages and the shell completions of this program, for a package of it.
+    #[command(hide = true)]
+    GenerateAssets(assets::AssetsArgs),
 }
 
 impl Cli {
@@ -158,6 +163,7 @@ impl Cli {
             Command::Tune(args) => tune::run(globals, &args, out),
             Command::Config(args) => config::run(globals, &args, out),
             Command::Doctor(args) => doctor::run(globals, &args, out),
+            Command::GenerateAssets(args) => assets::run(&args, out),
         }
     }
 }
@@ -227,7 +233,7 @@ pub enum Exit {
     Fork,
     /// What is in an audit log is not what was signed.
     Tampered,
-    /// The configuration is wrong; systemd need not try again (`RestartPreventExitStatus=78`).
+    /// The configuration is wrong, or a later version wrote the stores; systemd need not try again (`RestartPreventExitStatus=78`).
     Configuration,
 }
 
@@ -242,7 +248,7 @@ impl Exit {
         }
         // Standard error may be closed too, and then there is nobody left to tell.
         let _ = writeln!(std::io::stderr(), "ledge: {error:#}");
-        if error.is::<BadConfiguration>() { Self::Configuration } else { Self::Failure }
+        if error.is::<BadConfiguration>() || error.is::<LaterVersion>() { Self::Configuration } else { Self::Failure }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 
@@ -15,6 +15,9 @@ use super::{Runtimes, cores, worker};
 use crate::sys;
 use crate::telemetry::process;
 use crate::tensor::Tensor;
+
+/// How often it is looked whether a run has ended.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// A handle to the engine. Clones share it; with the last one the workers end.
 #[derive(Debug, Clone)]
@@ -38,6 +41,8 @@ pub(super) struct Shared {
     /// The core of each worker.
     pub cpus: Vec<usize>,
     runtimes: Runtimes,
+    /// When each worker took the run that it is in.
+    runs_since: Vec<Mutex<Option<Instant>>>,
     /// Loads take turns where there is a budget, so that what each adds to the process can be told.
     loading: Mutex<()>,
 }
@@ -55,6 +60,7 @@ impl Engine {
         let shared = Shared {
             state: Mutex::new(State::new(cpus.len(), memory_budget)),
             wakers: cpus.iter().map(|_| Condvar::new()).collect(),
+            runs_since: cpus.iter().map(|_| Mutex::default()).collect(),
             keeper: Condvar::new(),
             cpus,
             runtimes,
@@ -71,6 +77,18 @@ impl Engine {
     /// The runtimes that models are loaded into.
     pub fn runtimes(&self) -> &Runtimes {
         &self.handle.shared.runtimes
+    }
+
+    /// Waits until each worker has ended the run that it is in now. One that never comes back from a runtime, and one whose
+    /// thread died in a run, keeps this waiting for ever.
+    pub async fn turned(&self) {
+        let shared = &self.handle.shared;
+        let before = shared.runs_since();
+        let is_same = |(now, before): (Option<Instant>, &Option<Instant>)| now.is_some() && now == *before;
+        while shared.runs_since().into_iter().zip(&before).any(is_same) {
+            // Looked for seldom: nobody waits for the moment, and telling it would cost each run.
+            tokio::time::sleep(LOOK).await;
+        }
     }
 
     /// Loads one instance on a thread of its own.
@@ -189,6 +207,17 @@ impl Shared {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing panics under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes when `worker` took the run that it is in; `None` when it has ended.
+    pub(super) fn set_runs_since(&self, worker: usize, since: Option<Instant>) {
+        if let Some(place) = self.runs_since.get(worker) {
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = since;
+        }
+    }
+
+    fn runs_since(&self) -> Vec<Option<Instant>> {
+        self.runs_since.iter().map(|since| *since.lock().unwrap_or_else(PoisonError::into_inner)).collect()
     }
 
     /// Sleeps as `worker` until woken, or until `until`.

@@ -117,7 +117,7 @@ impl Repository {
     }
 
     async fn restore_owners(&self, model: &Model, kept: Option<Arc<LoadedModel>>) -> Result<(), String> {
-        let path = self.shared.path.join(model.name.as_str());
+        let path = self.shared.sources.folder(&model.name);
         let is_owners = |loaded: &Arc<LoadedModel>| loaded.folder.starts_with(&path);
         if let Some(kept) = kept.filter(is_owners) {
             drop(self.go_live(model, &kept, None));
@@ -155,7 +155,7 @@ impl Repository {
         if !model.slot.live().is_empty() {
             return Ok(());
         }
-        let owners = self.shared.path.join(model.name.as_str());
+        let owners = self.shared.sources.folder(&model.name);
         model.set(release.version, State::Loading);
         match self.load_release(&model.name, release, model.statistics(release.version)).await {
             Ok(loaded) => {

@@ -34,6 +34,7 @@ mod limits;
 mod managed;
 mod oip;
 mod runtimes;
+mod systemd;
 mod tidy;
 mod tls;
 mod tls_kit;

@@ -63,6 +63,10 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("sled::", &["features/store.rs"]),
     ("crc32fast::", &["features/"]),
     ("systemd_journal_logger::", &["telemetry/"]),
+    ("sd_notify::", &["daemon/notify.rs"]),
+    ("clap_mangen::", &["cli/assets.rs"]),
+    ("clap_complete::", &["cli/assets.rs"]),
+    ("roff::", &["cli/assets.rs"]),
     ("rustls_native_certs::", &["egress/tls.rs"]),
     // What opens a connection, or finds out where to.
     ("TcpStream::connect", EGRESS),

@@ -155,6 +155,15 @@ fn versions_before_1_2_are_refused() {
     }
 }
 
+/// Tells threads to end when the test does.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_renewed_certificate_is_taken_up_under_load_and_no_request_is_lost() {
     let authority = Authority::new();
@@ -178,15 +187,17 @@ fn a_renewed_certificate_is_taken_up_under_load_and_no_request_is_lost() {
                 })
             })
             .collect();
+        // A renewal that fails ends the callers, too.
+        let _end = Ending(&stop);
         for signal in [true, false, true] {
             let renewed = authority.issue("127.0.0.1");
-            daemon.wait_for_log(TAKEN_UP);
             put(&daemon.root, &renewed);
             // Without the signal it is seen all the same.
             if signal {
                 daemon.signal("HUP");
             }
-            while trusting.shown(address) != der(&renewed.certificate) {}
+            daemon.wait_for_log(TAKEN_UP);
+            assert_eq!(trusting.shown(address), der(&renewed.certificate));
         }
         assert_eq!(kept.get("/v2").status, 200, "a connection of before goes on");
         stop.store(true, Ordering::Relaxed);

@@ -35,15 +35,18 @@ mod group;
 mod hindered;
 mod hostile;
 mod interrupted;
+mod machine;
 mod message;
 mod mqtt;
 mod nginx;
+mod packages;
 mod platform;
 mod poison;
 mod presence;
 mod releases;
 mod security;
 mod soak;
+mod systemd;
 mod tls_clients;
 #[path = "../it/tls_kit.rs"]
 mod tls_kit;

@@ -222,10 +222,10 @@ fn what_does_not_fit_together_is_blamed_on_where_it_was_set() {
 #[test]
 fn an_element_of_an_array_has_a_line_of_its_own() {
     let root = Root::new(
-        "[egress]\nregions = ['eu']\n\n[[egress.allow]]\nhost = 'Broker:1'\nregion = 'us'\n\n[[egress.allow]]\n\
+        "[egress]\nresidency = ['eu']\n\n[[egress.allow]]\nhost = 'Broker:1'\nregion = 'us'\n\n[[egress.allow]]\n\
          host = 'broker:1'\nregion = 'ch'\n",
     );
-    let foreign = |region: &str| format!("\"{region}\" is none of egress.regions, where data may be: eu");
+    let foreign = |region: &str| format!("\"{region}\" is none of egress.residency, where data may be: eu");
     root.mistakes(
         &[],
         &[],
@@ -238,7 +238,7 @@ fn an_element_of_an_array_has_a_line_of_its_own() {
     // Nothing is left of the array that a later source replaces, its lines neither.
     let environment = [("LEDGE_EGRESS_ALLOW", "[{host = 'a:1', region = 'us'}]")];
     root.mistakes(&environment, &[], &[&format!("LEDGE_EGRESS_ALLOW: egress.allow[0].region: {}", foreign("us"))]);
-    let shown = root.load(&[], &["egress.regions=[]", "egress.allow=[{host='a:1', region='us'}]"]).to_toml().unwrap();
+    let shown = root.load(&[], &["egress.residency=[]", "egress.allow=[{host='a:1', region='us'}]"]).to_toml().unwrap();
     let own = "[[egress.allow]]  # from --set egress.allow\nhost = \"a:1\"  # from --set egress.allow\n";
     assert!(shown.contains(own) && !shown.contains("ledge.toml"), "{shown}");
 }

@@ -16,7 +16,7 @@ use crate::inference::cores::Topology;
 use crate::inference::engine::Engine;
 use crate::names::{ModelName, ModelVersion};
 use crate::repository::profile::Profiles;
-use crate::repository::{LoadedModel, ManagedVersion, ModelDefaults, Repository, golden_score, tuning};
+use crate::repository::{LoadedModel, ManagedVersion, ModelDefaults, Repository, Sources, golden_score, tuning};
 use crate::telemetry::process;
 use crate::updates::package::DeclaredPort;
 use crate::updates::state::{Cause, Reason};
@@ -178,5 +178,5 @@ fn repository(runtimes: Runtimes, threads: usize, measure: bool) -> Repository {
     let engine = Engine::new(runtimes, Topology::read().budget(threads), None);
     // Nobody reads the events of a trial.
     let audit = AuditSink::to_nowhere();
-    Repository::new(PathBuf::new(), engine, defaults, 1, audit)
+    Repository::new(Sources::new(PathBuf::new()), engine, defaults, 1, audit)
 }
