@@ -15,7 +15,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::names::{ModelName, ModelVersion};
+use crate::names::{KeyName, ModelName, ModelVersion};
 use inference::Outcome;
 pub use sink::{AuditQueue, AuditSink};
 use tag::Tag;
@@ -211,6 +211,32 @@ pub enum AuditEvent {
         #[serde(default, skip_serializing_if = "is_zero")]
         others: u64,
     },
+    /// Somebody presented a credential that lets nobody in.
+    AuthenticationFailed {
+        /// Why: `malformed`, `unknown` (or of another secret), `expired`, `revoked`, or `too_many` attempts failed.
+        cause: Word,
+        /// How many more of the kind there were since the last record of it: there is one a minute at most.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        others: u64,
+    },
+    /// An API key was made.
+    KeyCreated {
+        /// Who holds it.
+        name: KeyName,
+        /// What it may do.
+        roles: Vec<String>,
+        /// The models it is for; `None` is all of them.
+        models: Option<Vec<ModelName>>,
+        /// When it ends, in milliseconds since the Unix epoch.
+        expires_ms: Option<u64>,
+    },
+    /// An API key was revoked.
+    KeyRevoked {
+        /// Who holds it.
+        name: KeyName,
+    },
+    /// The store of API keys cannot be read, or has lost keys.
+    KeyStoreDamaged,
     /// The clock of the machine does not go on from where it was.
     ClockJumped {
         /// By how much, in milliseconds; back is negative.
@@ -317,6 +343,10 @@ impl AuditEvent {
             Self::ConnectionOpened { .. } => "connection_opened",
             Self::ConnectionRefused { .. } => "connection_refused",
             Self::AccessDenied { .. } => "access_denied",
+            Self::AuthenticationFailed { .. } => "authentication_failed",
+            Self::KeyCreated { .. } => "key_created",
+            Self::KeyRevoked { .. } => "key_revoked",
+            Self::KeyStoreDamaged => "key_store_damaged",
             Self::ClockJumped { .. } => "clock_jumped",
             Self::SpaceChanged { .. } => "space_changed",
             Self::RecordsLost { .. } => "records_lost",
@@ -339,6 +369,8 @@ impl AuditEvent {
             | Self::UpdateMoved { cause: Some(_), .. }
             | Self::ConnectionRefused { .. }
             | Self::AccessDenied { .. }
+            | Self::AuthenticationFailed { .. }
+            | Self::KeyStoreDamaged
             | Self::ClockJumped { .. }
             | Self::SpaceChanged { enough: false, .. }
             | Self::RecordsLost { .. } => true,

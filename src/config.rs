@@ -15,7 +15,9 @@ use crate::features::config::FeaturesConfig;
 use crate::features::online::PushTarget;
 use crate::features::registry::Registry;
 use crate::http::config::HttpConfig;
+use crate::identity::access_config::AccessConfig;
 use crate::identity::device::DeviceConfig;
+use crate::identity::keys;
 use crate::identity::sealing::EncryptionConfig;
 use crate::inference::config::RuntimesConfig;
 use crate::mqtt::bindings::BindingConfig;
@@ -40,6 +42,8 @@ pub const PACKAGED_ROOT: &str = "/var/lib/ledge";
 pub struct Config {
     /// The HTTP interface.
     pub http: HttpConfig,
+    /// Who may do what without an API key.
+    pub access: AccessConfig,
     /// The model repository.
     pub repository: RepositoryConfig,
     /// The runtimes.
@@ -208,7 +212,14 @@ impl Config {
 
     /// What is wrong although each value is well-formed: the key, and what to do about it.
     fn problems(&self) -> Vec<(String, String)> {
-        let http = self.http.problems().into_iter().map(|(key, problem)| (format!("http.{key}"), problem));
+        let http = self.http.problems();
+        // How to get in is worth a thought once the addresses are right.
+        let is_exposed = http.is_empty() && self.http.is_exposed();
+        let http = http.into_iter().map(|(key, problem)| (format!("http.{key}"), problem));
+        let access = self.access.problems().into_iter().map(|(key, problem)| (format!("access.{key}"), problem));
+        let keys = self.state.path.join(keys::FILE);
+        let closed = is_exposed.then(|| self.access.lets_nobody_in(&keys)).flatten();
+        let closed = closed.map(|problem| ("http.listen".to_owned(), problem));
         let mqtt = self.mqtt.problems().into_iter().map(|(key, problem)| (format!("mqtt.{key}"), problem));
         let egress = self.egress.problems().into_iter().map(|(key, problem)| (format!("egress.{key}"), problem));
         let unreachable = self.mqtt.broker.as_ref().and_then(|broker| {
@@ -219,7 +230,9 @@ impl Config {
         let updates = updates.map(|(key, problem)| (format!("updates.{key}"), problem));
         let audit = self.audit.problems(&self.egress).into_iter();
         let audit = audit.map(|(key, problem)| (format!("audit.{key}"), problem));
-        http.chain(mqtt)
+        http.chain(closed)
+            .chain(access)
+            .chain(mqtt)
             .chain(updates)
             .chain(audit)
             .chain(egress)

@@ -22,6 +22,7 @@ use crate::features::FeatureStore;
 use crate::features::config::FeaturesConfig;
 use crate::features::registry::Registry;
 use crate::http::{self, Handover, Listeners, ServerTls};
+use crate::identity::authentication::Authenticator;
 use crate::identity::device::{self, DeviceIdentity};
 use crate::inference::Runtimes;
 use crate::inference::backend::Runtime;
@@ -223,8 +224,11 @@ impl App {
             readiness: readiness.clone(),
             shutdown: shutdown.clone(),
         };
+        let authenticator = Authenticator::open(&config.access, &config.state.path, audit.clone());
+        shutdown.spawn(authenticator.clone().watch(shutdown.clone()));
         let app = http::App::new(http::Parts {
             serving: serving.clone(),
+            authenticator: authenticator.clone(),
             readiness: readiness.clone(),
             egress: egress.clone(),
             messages: messages.clone(),
@@ -251,6 +255,7 @@ impl App {
                 device,
                 egress,
                 serving: serving.clone(),
+                authenticator,
                 statistics,
                 updates,
                 audit: audit_writer.state.clone(),

@@ -59,6 +59,8 @@ pub mod durable;
 pub mod backoff;
 /// What others do again and again, told now and then.
 pub mod complaints;
+/// So many calls a second, and so many at once.
+pub mod token_bucket;
 /// Ready when the last latch is dropped.
 pub mod readiness;
 /// Tasks that do not die unseen.

@@ -85,6 +85,11 @@ name_type!(
     "device name"
 );
 name_type!(
+    /// The name of an API key: who holds it.
+    KeyName,
+    "key name"
+);
+name_type!(
     /// A region where data may be, such as `eu`.
     RegionName,
     "region"

@@ -35,6 +35,14 @@ impl AuditSink {
         }
     }
 
+    /// Records that somebody presented a credential that lets nobody in: a record a minute at most of each cause.
+    pub fn record_unauthenticated(&self, principal: &Principal, cause: &'static str) {
+        let taken = self.seldom().told().denials.take((cause, 1), Instant::now());
+        if let Some(others) = taken {
+            self.record(principal, AuditEvent::AuthenticationFailed { cause: cause.into(), others });
+        }
+    }
+
     /// Records that the disk has no room for something, or has it again: once each, however often it is said.
     pub fn record_space(&self, what: &'static str, enough: bool) {
         let mut told = self.seldom().told();

@@ -10,6 +10,7 @@ use crate::audit::status::AuditState;
 use crate::clock;
 use crate::egress::Egress;
 use crate::fleet::reported::{self, Facts};
+use crate::identity::authentication::Authenticator;
 use crate::identity::device::DeviceIdentity;
 use crate::mqtt::config::MqttConfig;
 use crate::mqtt::gateway::Gateway;
@@ -32,6 +33,8 @@ pub struct Messaging {
     pub egress: Egress,
     /// What answers calls.
     pub serving: Serving,
+    /// Who may ask.
+    pub authenticator: Authenticator,
     /// What is counted.
     pub statistics: MessageStatistics,
     /// Signed updates, where a platform looks after this box.
@@ -43,7 +46,7 @@ pub struct Messaging {
 impl Messaging {
     /// Answers over MQTT once the models are there: the broker keeps what is asked meanwhile.
     pub fn spawn(self, readiness: &Arc<Readiness>, shutdown: &Shutdown) {
-        let Self { config, device, egress, serving, statistics, updates, audit } = self;
+        let Self { config, device, egress, serving, authenticator, statistics, updates, audit } = self;
         let (report, reported) = watch::channel(Bytes::new());
         let (id, group) = (device.id.clone(), device.group.clone());
         let topics = DeviceTopics { device: id, group, looked_after: updates.is_some() };
@@ -55,7 +58,7 @@ impl Messaging {
             interval: config.report_interval(),
             report,
         };
-        let gateway = Gateway { config, topics, egress, serving, statistics, reported, updates };
+        let gateway = Gateway { config, topics, egress, serving, authenticator, statistics, reported, updates };
         let (ready, stop) = (readiness.clone(), shutdown.clone());
         shutdown.spawn_essential("mqtt", async move {
             tokio::select! {

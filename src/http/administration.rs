@@ -4,15 +4,13 @@
 
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use axum::middleware::{self, Next};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
 
 use super::reply::Failure;
-use super::{App, body, features_admin, models, updates};
+use super::{App, body};
 use crate::audit::status::AuditState;
 use crate::audit_event::AuditSink;
 use crate::audit_event::sink::Mark;
@@ -20,26 +18,11 @@ use crate::audit_event::sink::Mark;
 /// How long an answer waits for its audit records. A disk that takes longer is as good as none.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The routes of all such requests.
-pub fn routes(app: &App) -> Router<App> {
-    Router::new()
-        .route("/v2/repository/models/{model}/load", post(models::load))
-        .route("/v2/repository/models/{model}/unload", post(models::unload))
-        .route("/features/backup", get(features_admin::backup))
-        .route("/features/restore", post(features_admin::restore))
-        .route("/features/snapshot", post(features_admin::snapshot))
-        .route("/features/compact", post(features_admin::compact))
-        .route("/updates/check", post(updates::check))
-        .route("/updates/trust/reset", post(updates::reset_trust))
-        .route("/updates/{kind}/{name}/{order}", post(updates::order))
-        .route_layer(middleware::from_fn_with_state(app.clone(), audited))
-}
-
 /// Refuses a request that the audit log could not tell of, and holds back the answer to another until it is told of.
 ///
 /// An unload or a rollback is refused as well: what could be done unseen while the log is broken would be worth breaking
 /// the log for. Whoever has to act at once stops the service.
-async fn audited(State(app): State<App>, request: Request, next: Next) -> Response {
+pub async fn audited(State(app): State<App>, request: Request, next: Next) -> Response {
     if let Some(refusal) = refusal(app.audit()) {
         body::discard(request.into_body(), app.config()).await;
         return refusal.into_response();

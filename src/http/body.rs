@@ -1,5 +1,7 @@
 //! Bodies: read with a limit and a deadline, unpacked, and packed again on the way out.
 
+use std::time::Duration;
+
 use std::io::Read;
 
 use axum::body::Body;
@@ -22,6 +24,9 @@ const MOST_RESERVED: usize = 8 << 20;
 
 /// A body above this is not read into memory when its model's queue is full already.
 const LARGE: usize = 16 << 10;
+
+/// How long somebody who may not ask can take to send a body.
+const STRANGER: Duration = Duration::from_secs(2);
 
 /// Reads the whole body, unpacked. `limit` holds for the bytes on the wire and for the unpacked ones.
 pub async fn read(headers: &HeaderMap, body: Body, config: &HttpConfig) -> Result<Bytes, Failure> {
@@ -96,6 +101,16 @@ pub async fn discard(body: Body, config: &HttpConfig) -> bool {
         true
     };
     tokio::time::timeout(config.body_timeout(), drain).await.unwrap_or(false)
+}
+
+/// The same for a caller who may not ask at all: what is more than a plain request is not read, and the connection is
+/// closed.
+pub async fn discard_small(body: Body) {
+    let drain = async {
+        let mut body = std::pin::pin!(Limited::new(body, LARGE));
+        while let Some(Ok(_)) = body.frame().await {}
+    };
+    let _ = tokio::time::timeout(STRANGER, drain).await;
 }
 
 /// Whether a body is announced that costs more to keep than the question whether it is wanted.

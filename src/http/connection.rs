@@ -22,8 +22,8 @@ use tower_service::Service;
 
 use super::config::{HttpConfig, ListenAddress};
 use super::handover::{Handover, SocketFile};
-use super::tls::{Caller, ServerTls};
-use crate::principal::Principal;
+use super::tls::{ServerTls, TlsCaller};
+use crate::identity::authentication::Peer;
 use crate::readiness::Readiness;
 use crate::shutdown::Shutdown;
 
@@ -146,11 +146,9 @@ impl Listeners {
                     Ok((stream, peer.ip().to_canonical()))
                 };
                 match tls {
-                    None => {
-                        server.accept(accept, |server, stream, peer| server.plain(stream, Principal::Peer(peer))).await
-                    }
+                    None => server.accept(accept, |server, stream, ip| server.plain(stream, Peer::address(ip))).await,
                     Some(Some(tls)) => {
-                        server.accept(accept, |server, stream, peer| server.encrypted(tls.clone(), stream, peer)).await;
+                        server.accept(accept, |server, stream, ip| server.encrypted(tls.clone(), stream, ip)).await;
                     }
                     Some(None) => server.shutdown.requested().await,
                 }
@@ -166,7 +164,7 @@ impl Listeners {
                 let accept = || async {
                     let (stream, _) = listener.accept().await?;
                     let uid = stream.peer_cred()?.uid();
-                    Ok((stream, Principal::User(uid)))
+                    Ok((stream, Peer::User(uid)))
                 };
                 server.accept(accept, Server::plain).await;
                 if server.shutdown.is_restart() {
@@ -246,41 +244,38 @@ impl Server {
     }
 
     /// A connection without TLS.
-    async fn plain<S>(self, stream: S, principal: Principal)
+    async fn plain<S>(self, stream: S, peer: Peer)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        self.connection(stream, principal, None).await;
+        self.connection(stream, peer, None).await;
     }
 
     /// A connection with TLS, from its handshake on.
-    async fn encrypted(self, tls: ServerTls, stream: TcpStream, peer: IpAddr) {
+    async fn encrypted(self, tls: ServerTls, stream: TcpStream, ip: IpAddr) {
         let stop = async {
             self.shutdown.requested().await;
             // One that has begun may come to its end.
             tokio::time::sleep(LINGER).await;
         };
         let accepted = tokio::select! {
-            accepted = tls.accept(stream, peer) => accepted,
+            accepted = tls.accept(stream, ip) => accepted,
             () = stop => None,
         };
         if let Some((stream, caller)) = accepted {
-            self.connection(stream, Principal::Peer(peer), Some(caller)).await;
+            let peer = Peer::Address { ip, certificate: caller.certificate.clone() };
+            self.connection(stream, peer, Some(caller)).await;
         }
     }
 
-    async fn connection<S>(self, stream: S, principal: Principal, caller: Option<Caller>)
+    async fn connection<S>(self, stream: S, peer: Peer, caller: Option<TlsCaller>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let certificate = caller.as_ref().and_then(|caller| caller.certificate.clone());
         let (router, stop) = (self.router, self.shutdown.clone());
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(Body::new);
-            request.extensions_mut().insert(principal.clone());
-            if let Some(certificate) = &certificate {
-                request.extensions_mut().insert(certificate.clone());
-            }
+            request.extensions_mut().insert(peer.clone());
             // A router is always ready.
             let (answer, stop) = (router.clone().call(request), stop.clone());
             async move {

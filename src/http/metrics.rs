@@ -12,6 +12,7 @@ mod process;
 mod tls;
 mod updates;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -22,15 +23,17 @@ use prometheus_client::registry::Registry;
 
 use super::App;
 use super::reply::error;
+use super::updates::visible;
 use crate::clock;
+use crate::identity::access::Access;
 use crate::repository::statistics::Histogram;
 
 /// Answers with the metrics.
-pub async fn metrics(State(app): State<App>) -> Response {
+pub async fn metrics(State(app): State<App>, Extension(access): Extension<Access>) -> Response {
     // Off the async threads: a sensor of the machine may take its time.
     let encoded = tokio::task::spawn_blocking(move || {
         let mut registry = Registry::with_prefix("ledge");
-        registry.register_collector(Box::new(Scrape { app }));
+        registry.register_collector(Box::new(Scrape { app, access }));
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).map(|()| text)
     });
@@ -44,11 +47,13 @@ pub async fn metrics(State(app): State<App>) -> Response {
 #[derive(Debug)]
 struct Scrape {
     app: App,
+    /// Whose models are shown.
+    access: Access,
 }
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        models::encode(&mut encoder, self.app.serving().repository())?;
+        models::encode(&mut encoder, self.app.serving().repository(), &self.access)?;
         process::encode(&mut encoder)?;
         process::encode_machine(&mut encoder, &self.app.machine().read())?;
         egress::encode(&mut encoder, &self.app.egress().statistics())?;
@@ -63,7 +68,7 @@ impl Collector for Scrape {
             features::encode(&mut encoder, &found, clock::unix_millis() as f64 / 1e3)?;
         }
         if let Some(updates) = self.app.updates() {
-            updates::encode(&mut encoder, &updates.status(), clock::unix_millis())?;
+            updates::encode(&mut encoder, &visible(updates.status(), &self.access), clock::unix_millis())?;
         }
         let sink = self.app.serving().audit();
         let queued = audit::Queued { recorded: sink.recorded(), lost: sink.lost() };

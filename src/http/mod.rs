@@ -10,6 +10,7 @@ pub mod config;
 mod connection;
 mod features;
 mod features_admin;
+mod guard;
 mod handover;
 mod health;
 mod infer;
@@ -17,6 +18,7 @@ mod metrics;
 mod models;
 mod openapi;
 mod reply;
+pub mod routes;
 mod terms;
 pub mod tls;
 mod updates;
@@ -28,10 +30,10 @@ use axum::Router;
 use axum::extract::{OriginalUri, Request};
 use axum::http::StatusCode;
 use axum::response::Response;
-use axum::routing::{get, post};
 
 use crate::audit::status::AuditState;
 use crate::egress::Egress;
+use crate::identity::authentication::Authenticator;
 use crate::readiness::Readiness;
 use crate::serving::Serving;
 use crate::shutdown::Shutdown;
@@ -57,6 +59,8 @@ pub struct Parts {
     pub serving: Serving,
     /// Whether the daemon is ready.
     pub readiness: Arc<Readiness>,
+    /// Who may come in.
+    pub authenticator: Authenticator,
     /// What leaves this box.
     pub egress: Egress,
     /// What MQTT counts; `None` where it is off.
@@ -97,6 +101,10 @@ impl App {
 
     fn machine(&self) -> &MachineMonitor {
         &self.shared.machine
+    }
+
+    fn authenticator(&self) -> &Authenticator {
+        &self.shared.parts.authenticator
     }
 
     fn egress(&self) -> &Egress {
@@ -141,47 +149,9 @@ impl App {
     }
 }
 
-/// Every route. `openapi.json` describes the same ones; a test compares the two.
+/// Every route. Whether one exists is no secret: the description of all of them is public.
 pub fn router(app: App) -> Router {
-    Router::new()
-        .route("/v2", get(health::server_metadata))
-        .route("/v2/", get(health::server_metadata))
-        .route("/v2/health/live", get(health::live))
-        .route("/v2/health/ready", get(health::ready))
-        .route("/v2/models/stats", get(models::all_statistics))
-        .route("/v2/models/{model}", get(models::metadata))
-        .route("/v2/models/{model}/ready", get(models::ready))
-        .route("/v2/models/{model}/config", get(models::config))
-        .route("/v2/models/{model}/stats", get(models::statistics))
-        .route("/v2/models/{model}/infer", post(infer::infer))
-        .route("/v2/models/{model}/versions/{version}", get(models::metadata))
-        .route("/v2/models/{model}/versions/{version}/ready", get(models::ready))
-        .route("/v2/models/{model}/versions/{version}/config", get(models::config))
-        .route("/v2/models/{model}/versions/{version}/stats", get(models::statistics))
-        .route("/v2/models/{model}/versions/{version}/infer", post(infer::infer))
-        .route("/v2/repository/index", post(models::index))
-        .route("/get-online-features", post(features::get_online_features))
-        .route("/push", post(features::push))
-        .route("/write-to-online-store", post(features::write_to_online_store))
-        .route("/materialize", post(features::materialize))
-        .route("/materialize-incremental", post(features::materialize))
-        .route("/health", get(health::live))
-        .route("/feature-views", get(features::views))
-        .route("/feature-views/{feature_view}", get(features::view))
-        .route("/feature-services", get(features::services))
-        .route("/feature-services/{feature_service}", get(features::service))
-        .route("/entities", get(features::entities))
-        .route("/features/status", get(features_admin::status))
-        .route("/updates", get(updates::status))
-        .route("/audit/status", get(audit::status))
-        .route("/audit/logs/{generation}/checkpoint", get(audit::checkpoint))
-        .route("/audit/logs/{generation}/tile/{*path}", get(audit::tile))
-        .route("/metrics", get(metrics::metrics))
-        .route("/openapi.json", get(openapi::document))
-        .merge(administration::routes(&app))
-        .fallback(unknown_route)
-        .method_not_allowed_fallback(wrong_verb)
-        .with_state(app)
+    routes::router(&app).fallback(unknown_route).method_not_allowed_fallback(wrong_verb).with_state(app)
 }
 
 async fn unknown_route(OriginalUri(uri): OriginalUri) -> Response {

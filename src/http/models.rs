@@ -11,6 +11,7 @@ use axum::response::Response;
 
 use super::reply::{Failure, json};
 use super::{App, body};
+use crate::identity::access::Access;
 use crate::inference::backend::{Port, Runtime};
 use crate::inference::terms::Priority;
 use crate::names::{InvalidName, ModelVersion};
@@ -163,8 +164,10 @@ pub async fn statistics(State(app): State<App>, PathParts(path): PathParts) -> R
 }
 
 /// `GET /v2/models/stats`.
-pub async fn all_statistics(State(app): State<App>) -> Response {
-    statistics_reply(&app.serving().repository().all_live())
+pub async fn all_statistics(State(app): State<App>, Extension(access): Extension<Access>) -> Response {
+    let mut models = app.serving().repository().all_live();
+    models.retain(|model| access.has_model(&model.name));
+    statistics_reply(&models)
 }
 
 fn statistics_reply(models: &[Arc<LoadedModel>]) -> Response {
@@ -202,10 +205,19 @@ fn model_statistics(model: &LoadedModel, counters: &Counters) -> ModelStatistics
 }
 
 /// `POST /v2/repository/index`.
-pub async fn index(State(app): State<App>, request: Request) -> Result<Response, Failure> {
+pub async fn index(
+    State(app): State<App>,
+    Extension(access): Extension<Access>,
+    request: Request,
+) -> Result<Response, Failure> {
     let (parts, body) = request.into_parts();
     let wanted = IndexRequest::decode(&body::read(&parts.headers, body, app.config()).await?)?;
-    let rows = app.serving().repository().index().into_iter().filter(|row| !wanted.ready || row.state == Loaded::Ready);
+    let rows = app
+        .serving()
+        .repository()
+        .index()
+        .into_iter()
+        .filter(|row| access.has_model(&row.model) && (!wanted.ready || row.state == Loaded::Ready));
     let rows: Vec<IndexRow> = rows
         .map(|row| {
             let (state, reason) = match row.state {

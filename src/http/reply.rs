@@ -1,5 +1,7 @@
 //! Answers: JSON, errors, and their headers.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -50,6 +52,12 @@ impl Failure {
     /// A failure of the transport's own.
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), retry_after_s: None }
+    }
+
+    /// A failure that may be none after `wait`.
+    pub fn later(status: StatusCode, message: impl Into<String>, wait: Duration) -> Self {
+        let retry_after_s = wait.as_millis().div_ceil(1000).max(1).try_into().ok();
+        Self { retry_after_s, ..Self::new(status, message) }
     }
 
     /// The same in the words of Feast's feature server.

@@ -8,16 +8,28 @@ use serde::Deserialize;
 
 use super::reply::{Failure, json};
 use super::{App, body};
+use crate::identity::access::Access;
 use crate::principal::Principal;
 use crate::updates::Updates;
 use crate::updates::config::RepositoryAddress;
 use crate::updates::handle::{LookRefused, Order, OrderError};
 use crate::updates::report::UpdatesReport;
-use crate::updates::subject::Subject;
+use crate::updates::status::UpdatesStatus;
+use crate::updates::subject::{Kind, Subject};
 
 /// `GET /updates`.
-pub async fn status(State(app): State<App>) -> Result<Response, Failure> {
-    Ok(report(configured(&app)?))
+pub async fn status(State(app): State<App>, Extension(access): Extension<Access>) -> Result<Response, Failure> {
+    Ok(json(&UpdatesReport::from(&visible(configured(&app)?.status(), &access))))
+}
+
+/// What somebody may see of the updates: what is for the models that it is for.
+pub fn visible(mut status: UpdatesStatus, access: &Access) -> UpdatesStatus {
+    if access.models().is_some() {
+        let is_seen = |subject: &Subject| subject.kind == Kind::Model && access.has_model(&subject.name);
+        status.subjects.retain(|subject, _| is_seen(subject));
+        status.look.waiting.retain(|subject, _| is_seen(subject));
+    }
+    status
 }
 
 #[derive(Deserialize)]

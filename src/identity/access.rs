@@ -142,7 +142,7 @@ impl Serialize for Role {
 /// What a caller may do, and with which models.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Access {
-    roles: Vec<Role>,
+    roles: Arc<[Role]>,
     /// `None` is every model, those to come included.
     models: Option<Arc<[ModelName]>>,
 }
@@ -153,7 +153,7 @@ impl Access {
         let mut roles: Vec<_> = roles.into_iter().collect();
         roles.sort_unstable();
         roles.dedup();
-        Self { roles, models: models.map(Into::into) }
+        Self { roles: roles.into(), models: models.map(Into::into) }
     }
 
     /// Everything: the daemon itself.
@@ -178,7 +178,12 @@ impl Access {
 
     /// Whether this may be done with that model.
     pub fn allows_model(&self, permission: Permission, model: &ModelName) -> bool {
-        self.allows(permission) && self.models().is_none_or(|models| models.contains(model))
+        self.allows(permission) && self.has_model(model)
+    }
+
+    /// Whether that model is in its scope.
+    pub fn has_model(&self, model: &ModelName) -> bool {
+        self.models().is_none_or(|models| models.contains(model))
     }
 }
 

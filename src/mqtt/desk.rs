@@ -21,6 +21,7 @@ use super::subscriptions::Subscriptions;
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
 use crate::complaints::Complaints;
 use crate::egress::Content;
+use crate::identity::authentication::Authenticator;
 use crate::names::DeviceName;
 use crate::serving::Serving;
 use crate::shutdown::Shutdown;
@@ -44,6 +45,21 @@ struct Limits {
     memory: usize,
 }
 
+/// What a desk works with.
+#[derive(Debug)]
+pub struct Parts {
+    /// What answers calls.
+    pub serving: Serving,
+    /// Who may ask.
+    pub authenticator: Authenticator,
+    /// What is counted.
+    pub statistics: MessageStatistics,
+    /// Who wants to know that the platform has something new.
+    pub updates: Option<Updates>,
+    /// The end of the daemon.
+    pub shutdown: Shutdown,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Desk {
@@ -53,6 +69,7 @@ pub struct Desk {
     /// Where answers may go beside the topics for results; anywhere without any.
     response_topics: Vec<TopicFilter>,
     serving: Serving,
+    authenticator: Authenticator,
     pusher: Pusher,
     shutdown: Shutdown,
     limits: Limits,
@@ -102,21 +119,15 @@ impl Drop for OnEnd {
 
 impl Desk {
     /// A desk without a connection.
-    pub fn new(
-        topics: DeviceTopics,
-        bindings: &Bindings,
-        config: &MqttConfig,
-        serving: Serving,
-        statistics: MessageStatistics,
-        updates: Option<Updates>,
-        shutdown: Shutdown,
-    ) -> Self {
+    pub fn new(topics: DeviceTopics, bindings: &Bindings, config: &MqttConfig, parts: Parts) -> Self {
+        let Parts { serving, authenticator, statistics, updates, shutdown } = parts;
         let (results, finished) = unbounded_channel();
         Self {
             subscriptions: Subscriptions::new(&topics, bindings),
             topics,
             bindings: bindings.iter().map(Bound::new).collect(),
             serving,
+            authenticator,
             pusher: Pusher::new(shutdown.clone()),
             shutdown,
             limits: Limits { payload: config.max_payload_bytes, memory: config.max_memory_bytes },
@@ -281,6 +292,9 @@ impl Desk {
         let refused = refusal.is_some();
         let bindings = self.bindings.iter().map(|bound| &bound.binding);
         let request = Request::read(route, received, now, refusal).and_then(|request| {
+            // One that is refused unseen costs nothing more.
+            let request =
+                if refused { request } else { request.admitted(&self.authenticator, self.serving.audit(), now) };
             let principal = request.principal().clone();
             let directed = request.unless_misdirected(&self.response_topics, bindings);
             directed.inspect_err(|_| self.serving.audit().record_denied(&principal, "mqtt_response_topic"))

@@ -13,13 +13,14 @@ use super::bindings::Bindings;
 use super::client::connection::{Connection, ConnectionError, Reader, Writer};
 use super::client::packet::{Incoming, Message, Properties, Qos};
 use super::config::MqttConfig;
-use super::desk::Desk;
+use super::desk::{Desk, Parts};
 use super::dial::{self, Failed, OFFLINE, ONLINE, presence};
 use super::pulse::{Beat, Moved, Pulse};
 use super::request::HEAD;
 use super::topics::DeviceTopics;
 use crate::backoff::{Backoff, random};
 use crate::egress::{Content, Egress};
+use crate::identity::authentication::Authenticator;
 use crate::serving::Serving;
 use crate::shutdown::Shutdown;
 use crate::telemetry::messages::MessageStatistics;
@@ -58,6 +59,8 @@ pub struct Gateway {
     pub egress: Egress,
     /// What answers calls.
     pub serving: Serving,
+    /// Who may ask.
+    pub authenticator: Authenticator,
     /// What is counted.
     pub statistics: MessageStatistics,
     /// What this box reports of itself; nothing as long as it is empty.
@@ -81,10 +84,14 @@ impl Gateway {
     pub async fn run(mut self, shutdown: Shutdown) -> Result<(), Infallible> {
         let Some(broker) = self.config.broker.clone() else { return Ok(()) };
         let bindings = Bindings::new(&self.config.bindings);
-        let (serving, statistics) = (self.serving.clone(), self.statistics.clone());
-        let updates = self.updates.clone();
-        let mut desk =
-            Desk::new(self.topics.clone(), &bindings, &self.config, serving, statistics, updates, shutdown.clone());
+        let parts = Parts {
+            serving: self.serving.clone(),
+            authenticator: self.authenticator.clone(),
+            statistics: self.statistics.clone(),
+            updates: self.updates.clone(),
+            shutdown: shutdown.clone(),
+        };
+        let mut desk = Desk::new(self.topics.clone(), &bindings, &self.config, parts);
         let mut backoff = Backoff::new(FIRST_PAUSE, self.config.reconnect_max());
         let mut told = String::new();
         loop {

@@ -16,6 +16,7 @@
 pub mod answer;
 pub mod bindings;
 pub mod bound;
+mod caller;
 pub mod check;
 pub mod client;
 pub mod config;

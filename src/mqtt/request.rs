@@ -7,8 +7,11 @@ use bytes::Bytes;
 
 use super::answer::{Failure, ReturnPath, STATUS};
 use super::bindings::Binding;
+use super::caller::{self, PresentedKey};
 use super::client::packet::{Message, Properties, Received};
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, ROOT, TopicFilter, TopicName};
+use crate::audit_event::AuditSink;
+use crate::identity::authentication::{Authenticator, Place};
 use crate::inference::terms::Priority;
 use crate::names::DeviceName;
 use crate::principal::Principal;
@@ -29,6 +32,9 @@ pub struct Request {
     /// The request, for its id.
     body: Bytes,
     principal: Principal,
+    key: Option<PresentedKey>,
+    /// Among the requests of its caller that are under way.
+    place: Place,
     path: ReturnPath,
 }
 
@@ -73,7 +79,7 @@ impl Request {
         let response_topic = properties.response_topic.as_deref().map(response_topic).transpose()?;
         let result_topic = route.as_ref().ok().map(|route| DeviceTopics::result(&route.owner, &route.model));
         let topic = response_topic.or(result_topic).ok_or(Unanswered::NoModel)?;
-        let principal = principal(&topic);
+        let (principal, key) = (principal(&topic), PresentedKey::of(&properties));
         let call = match (refusal, route) {
             (Some(refusal), _) => Err(refusal),
             (None, Err(invalid)) => Err(Failure::new(404, invalid.to_string())),
@@ -83,7 +89,17 @@ impl Request {
             }
         };
         let path = ReturnPath { topic, correlation_data: properties.correlation_data, qos, duplicate };
-        Ok(Self { call, body, principal, path })
+        Ok(Self { call, body, principal, key, place: Place::default(), path })
+    }
+
+    /// Finds out who sent it. One that may not ask is answered with the reason.
+    pub fn admitted(mut self, authenticator: &Authenticator, audit: &AuditSink, now: Instant) -> Self {
+        let model = self.call.as_ref().ok().map(|call| &call.target.model);
+        match caller::admit(authenticator, audit, &self.principal, self.key.as_ref(), model, now) {
+            Ok((principal, place)) => (self.principal, self.place) = (principal, place),
+            Err((principal, failure)) => (self.principal, self.call) = (principal, Err(failure)),
+        }
+        self
     }
 
     /// Bytes that it holds.
@@ -125,6 +141,7 @@ impl Request {
 
     /// Its answer, and the status of that.
     pub async fn run(self, serving: &Serving, device: &DeviceName) -> (Message, u16) {
+        let _place = self.place;
         let answered = match self.call {
             Ok(call) => call::answer(serving, call, &self.principal).await.map_err(Failure::from),
             Err(failure) => Err(failure),

@@ -1,10 +1,10 @@
 //! Two tables of a `model.toml`: `[response_cache]` and `[limits]`. What they say is obeyed by `serving/`.
 
-use std::fmt;
 use std::time::Duration;
 
-use serde::de::{Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
+
+use crate::token_bucket::Rate;
 
 /// More than any box of this kind has memory for: a limit that only catches slips of the pen.
 const MOST_BYTES: u64 = 1 << 40;
@@ -64,72 +64,6 @@ impl Limits {
     }
 }
 
-/// Calls a second: 0 for no limit, else from 0.001 to 1,000,000.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Rate(f64);
-
-// The number is never NaN.
-impl Eq for Rate {}
-
-impl Rate {
-    /// A rate, or `None` for a number that is none.
-    pub fn new(per_second: f64) -> Option<Self> {
-        (per_second == 0.0 || (0.001..=1e6).contains(&per_second)).then_some(Self(per_second))
-    }
-
-    /// Whether it limits anything.
-    pub fn is_set(self) -> bool {
-        self.0 > 0.0
-    }
-
-    /// The time from one call to the next, from 1 us; `None` for no limit.
-    pub fn interval(self) -> Option<Duration> {
-        self.is_set().then(|| Duration::from_secs_f64(1.0 / self.0))
-    }
-
-    /// How many calls may come at once when `burst` leaves it open: those of a second, at least one.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most a million")]
-    pub fn burst(self, burst: u32) -> u32 {
-        if burst > 0 { burst } else { (self.0.ceil() as u32).max(1) }
-    }
-}
-
-impl fmt::Display for Rate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl<'de> Deserialize<'de> for Rate {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct RateVisitor;
-
-        impl Visitor<'_> for RateVisitor {
-            type Value = Rate;
-
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("calls per second, from 0.001 to 1000000, or 0 for no limit")
-            }
-
-            fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Rate, E> {
-                Rate::new(number).ok_or_else(|| E::invalid_value(serde::de::Unexpected::Float(number), &self))
-            }
-
-            #[expect(clippy::cast_precision_loss, reason = "what is valid is far below 2^53")]
-            fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Rate, E> {
-                self.visit_f64(number as f64)
-            }
-
-            #[expect(clippy::cast_precision_loss, reason = "what is valid is far below 2^53")]
-            fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Rate, E> {
-                self.visit_f64(number as f64)
-            }
-        }
-
-        deserializer.deserialize_any(RateVisitor)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::model_config::ModelConfig;
@@ -146,7 +80,7 @@ mod tests {
         let text = "[response_cache]\nenable = true\nmax_bytes = 1000\nttl_s = 60\n[limits]\nmax_rate = 5\nburst = 2\n";
         let config = ModelConfig::parse("t", text).unwrap();
         assert_eq!(config.response_cache.ttl(), Some(Duration::from_mins(1)));
-        assert_eq!(config.limits, Limits { max_concurrent: 0, max_rate: Rate(5.0), burst: 2 });
+        assert_eq!(config.limits, Limits { max_concurrent: 0, max_rate: Rate::new(5.0).unwrap(), burst: 2 });
         for (text, key) in [
             ("[response_cache]\nmax_bytes = 0", "response_cache.max_bytes"),
             ("[response_cache]\nttl_s = 0", "response_cache.ttl_s"),
@@ -158,13 +92,5 @@ mod tests {
             let mistakes = ModelConfig::parse("t", text).unwrap_err();
             assert_eq!(mistakes.iter().map(|mistake| mistake.key.as_str()).collect::<Vec<_>>(), [key], "{text}");
         }
-    }
-
-    #[test]
-    fn a_rate_gives_an_interval_and_a_burst_of_a_second() {
-        let rate = |number| Rate::new(number).unwrap();
-        assert_eq!(rate(4.0).interval(), Some(Duration::from_millis(250)));
-        assert_eq!(rate(0.0).interval(), None);
-        assert_eq!([rate(2.5).burst(0), rate(0.1).burst(0), rate(2.5).burst(7)], [3, 1, 7]);
     }
 }

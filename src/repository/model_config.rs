@@ -10,7 +10,8 @@ use crate::toml_check::{self, Mistake};
 
 use super::feature_config::{FeaturePolicies, InputFeature, Policy};
 use super::feature_elements::{FeatureElements, has_nan};
-pub use super::limits_config::{Limits, Rate, ResponseCache};
+pub use super::limits_config::{Limits, ResponseCache};
+pub use crate::token_bucket::Rate;
 
 /// The largest batch of a model that has a variable first dimension and does not say otherwise.
 pub const DEFAULT_MAX_BATCH_SIZE: usize = 64;

@@ -11,11 +11,11 @@ use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, UnitWeighter};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::token_bucket::{Refill, TokenBucket};
 use super::windows::{self, Window};
 use crate::names::ModelName;
 use crate::principal::Principal;
-use crate::repository::model_config::{Limits, Rate};
+use crate::repository::model_config::Limits;
+use crate::token_bucket::{Rate, Refill, TokenBucket};
 
 /// How many callers are remembered; the least active ones are forgotten first, and nobody with a call under way.
 const PRINCIPALS: usize = 16_384;

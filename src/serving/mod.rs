@@ -10,7 +10,6 @@ pub mod config;
 mod feature_inputs;
 pub mod inputs;
 pub mod request;
-mod token_bucket;
 mod watched;
 pub mod windows;
 

@@ -47,8 +47,9 @@ pub fn data(path: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Any free port; and the first runtime that accepts a model, since compiling each model in both takes its time.
-const SETTINGS: [&str; 2] = ["http.listen=[\"127.0.0.1:0\", \"unix:ledge.sock\"]", "runtimes.measure=false"];
+/// Any free port; everybody on this machine may do everything, as far as a test is not about that; and the first runtime that accepts a model, since compiling each model in both takes its time.
+const SETTINGS: [&str; 3] =
+    ["http.listen=[\"127.0.0.1:0\", \"unix:ledge.sock\"]", "runtimes.measure=false", "access.loopback=[\"admin\"]"];
 
 /// A root folder with a model repository, before a daemon runs on it.
 pub struct TestRoot {
@@ -66,6 +67,13 @@ impl TestRoot {
         std::fs::create_dir(folder.path().join("models")).unwrap();
         symlink(setup_root().join("runtimes"), folder.path().join("runtimes")).unwrap();
         Self { folder, settings: SETTINGS.map(str::to_owned).into(), environment: Vec::new(), runner: Vec::new() }
+    }
+
+    /// A root where callers may do what they may in a new installation.
+    pub fn closed() -> Self {
+        let mut root = Self::new();
+        root.settings.retain(|setting| !setting.starts_with("access."));
+        root
     }
 
     /// Adds models of the set-up, under their own names.

@@ -1,5 +1,6 @@
 //! The Open Inference Protocol, row by row: every endpoint, every error, every datatype.
 
+use ledge::http::routes::ROUTES;
 use serde_json::{Value, json};
 
 use crate::client::{Client, Response};
@@ -489,13 +490,21 @@ fn the_openapi_document_names_exactly_the_routes_that_exist() {
     let client = &mut daemon.client();
     let document = client.get("/openapi.json").json();
     let paths = document["paths"].as_object().unwrap();
-    let source = concat!(include_str!("../../src/http/mod.rs"), include_str!("../../src/http/administration.rs"));
-    let routes = source.split(".route(\"").skip(1).map(|rest| rest.split('"').next().unwrap());
     // The rest of a path is a parameter like any other there.
-    let routes: Vec<String> = routes.map(|route| route.replace("{*", "{")).collect();
+    let routes: Vec<String> = ROUTES.iter().map(|route| route.path.replace("{*", "{")).collect();
     assert!(routes.len() > 15, "{routes:?}");
     for route in &routes {
         assert!(paths.contains_key(route), "openapi.json lacks {route}");
+    }
+    for route in ROUTES {
+        let operation = &document["paths"][route.path.replace("{*", "{")][route.method.to_lowercase()];
+        let needs: Vec<_> = route.needs.iter().map(|need| need.as_str()).collect();
+        assert_eq!(operation["x-ledge-permission"], json!(needs), "{}", route.path);
+        let security = if route.is_public() { json!([]) } else { Value::Null };
+        assert_eq!(operation["security"], security, "{}", route.path);
+        for status in ["401", "403", "429"] {
+            assert_eq!(operation["responses"][status].is_object(), !route.is_public(), "{} {status}", route.path);
+        }
     }
     for (path, verbs) in paths {
         assert!(routes.contains(path), "openapi.json has {path}, the router has not");

@@ -32,6 +32,7 @@ const BOTTOM: &[&str] = &[
     "durable",
     "backoff",
     "complaints",
+    "token_bucket",
     "readiness",
     "shutdown",
 ];

@@ -105,6 +105,29 @@ fn client_certificates_are_judged_by_their_authority_their_time_and_what_was_rev
 }
 
 #[test]
+fn a_client_certificate_opens_what_its_name_is_listed_for() {
+    let authority = Authority::new();
+    let root = with_certificate(TestRoot::new().models(&["add_sub"]), &authority)
+        .set("http.tls.client_certificates=optional")
+        .set("http.tls.client_ca_file=\"clients.pem\"")
+        .set("access.loopback=[]")
+        .set("access.certificates=[{name=\"cashier\", roles=[\"viewer\"]}, {name=\"spiffe://shop/till-7\", roles=[\"viewer\"]}]");
+    write(&root.folder.path().join("clients.pem"), authority.pem().as_bytes());
+    let daemon = root.start();
+    let status = |identity: Option<&Identity>| {
+        let client = TlsClient::new(authority.pem(), identity).client(daemon.address);
+        client.unwrap().get("/v2/models/add_sub").status
+    };
+    assert_eq!(status(Some(&authority.issue("cashier"))), 200);
+    let by_uri = authority.issue_with("somebody", |params| {
+        params.subject_alt_names = vec![rcgen::SanType::URI("spiffe://shop/till-7".try_into().unwrap())];
+    });
+    assert_eq!(status(Some(&by_uri)), 200);
+    assert_eq!(status(Some(&authority.issue("stranger"))), 403);
+    assert_eq!(status(None), 401);
+}
+
+#[test]
 fn a_certificate_that_is_revoked_later_ends_the_connection_that_it_has() {
     let authority = Authority::new();
     let root = with_certificate(TestRoot::new(), &authority)

@@ -7,18 +7,25 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::{ConstHistogram, Labels, family, whole};
+use crate::identity::access::Access;
 use crate::inference::instance::Residence;
 use crate::repository::statistics::{Counters, Refusal, Sizes, Times, Total};
 use crate::repository::{LoadedModel, Repository, State};
 
 /// Writes the metrics of every version that is known, and of those that are live.
-pub fn encode(encoder: &mut DescriptorEncoder<'_>, repository: &Repository) -> Result<(), Error> {
-    let ready = repository.index().into_iter().filter_map(|row| {
+pub fn encode(encoder: &mut DescriptorEncoder<'_>, repository: &Repository, access: &Access) -> Result<(), Error> {
+    let rows = repository.index().into_iter().filter(|row| access.has_model(&row.model));
+    let ready = rows.filter_map(|row| {
         let labels = vec![("model", row.model.to_string()), ("version", row.version?.to_string())];
         Some((labels, ConstGauge::new(i64::from(row.state == State::Ready))))
     });
     family(encoder, "model_ready", "1 when the version answers requests, else 0", ready)?;
-    let live: Vec<_> = repository.all_live().into_iter().map(|model| Live::new(&model)).collect();
+    let live: Vec<_> = repository
+        .all_live()
+        .into_iter()
+        .filter(|model| access.has_model(&model.name))
+        .map(|model| Live::new(&model))
+        .collect();
     let mut metrics = Metrics { encoder, live: &live };
     metrics.requests()?;
     metrics.cache()?;

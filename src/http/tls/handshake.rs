@@ -5,7 +5,7 @@ use std::future::pending;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustls::Error;
@@ -33,16 +33,16 @@ const FAREWELL: Duration = Duration::from_secs(1);
 const FAREWELL_BYTES: u64 = 64 << 10;
 
 /// Who is at the other end of a connection, and for how long that holds.
-pub(in crate::http) struct Caller {
+pub(in crate::http) struct TlsCaller {
     /// What it proved to be.
-    pub certificate: Option<PeerCertificate>,
+    pub certificate: Option<Arc<PeerCertificate>>,
     /// When its certificate ends, in milliseconds since the Unix epoch.
     not_after_ms: Option<u64>,
     /// What certificates are judged by.
     trust: watch::Receiver<Option<blake3::Hash>>,
 }
 
-impl Caller {
+impl TlsCaller {
     /// Waits until what it proved has to be proven anew: its certificate has expired, or what certificates are judged by has
     /// changed.
     pub async fn outdated(mut self) {
@@ -203,7 +203,7 @@ impl ServerTls {
         &self,
         stream: TcpStream,
         peer: IpAddr,
-    ) -> Option<(TlsStream<TcpStream>, Caller)> {
+    ) -> Option<(TlsStream<TcpStream>, TlsCaller)> {
         let handshakes = &self.shared.handshakes;
         let Some(_place) = handshakes.place(peer) else {
             handshakes.ended(End::TooMany, peer, "");
@@ -228,7 +228,7 @@ impl ServerTls {
         }
     }
 
-    async fn shake(&self, stream: TcpStream) -> Result<(TlsStream<TcpStream>, Caller), Failed> {
+    async fn shake(&self, stream: TcpStream) -> Result<(TlsStream<TcpStream>, TlsCaller), Failed> {
         let failed = |error: io::Error| Failed::new(end_of(&error), error.to_string());
         let mut first = [0];
         if stream.peek(&mut first).await.map_err(failed)? == 0 {
@@ -253,7 +253,7 @@ impl ServerTls {
             Err(error) => return Err(Failed::new(End::Refused, error.to_string())),
         };
         let not_after_ms = facts.as_ref().map(|facts| facts.not_after_ms);
-        Ok((stream, Caller { certificate: facts.map(CertificateFacts::into_peer), not_after_ms, trust }))
+        Ok((stream, TlsCaller { certificate: facts.map(|facts| Arc::new(facts.into_peer())), not_after_ms, trust }))
     }
 }
 

@@ -2,8 +2,10 @@ use std::time::Duration;
 
 use super::*;
 use crate::audit_event::AuditSink;
+use crate::audit_event::AuditSink;
 use crate::features::FeatureStore;
 use crate::features::registry::Registry;
+use crate::identity::access_config::AccessConfig;
 use crate::inference::Runtimes;
 use crate::inference::engine::Engine;
 use crate::mqtt::bindings::BindingConfig;
@@ -55,7 +57,15 @@ fn desk(statistics: &MessageStatistics) -> Desk {
     let topics = DeviceTopics { device: "box".parse().unwrap(), group: None, looked_after: false };
     let config = MqttConfig { max_payload_bytes: 1 << 10, max_memory_bytes: 1 << 20, ..MqttConfig::default() };
     let bindings = Bindings::new(&bindings);
-    let mut desk = Desk::new(topics, &bindings, &config, serving(), statistics.clone(), None, Shutdown::default());
+    let (audit, _queue) = AuditSink::channel();
+    let parts = Parts {
+        serving: serving(),
+        authenticator: Authenticator::open(&AccessConfig::default(), std::path::Path::new("/nonexistent"), audit),
+        statistics: statistics.clone(),
+        updates: None,
+        shutdown: Shutdown::default(),
+    };
+    let mut desk = Desk::new(topics, &bindings, &config, parts);
     desk.connected(&ConnAck::accepting(), Instant::now());
     sent(&mut desk);
     desk

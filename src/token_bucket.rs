@@ -1,6 +1,76 @@
 //! A token bucket: so many calls a second over time, and so many at once after a quiet time.
 
+use std::fmt;
 use std::time::{Duration, Instant};
+
+use serde::de::{Deserializer, Visitor};
+use serde::{Deserialize, Serialize};
+
+/// Calls a second: 0 for no limit, else from 0.001 to 1,000,000.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Rate(f64);
+
+// The number is never NaN.
+impl Eq for Rate {}
+
+impl Rate {
+    /// A rate, or `None` for a number that is none.
+    pub fn new(per_second: f64) -> Option<Self> {
+        (per_second == 0.0 || (0.001..=1e6).contains(&per_second)).then_some(Self(per_second))
+    }
+
+    /// Whether it limits anything.
+    pub fn is_set(self) -> bool {
+        self.0 > 0.0
+    }
+
+    /// The time from one call to the next, from 1 us; `None` for no limit.
+    pub fn interval(self) -> Option<Duration> {
+        self.is_set().then(|| Duration::from_secs_f64(1.0 / self.0))
+    }
+
+    /// How many calls may come at once when `burst` leaves it open: those of a second, at least one.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most a million")]
+    pub fn burst(self, burst: u32) -> u32 {
+        if burst > 0 { burst } else { (self.0.ceil() as u32).max(1) }
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<'de> Deserialize<'de> for Rate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct RateVisitor;
+
+        impl Visitor<'_> for RateVisitor {
+            type Value = Rate;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("calls per second, from 0.001 to 1000000, or 0 for no limit")
+            }
+
+            fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Rate, E> {
+                Rate::new(number).ok_or_else(|| E::invalid_value(serde::de::Unexpected::Float(number), &self))
+            }
+
+            #[expect(clippy::cast_precision_loss, reason = "what is valid is far below 2^53")]
+            fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Rate, E> {
+                self.visit_f64(number as f64)
+            }
+
+            #[expect(clippy::cast_precision_loss, reason = "what is valid is far below 2^53")]
+            fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Rate, E> {
+                self.visit_f64(number as f64)
+            }
+        }
+
+        deserializer.deserialize_any(RateVisitor)
+    }
+}
 
 /// How fast a bucket fills and how much it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +104,11 @@ impl TokenBucket {
         }
         self.full_at = now + missing;
         Ok(())
+    }
+
+    /// Whether nothing is missing.
+    pub fn is_full(&self, now: Instant) -> bool {
+        self.full_at <= now
     }
 
     /// Gives back the token taken last, for a call that was refused after all.
@@ -83,6 +158,14 @@ mod tests {
         assert_eq!(bucket.take(refill, now), Err(refill.interval));
         bucket.give_back(refill);
         assert_eq!(bucket.take(refill, now), Ok(()));
+    }
+
+    #[test]
+    fn a_rate_gives_an_interval_and_a_burst_of_a_second() {
+        let rate = |number| Rate::new(number).unwrap();
+        assert_eq!(rate(4.0).interval(), Some(Duration::from_millis(250)));
+        assert_eq!(rate(0.0).interval(), None);
+        assert_eq!([rate(2.5).burst(0), rate(0.1).burst(0), rate(2.5).burst(7)], [3, 1, 7]);
     }
 
     proptest! {

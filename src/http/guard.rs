@@ -1,0 +1,260 @@
+//! Who a caller is, and whether a route is for it. It stands before every route but the public ones.
+
+use std::time::Instant;
+
+use axum::RequestExt;
+use axum::extract::{RawPathParams, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::reply::Failure;
+use super::routes::{Form, Route, Scope};
+use super::{App, body};
+use crate::identity::access::Access;
+use crate::identity::authentication::{Caller, Lacking, Peer, Place, Proof, Refused};
+use crate::names::ModelName;
+
+/// Where clients that know no bearer tokens put an API key.
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// How a caller is told that a credential would help (RFC 9110, 11.6.1).
+const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"ledge\"");
+
+/// The same where one was presented and is not good (RFC 6750, 3).
+const INVALID: HeaderValue = HeaderValue::from_static("Bearer realm=\"ledge\", error=\"invalid_token\"");
+
+/// What stands before one route.
+#[derive(Debug, Clone)]
+pub struct Guard {
+    pub app: App,
+    pub route: &'static Route,
+}
+
+/// A refusal.
+struct Denied {
+    failure: Failure,
+    challenge: Option<HeaderValue>,
+    /// Whether the caller may come in at all, so that what it sends on is read to the end.
+    is_known: bool,
+}
+
+/// Lets a request through to its handler, which is told who asks.
+pub async fn guard(State(Guard { app, route }): State<Guard>, mut request: Request, next: Next) -> Response {
+    match admit(&app, route, &mut request).await {
+        Ok(place) => {
+            let response = next.run(request).await;
+            drop(place);
+            response
+        }
+        Err(Denied { failure, challenge, is_known }) => {
+            if is_known {
+                body::discard(request.into_body(), app.config()).await;
+            } else {
+                body::discard_small(request.into_body()).await;
+            }
+            let mut response = match route.form {
+                Form::Ledge => failure.into_response(),
+                Form::Feast => failure.into_feast().into_response(),
+            };
+            if let Some(challenge) = challenge {
+                response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+            }
+            response
+        }
+    }
+}
+
+async fn admit(app: &App, route: &Route, request: &mut Request) -> Result<Place, Denied> {
+    let caller = authenticate(app, request)?;
+    let limited = |limited: crate::identity::authentication::Limited| Denied {
+        failure: Failure::later(StatusCode::TOO_MANY_REQUESTS, limited.to_string(), limited.retry_after()),
+        challenge: None,
+        is_known: true,
+    };
+    let place = caller.enter(Instant::now()).map_err(limited)?;
+    let lacking = match caller.lacks(route.needs, None) {
+        None if caller.access.models().is_some() => out_of_scope(route, &caller, request).await?,
+        lacking => lacking,
+    };
+    if let Some(lacking) = lacking {
+        return Err(denied(app, route, &caller, lacking));
+    }
+    let Caller { principal, access, .. } = caller;
+    let extensions = request.extensions_mut();
+    if route.scope == Scope::Listed {
+        extensions.insert(access);
+    }
+    extensions.insert(principal);
+    Ok(place)
+}
+
+fn authenticate(app: &App, request: &Request) -> Result<Caller, Denied> {
+    let key = presented(request.headers())?;
+    // A connection has a peer; who has none is nobody.
+    let Some(peer) = request.extensions().get::<Peer>() else { return Err(nobody()) };
+    app.authenticator().caller(peer, key).map_err(|refused| match &refused {
+        Refused::TooMany { wait } => Denied {
+            failure: Failure::later(StatusCode::TOO_MANY_REQUESTS, refused.to_string(), *wait),
+            challenge: None,
+            is_known: false,
+        },
+        Refused::Unreadable => Denied {
+            failure: Failure::new(StatusCode::SERVICE_UNAVAILABLE, refused.to_string()),
+            challenge: None,
+            is_known: false,
+        },
+        Refused::Malformed | Refused::Unknown | Refused::Expired | Refused::Revoked => Denied {
+            failure: Failure::new(StatusCode::UNAUTHORIZED, refused.to_string()),
+            challenge: Some(INVALID),
+            is_known: false,
+        },
+    })
+}
+
+fn nobody() -> Denied {
+    let failure = Failure::new(StatusCode::UNAUTHORIZED, "nobody is known to have asked");
+    Denied { failure, challenge: Some(CHALLENGE), is_known: false }
+}
+
+/// The API key of a request. Another scheme than `Bearer` is not for this box, but for a proxy before it.
+fn presented(headers: &HeaderMap) -> Result<Option<&[u8]>, Denied> {
+    let bad = |message: &str| Denied {
+        failure: Failure::new(StatusCode::BAD_REQUEST, message),
+        challenge: None,
+        is_known: false,
+    };
+    let once = |name: &HeaderName, message: &str| {
+        let mut values = headers.get_all(name).iter();
+        let first = values.next();
+        if values.next().is_some() { Err(bad(message)) } else { Ok(first.map(HeaderValue::as_bytes)) }
+    };
+    let bearer = once(&header::AUTHORIZATION, "header authorization: expected it once")?.and_then(bearer);
+    let plain = once(&API_KEY, "header x-api-key: expected it once")?.map(<[u8]>::trim_ascii);
+    match (bearer, plain) {
+        (Some(bearer), Some(plain)) if bearer != plain => {
+            Err(bad("the headers authorization and x-api-key hold two different keys: send one of them"))
+        }
+        (bearer, plain) => Ok(bearer.or(plain)),
+    }
+}
+
+/// The token of `Bearer TOKEN`, whose scheme is written in any case (RFC 9110, 11.1).
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(6)?;
+    let is_bearer = scheme.eq_ignore_ascii_case(b"bearer") && token.first().is_none_or(|byte| *byte == b' ');
+    is_bearer.then(|| token.trim_ascii())
+}
+
+/// What a caller that is for some models lacks for this route.
+async fn out_of_scope(route: &Route, caller: &Caller, request: &mut Request) -> Result<Option<Lacking>, Denied> {
+    let part = match route.scope {
+        Scope::Listed | Scope::Other => return Ok(None),
+        Scope::Box => return Ok(Some(Lacking::Model)),
+        Scope::Model => "model",
+        Scope::Subject => "name",
+    };
+    let parts = request.extract_parts::<RawPathParams>().await.map_err(|error| Denied {
+        failure: Failure::new(StatusCode::BAD_REQUEST, error.to_string()),
+        challenge: None,
+        is_known: true,
+    })?;
+    let value = |wanted: &str| parts.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value);
+    let is_model = route.scope == Scope::Model || value("kind") == Some("models");
+    // What is no name of a model is none of the caller's.
+    let model = value(part).filter(|_| is_model).and_then(|name| name.parse::<ModelName>().ok());
+    Ok(match model {
+        Some(model) => caller.lacks(route.needs, Some(&model)),
+        None => Some(Lacking::Model),
+    })
+}
+
+fn denied(app: &App, route: &Route, caller: &Caller, lacking: Lacking) -> Denied {
+    let need = route.needs.first().map_or("public", |need| need.as_str());
+    let what = if lacking == Lacking::Model { "model_scope" } else { need };
+    app.serving().audit().record_denied(&caller.principal, what);
+    let (principal, method, path) = (&caller.principal, route.method, route.path);
+    if lacking == Lacking::Model {
+        let models = models(&caller.access);
+        let message = format!("{method} {path} is not for {principal}, whose access is for the models {models} alone");
+        return Denied { failure: Failure::new(StatusCode::FORBIDDEN, message), challenge: None, is_known: true };
+    }
+    let roles = one_of(route.roles().map(|role| role.as_str().to_owned()).collect());
+    let needs = format!("{method} {path} needs the role {roles}");
+    let first = route.roles().next().map_or("admin", |role| role.as_str());
+    let make = format!("`ledge keys create NAME --role {first}` on the box makes one");
+    let (status, message) = match &caller.proof {
+        Proof::None => (
+            StatusCode::UNAUTHORIZED,
+            format!("{needs}: send an API key that has it, as Authorization: Bearer ledge_...; {make}"),
+        ),
+        Proof::Key => {
+            (StatusCode::FORBIDDEN, format!("{needs}, which {principal} has not: another key can have it; {make}"))
+        }
+        Proof::User => (StatusCode::FORBIDDEN, format!("{needs}, which {principal} has not: access.users lists it")),
+        Proof::Certificate => {
+            (StatusCode::FORBIDDEN, format!("{needs}, which {principal} has not: access.certificates lists it"))
+        }
+        Proof::UnlistedCertificate(certificate) => {
+            let names = certificate.names.join(", ");
+            (
+                StatusCode::FORBIDDEN,
+                format!(
+                    "{needs}: list the certificate in access.certificates by one of its names ({names}), or send an API key"
+                ),
+            )
+        }
+    };
+    let challenge = (status == StatusCode::UNAUTHORIZED).then_some(CHALLENGE);
+    Denied { failure: Failure::new(status, message), challenge, is_known: caller.proof != Proof::None }
+}
+
+fn models(access: &Access) -> String {
+    let models: Vec<_> = access.models().unwrap_or_default().iter().map(ModelName::as_str).collect();
+    if models.is_empty() { "(none)".to_owned() } else { models.join(", ") }
+}
+
+/// `a`, `a or b`, `a, b or c`.
+fn one_of(mut words: Vec<String>) -> String {
+    match words.pop() {
+        Some(last) if words.is_empty() => last,
+        Some(last) => format!("{} or {last}", words.join(", ")),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(values: &[(&'static str, &'static str)]) -> Option<Option<String>> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in values {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        presented(&headers).ok().map(|key| key.map(|key| String::from_utf8_lossy(key).into_owned()))
+    }
+
+    #[test]
+    fn a_key_is_a_bearer_token_or_a_header_of_its_own_but_one_key() {
+        let key = |text: &str| Some(Some(text.to_owned()));
+        assert_eq!(read(&[]), Some(None));
+        assert_eq!(read(&[("authorization", "Bearer k")]), key("k"));
+        assert_eq!(read(&[("authorization", "bEARER   k ")]), key("k"));
+        assert_eq!(read(&[("authorization", "Bearer")]), key(""));
+        assert_eq!(read(&[("x-api-key", "k")]), key("k"));
+        assert_eq!(read(&[("x-api-key", "k"), ("authorization", "Bearer k")]), key("k"));
+        assert_eq!(read(&[("x-api-key", "k"), ("authorization", "Bearer l")]), None);
+        assert_eq!(read(&[("x-api-key", "k"), ("x-api-key", "k")]), None);
+        assert_eq!(read(&[("authorization", "Bearer k"), ("authorization", "Bearer k")]), None);
+        for other in ["Basic dGlsbDp0aWxs", "Bearerk", "k", ""] {
+            assert_eq!(read(&[("authorization", other)]), Some(None), "{other}");
+        }
+    }
+
+    #[test]
+    fn roles_are_listed_in_words() {
+        let words = |list: &[&str]| one_of(list.iter().map(ToString::to_string).collect());
+        assert_eq!([words(&["a"]), words(&["a", "b"]), words(&["a", "b", "c"])], ["a", "a or b", "a, b or c"]);
+    }
+}

@@ -1,0 +1,295 @@
+//! The section `[access]` of the configuration: who may do what without an API key.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::access::{Access, Role};
+use crate::names::ModelName;
+use crate::token_bucket::Rate;
+use crate::toml_check::{from_text, in_range};
+
+/// Where this system lists its users.
+const USERS: &str = "/etc/passwd";
+
+/// The longest name of a certificate, in bytes: it stands in log lines and audit records.
+const LONGEST_NAME: usize = 256;
+
+/// Who may do what without an API key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AccessConfig {
+    /// The roles of whoever connects over TCP from this machine.
+    pub loopback: Vec<Role>,
+    /// The roles of whoever may open the Unix socket.
+    pub socket: Vec<Role>,
+    /// Users of this machine, known by their ids on the Unix socket.
+    pub users: Vec<UserAccess>,
+    /// Holders of client certificates.
+    pub certificates: Vec<CertificateAccess>,
+    /// Callers behind the broker.
+    pub mqtt: MqttAccess,
+}
+
+impl Default for AccessConfig {
+    fn default() -> Self {
+        let roles = vec![Role::Viewer, Role::Infer, Role::FeatureWriter];
+        Self {
+            loopback: roles.clone(),
+            socket: roles,
+            users: Vec::new(),
+            certificates: Vec::new(),
+            mqtt: MqttAccess::default(),
+        }
+    }
+}
+
+/// `[[access.users]]`: a user of this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UserAccess {
+    /// The name, or the number.
+    pub user: UserName,
+    /// What it may do.
+    pub roles: Vec<Role>,
+    /// The models it is for; without it all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub models: Option<Vec<ModelName>>,
+}
+
+/// `[[access.certificates]]`: the holder of a client certificate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CertificateAccess {
+    /// The common name of its subject, or one of its alternative names.
+    pub name: CertificateName,
+    /// What it may do.
+    pub roles: Vec<Role>,
+    /// The models it is for; without it all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub models: Option<Vec<ModelName>>,
+    /// The most requests a second, over time; 0 is no limit.
+    #[serde(default)]
+    pub max_rate: Rate,
+    /// The most requests at a time; 0 is no limit.
+    #[serde(default, deserialize_with = "in_range::<0, 1_000_000, _, _>")]
+    pub max_concurrent: u32,
+}
+
+/// `[access.mqtt]`: callers behind the broker, who come without a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MqttAccess {
+    /// What they may do.
+    pub roles: Vec<Role>,
+    /// The models they may ask; without it all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub models: Option<Vec<ModelName>>,
+}
+
+impl Default for MqttAccess {
+    fn default() -> Self {
+        Self { roles: vec![Role::Infer, Role::FeatureWriter], models: None }
+    }
+}
+
+impl MqttAccess {
+    /// As access.
+    pub fn access(&self) -> Access {
+        Access::new(self.roles.iter().copied(), self.models.clone())
+    }
+}
+
+impl AccessConfig {
+    /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
+    pub fn problems(&self) -> Vec<(String, String)> {
+        let mut problems = Vec::new();
+        for (index, entry) in self.users.iter().enumerate() {
+            let key = format!("users[{index}].user");
+            match entry.user.uid() {
+                None => problems.push((key, format!("there is no user {:?} in {USERS}", entry.user.0))),
+                Some(uid) if self.users.iter().take(index).any(|earlier| earlier.user.uid() == Some(uid)) => {
+                    problems.push((key, format!("the user {:?} is named twice", entry.user.0)));
+                }
+                Some(_) => {}
+            }
+        }
+        for (index, entry) in self.certificates.iter().enumerate() {
+            if self.certificates.iter().take(index).any(|earlier| earlier.name == entry.name) {
+                problems.push((format!("certificates[{index}].name"), format!("{} is named twice", entry.name)));
+            }
+        }
+        problems
+    }
+
+    /// Why nobody beyond loopback could get in, if so. `keys` is the store of API keys.
+    pub fn lets_nobody_in(&self, keys: &Path) -> Option<String> {
+        let problem = "nobody from the network could get in: make an API key (ledge keys create NAME --role infer), or list \
+                       client certificates in access.certificates";
+        (self.certificates.is_empty() && !keys.exists()).then(|| problem.to_owned())
+    }
+}
+
+/// The name or the number of a user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserName(String);
+
+/// Why a text names no user.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected the name or the number of a user, got {text:?}")]
+pub struct InvalidUserName {
+    text: String,
+}
+
+impl UserName {
+    /// Its number, by this system's list of users.
+    pub fn uid(&self) -> Option<u32> {
+        if let Ok(number) = self.0.parse() {
+            return Some(number);
+        }
+        let users = fs::read_to_string(USERS).ok()?;
+        uid_in(&users, &self.0)
+    }
+}
+
+fn uid_in(users: &str, name: &str) -> Option<u32> {
+    let mut found = users.lines().map(|line| line.split(':')).filter_map(|mut fields| {
+        let is_it = fields.next() == Some(name);
+        fields.nth(1).filter(|_| is_it)?.parse().ok()
+    });
+    found.next()
+}
+
+impl FromStr for UserName {
+    type Err = InvalidUserName;
+
+    fn from_str(text: &str) -> Result<Self, InvalidUserName> {
+        let valid = !text.is_empty()
+            && text.len() <= 256
+            && text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b':' | b'/' | b','));
+        // A number is as short as it can be, so that no user has two.
+        let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+        let is_canonical = !is_number || text.parse::<u32>().is_ok_and(|number| number.to_string() == text);
+        if valid && is_canonical {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(InvalidUserName { text: text.chars().take(40).collect() })
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for UserName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
+
+impl Serialize for UserName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+/// A name in a certificate: printable, without blanks at its ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateName(String);
+
+/// Why a text is no name of a certificate.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected 1 to {LONGEST_NAME} printable characters, got {text:?}")]
+pub struct InvalidCertificateName {
+    text: String,
+}
+
+impl CertificateName {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for CertificateName {
+    type Err = InvalidCertificateName;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCertificateName> {
+        let valid = !text.is_empty()
+            && text.len() <= LONGEST_NAME
+            && text.trim() == text
+            && !text.chars().any(char::is_control);
+        if valid {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(InvalidCertificateName { text: text.chars().take(40).collect() })
+        }
+    }
+}
+
+impl fmt::Display for CertificateName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for CertificateName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
+
+impl Serialize for CertificateName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_found_by_name_or_number() {
+        let users = "root:x:0:0:root:/root:/bin/sh\ntill:x:1000:1000::/home/till:/bin/sh\nbroken\n";
+        assert_eq!(uid_in(users, "till"), Some(1000));
+        assert_eq!((uid_in(users, "x"), uid_in(users, "broken")), (None, None));
+        assert_eq!("1000".parse::<UserName>().unwrap().uid(), Some(1000));
+        assert_eq!("root".parse::<UserName>().unwrap().uid(), Some(0));
+        for bad in ["", "a:b", "a b", "007", "99999999999", "a\n"] {
+            assert!(bad.parse::<UserName>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn names_come_once_and_users_exist() {
+        let text = "users = [{ user = \"root\", roles = [\"viewer\"] }, { user = \"0\", roles = [] }, \
+                    { user = \"nobody-of-that-name\", roles = [] }]\n\
+                    certificates = [{ name = \"a\", roles = [] }, { name = \"a\", roles = [] }]";
+        let config: AccessConfig = toml::from_str(text).unwrap();
+        let keys: Vec<_> = config.problems().into_iter().map(|(key, _)| key).collect();
+        assert_eq!(keys, ["users[1].user", "users[2].user", "certificates[1].name"]);
+    }
+
+    #[test]
+    fn a_box_that_the_network_reaches_needs_a_way_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let (none, mut config) = (folder.path().join("keys.json"), AccessConfig::default());
+        assert!(config.lets_nobody_in(&none).is_some());
+        assert_eq!(config.lets_nobody_in(folder.path()), None);
+        config = toml::from_str("certificates = [{ name = \"till\", roles = [\"infer\"] }]").unwrap();
+        assert_eq!(config.lets_nobody_in(&none), None);
+    }
+
+    #[test]
+    fn by_default_who_is_on_this_machine_looks_asks_and_pushes_and_no_more() {
+        use crate::identity::access::Permission;
+        let AccessConfig { loopback, socket, mqtt, .. } = AccessConfig::default();
+        assert_eq!(loopback, socket);
+        let access = Access::new(loopback, None);
+        let may: Vec<_> = Permission::ALL.into_iter().filter(|permission| access.allows(*permission)).collect();
+        assert!(!may.contains(&Permission::Operate) && !may.contains(&Permission::Administer));
+        assert!(!may.contains(&Permission::Audit) && may.contains(&Permission::Infer));
+        assert!(!mqtt.access().allows(Permission::View));
+    }
+}

@@ -1,0 +1,99 @@
+//! The form of the store: JSON with a version and a closed set of fields.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::{KeyRecord, KeysError};
+
+/// The version of the form.
+const VERSION: u32 = 1;
+
+/// The largest file that is read, in bytes: some 10,000 keys.
+const LARGEST: u64 = 4 << 20;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    version: u32,
+    keys: Vec<KeyRecord>,
+}
+
+/// By what a file is known to be the one that was read. A replaced file has another inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    modified: (i64, i64),
+    changed: (i64, i64),
+    size: u64,
+    inode: u64,
+}
+
+impl Stamp {
+    /// That of what is there now; `None` where nothing is.
+    pub fn of(path: &Path) -> io::Result<Option<Self>> {
+        match fs::metadata(path) {
+            Ok(metadata) => Ok(Some(Self {
+                modified: (metadata.mtime(), metadata.mtime_nsec()),
+                changed: (metadata.ctime(), metadata.ctime_nsec()),
+                size: metadata.size(),
+                inode: metadata.ino(),
+            })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The keys of a file; none where there is no file.
+pub fn read(path: &Path) -> Result<Vec<KeyRecord>, KeysError> {
+    let unreadable = |source| KeysError::Unreadable { path: path.to_owned(), source };
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        opened => opened.map_err(unreadable)?,
+    };
+    if file.metadata().map_err(unreadable)?.mode() & 0o022 != 0 {
+        return Err(KeysError::Exposed { path: path.to_owned() });
+    }
+    let mut text = Vec::new();
+    file.take(LARGEST + 1).read_to_end(&mut text).map_err(unreadable)?;
+    parse(&text).map_err(|reason| KeysError::Damaged { path: path.to_owned(), reason })
+}
+
+fn parse(text: &[u8]) -> Result<Vec<KeyRecord>, String> {
+    if text.len() as u64 > LARGEST {
+        return Err(format!("it is larger than {LARGEST} bytes"));
+    }
+    let Document { version, keys } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    if version != VERSION {
+        return Err(format!("its version is {version}"));
+    }
+    let mut ids: Vec<_> = keys.iter().map(|key| key.id).collect();
+    let mut names: Vec<_> = keys.iter().map(|key| &key.name).collect();
+    ids.sort_unstable();
+    names.sort_unstable();
+    if let Some([name, _]) = names.array_windows().find(|[one, other]| one == other) {
+        return Err(format!("the name '{name}' is there twice"));
+    }
+    if let Some([id, _]) = ids.array_windows().find(|[one, other]| one == other) {
+        return Err(format!("the id {id} is there twice"));
+    }
+    Ok(keys)
+}
+
+/// The content of a file.
+pub(super) fn write(keys: &[KeyRecord]) -> serde_json::Result<Vec<u8>> {
+    let mut content = serde_json::to_vec_pretty(&Document { version: VERSION, keys: keys.to_vec() })?;
+    content.push(b'\n');
+    Ok(content)
+}
+
+/// Reads a store for the fuzzers: what is one is written and read as the same. Says how many keys it has.
+pub fn fuzz_keys(data: &[u8]) -> Option<usize> {
+    let keys = parse(data).ok()?;
+    let written = write(&keys).unwrap_or_default();
+    assert_eq!(parse(&written).as_ref(), Ok(&keys));
+    Some(keys.len())
+}

@@ -1,0 +1,142 @@
+//! Who sent a request over the broker, and whether it may: the holder of the API key in its user property `authorization`, or
+//! one of those behind the broker.
+
+use std::time::{Duration, Instant};
+
+use super::answer::Failure;
+use super::client::packet::Properties;
+use crate::audit_event::AuditSink;
+use crate::identity::access::Permission;
+use crate::identity::authentication::{Authenticator, Caller, Lacking, Place, Proof, Refused};
+use crate::names::ModelName;
+use crate::principal::Principal;
+
+/// The user property with an API key, as in HTTP's header: `Bearer ledge_...`.
+const AUTHORIZATION: &str = "authorization";
+
+/// An API key as it was presented. Never shown.
+pub struct PresentedKey(String);
+
+impl std::fmt::Debug for PresentedKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PresentedKey")
+    }
+}
+
+impl PresentedKey {
+    /// That of a message. Another scheme is not for this box.
+    pub fn of(properties: &Properties) -> Option<Self> {
+        let (scheme, token) = properties.user(AUTHORIZATION)?.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| Self(token.trim().to_owned()))
+    }
+}
+
+/// Who may ask `model`, and its place among the requests under way; or why not, beside who asked as far as is known.
+pub fn admit(
+    authenticator: &Authenticator,
+    audit: &AuditSink,
+    sender: &Principal,
+    key: Option<&PresentedKey>,
+    model: Option<&ModelName>,
+    now: Instant,
+) -> Result<(Principal, Place), (Principal, Failure)> {
+    let presented = key.map(|key| key.0.as_bytes());
+    let caller = authenticator.mqtt_caller(sender.clone(), presented).map_err(|refused| {
+        let failure = match &refused {
+            Refused::TooMany { wait } => later(refused.to_string(), *wait),
+            Refused::Unreadable => Failure::new(503, refused.to_string()),
+            _ => Failure::new(401, refused.to_string()),
+        };
+        (sender.clone(), failure)
+    })?;
+    let principal = caller.principal.clone();
+    match caller.enter(now) {
+        Err(limited) => Err((principal, later(limited.to_string(), limited.retry_after()))),
+        Ok(place) => match caller.lacks(&[Permission::Infer], model) {
+            None => Ok((principal, place)),
+            Some(lacking) => {
+                let what = if lacking == Lacking::Model { "model_scope" } else { Permission::Infer.as_str() };
+                audit.record_denied(&principal, what);
+                Err((principal, denied(&caller, lacking)))
+            }
+        },
+    }
+}
+
+fn denied(caller: &Caller, lacking: Lacking) -> Failure {
+    let (principal, is_known) = (&caller.principal, caller.proof != Proof::None);
+    match (lacking, is_known) {
+        (Lacking::Permission, true) => {
+            Failure::new(403, format!("to ask a model needs the role infer or admin, which {principal} has not"))
+        }
+        (Lacking::Model, true) => Failure::new(403, format!("this model is not among those that {principal} is for")),
+        (_, false) => {
+            let message = "callers over MQTT may not ask this model (access.mqtt): send an API key in the user property \
+                           authorization, as Bearer ledge_...";
+            Failure::new(401, message)
+        }
+    }
+}
+
+fn later(message: String, wait: Duration) -> Failure {
+    let retry_after_s = wait.as_millis().div_ceil(1000).max(1).try_into().ok();
+    Failure { retry_after_s, ..Failure::new(429, message) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::access::Role;
+    use crate::identity::access_config::AccessConfig;
+    use crate::identity::keys::{KeyStore, NewKey};
+    use crate::token_bucket::Rate;
+
+    fn with_key(text: &str) -> Option<PresentedKey> {
+        let user = vec![("Authorization".to_owned(), text.to_owned())];
+        PresentedKey::of(&Properties { user, ..Properties::default() })
+    }
+
+    #[test]
+    fn who_is_behind_the_broker_may_what_is_set_and_a_key_may_what_it_is_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let new = |name: &str, role, max_rate: f64| NewKey {
+            name: name.parse().unwrap(),
+            roles: vec![role],
+            models: Some(vec!["m".parse().unwrap()]),
+            expires_ms: None,
+            max_rate: Rate::new(max_rate).unwrap(),
+            max_concurrent: 0,
+        };
+        let store = KeyStore::new(folder.path());
+        let key = |name, role, rate| format!("Bearer {}", store.create(new(name, role, rate), 1).unwrap().0.reveal());
+        let (till, viewer, slow) =
+            (key("till", Role::Infer, 0.0), key("viewer", Role::Viewer, 0.0), key("slow", Role::Infer, 0.001));
+        let (audit, _queue) = AuditSink::channel();
+        let mut config = AccessConfig::default();
+        config.mqtt.models = Some(vec!["open".parse().unwrap()]);
+        let authenticator = Authenticator::open(&config, folder.path(), audit.clone());
+        let sender = Principal::Mqtt("till/answers".into());
+        let ask = |key: Option<&str>, model: &str| {
+            let (key, model) = (key.and_then(with_key), model.parse().unwrap());
+            let admitted = admit(&authenticator, &audit, &sender, key.as_ref(), Some(&model), Instant::now());
+            admitted.map(|(principal, _)| principal.to_string()).map_err(|(who, why)| (who.to_string(), why.status))
+        };
+        let (broker, refused) = ("mqtt:till/answers", |who: &str, status| Err((who.to_owned(), status)));
+        assert_eq!(ask(None, "open"), Ok(broker.to_owned()));
+        assert_eq!(ask(None, "m"), refused(broker, 401));
+        assert_eq!(ask(Some(&till), "m"), Ok("key:till".to_owned()));
+        assert_eq!(ask(Some(&till), "open"), refused("key:till", 403));
+        assert_eq!(ask(Some(&viewer), "m"), refused("key:viewer", 403));
+        assert_eq!(ask(Some("Bearer ledge_x"), "open"), refused(broker, 401));
+        assert_eq!(ask(Some("Basic x"), "open"), Ok(broker.to_owned()), "is for somebody else");
+        assert_eq!(
+            [ask(Some(&slow), "m"), ask(Some(&slow), "m")],
+            [Ok("key:slow".to_owned()), refused("key:slow", 429)]
+        );
+    }
+
+    #[test]
+    fn a_key_does_not_show_itself() {
+        assert_eq!(format!("{:?}", with_key("Bearer secret")), "Some(PresentedKey)");
+    }
+}
