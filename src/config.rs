@@ -214,7 +214,7 @@ impl Config {
     fn problems(&self) -> Vec<(String, String)> {
         let http = self.http.problems();
         // How to get in is worth a thought once the addresses are right.
-        let is_exposed = http.is_empty() && self.http.reachable().is_some();
+        let is_exposed = http.is_empty() && self.http.is_exposed();
         let http = http.into_iter().map(|(key, problem)| (format!("http.{key}"), problem));
         let access = self.access.problems().into_iter().map(|(key, problem)| (format!("access.{key}"), problem));
         let keys = self.state.path.join(keys::FILE);

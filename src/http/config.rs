@@ -87,6 +87,14 @@ impl HttpConfig {
         }
     }
 
+    /// Whether it listens beyond loopback. Only callers with a credential belong there.
+    pub fn is_exposed(&self) -> bool {
+        self.listen.iter().any(|address| match address {
+            ListenAddress::Tcp(at) | ListenAddress::Tls(at) => beyond_loopback(at),
+            ListenAddress::Unix(_) => false,
+        })
+    }
+
     /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
     pub fn problems(&self) -> Vec<(&'static str, String)> {
         let mut problems = Vec::new();
@@ -121,14 +129,6 @@ impl HttpConfig {
     /// Whether an address is listened on with TLS.
     pub fn serves_tls(&self) -> bool {
         self.listen.iter().any(|address| matches!(address, ListenAddress::Tls(_)))
-    }
-
-    /// The first address that can be reached from the network. Only callers with a credential belong there.
-    pub fn reachable(&self) -> Option<&ListenAddress> {
-        self.listen.iter().find(|address| match address {
-            ListenAddress::Tcp(at) | ListenAddress::Tls(at) => beyond_loopback(at),
-            ListenAddress::Unix(_) => false,
-        })
     }
 }
 
@@ -332,8 +332,8 @@ mod tests {
         assert_eq!(problems(&["0.0.0.0:1", "[::]:1", "192.168.1.2:1", "[::ffff:192.168.1.2]:1"]), 4);
         let open = ["127.0.0.1:1", "https://127.0.0.1:2", "https://0.0.0.0:3", "https://[::]:4"];
         assert_eq!(problems(&open), 0);
-        assert_eq!(config(&open).reachable().map(ToString::to_string), Some("https://0.0.0.0:3".into()));
-        assert_eq!(config(&open[..2]).reachable(), None);
+        assert!(config(&open).is_exposed());
+        assert!(!config(&open[..2]).is_exposed());
     }
 
     #[test]

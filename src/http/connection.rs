@@ -22,7 +22,7 @@ use tower_service::Service;
 
 use super::config::{HttpConfig, ListenAddress};
 use super::handover::{Handover, SocketFile};
-use super::tls::{Caller, ServerTls};
+use super::tls::{ServerTls, TlsCaller};
 use crate::identity::authentication::Peer;
 use crate::readiness::Readiness;
 use crate::shutdown::Shutdown;
@@ -148,7 +148,7 @@ impl Listeners {
                 match tls {
                     None => server.accept(accept, |server, stream, ip| server.plain(stream, Peer::address(ip))).await,
                     Some(Some(tls)) => {
-                        server.accept(accept, |server, stream, peer| server.encrypted(tls.clone(), stream, peer)).await;
+                        server.accept(accept, |server, stream, ip| server.encrypted(tls.clone(), stream, ip)).await;
                     }
                     Some(None) => server.shutdown.requested().await,
                 }
@@ -263,12 +263,12 @@ impl Server {
             () = stop => None,
         };
         if let Some((stream, caller)) = accepted {
-            let certificate = caller.certificate.clone().map(Arc::new);
-            self.connection(stream, Peer::Address { ip, certificate }, Some(caller)).await;
+            let peer = Peer::Address { ip, certificate: caller.certificate.clone() };
+            self.connection(stream, peer, Some(caller)).await;
         }
     }
 
-    async fn connection<S>(self, stream: S, peer: Peer, caller: Option<Caller>)
+    async fn connection<S>(self, stream: S, peer: Peer, caller: Option<TlsCaller>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {

@@ -11,6 +11,8 @@ mod audit_surfaces;
 mod bench;
 mod cache;
 mod candidates;
+#[path = "../peers/certificates.rs"]
+mod certificates;
 mod cli;
 mod client;
 mod clients;
@@ -35,6 +37,8 @@ mod oip;
 mod runtimes;
 mod systemd;
 mod tidy;
+mod tls;
+mod tls_kit;
 mod top;
 mod update_faults;
 mod trial;

@@ -49,7 +49,7 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("rumqttc::", &["mqtt/client/codec.rs", "mqtt/client/codec/"]),
     ("rustls::", &["egress/tls.rs", "http/tls/"]),
     ("tokio_rustls::", &["egress/", "http/tls/"]),
-    ("rcgen::", &["http/tls/self_signed.rs"]),
+    ("rcgen::", &["http/tls/self_signed.rs", "egress/tests/"]),
     ("x509_cert::", &["http/tls/certificate.rs"]),
     ("sysinfo::", &["telemetry/"]),
     ("jiff::", &["clock.rs", "updates/trust/"]),

@@ -48,6 +48,9 @@ mod sealed_updates;
 mod security;
 mod soak;
 mod systemd;
+mod tls_clients;
+#[path = "../it/tls_kit.rs"]
+mod tls_kit;
 mod tools;
 mod update_clocks;
 mod update_setbacks;

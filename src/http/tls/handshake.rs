@@ -5,7 +5,7 @@ use std::future::pending;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustls::Error;
@@ -33,16 +33,16 @@ const FAREWELL: Duration = Duration::from_secs(1);
 const FAREWELL_BYTES: u64 = 64 << 10;
 
 /// Who is at the other end of a connection, and for how long that holds.
-pub(in crate::http) struct Caller {
+pub(in crate::http) struct TlsCaller {
     /// What it proved to be.
-    pub certificate: Option<PeerCertificate>,
+    pub certificate: Option<Arc<PeerCertificate>>,
     /// When its certificate ends, in milliseconds since the Unix epoch.
     not_after_ms: Option<u64>,
     /// What certificates are judged by.
     trust: watch::Receiver<Option<blake3::Hash>>,
 }
 
-impl Caller {
+impl TlsCaller {
     /// Waits until what it proved has to be proven anew: its certificate has expired, or what certificates are judged by has
     /// changed.
     pub async fn outdated(mut self) {
@@ -97,6 +97,20 @@ enum End {
     NotTls,
     TooMany,
     Unavailable,
+}
+
+/// Why one came to nothing.
+struct Failed {
+    end: End,
+    reason: String,
+    /// Of a caller that speaks HTTP without TLS.
+    plain: Option<TcpStream>,
+}
+
+impl Failed {
+    fn new(end: End, reason: impl Into<String>) -> Self {
+        Self { end, reason: reason.into(), plain: None }
+    }
 }
 
 /// The place of one handshake.
@@ -189,7 +203,7 @@ impl ServerTls {
         &self,
         stream: TcpStream,
         peer: IpAddr,
-    ) -> Option<(TlsStream<TcpStream>, Caller)> {
+    ) -> Option<(TlsStream<TcpStream>, TlsCaller)> {
         let handshakes = &self.shared.handshakes;
         let Some(_place) = handshakes.place(peer) else {
             handshakes.ended(End::TooMany, peer, "");
@@ -199,44 +213,47 @@ impl ServerTls {
             handshakes.ended(End::TimedOut, peer, "it took too long");
             return None;
         };
-        let (end, reason) = match shaken {
+        match shaken {
             Ok(accepted) => {
                 handshakes.ended(End::Accepted, peer, "");
-                return Some(accepted);
+                Some(accepted)
             }
-            Err(failed) => failed,
-        };
-        handshakes.ended(end, peer, &reason);
-        None
+            Err(Failed { end, reason, plain }) => {
+                handshakes.ended(end, peer, &reason);
+                if let Some(stream) = plain {
+                    let _ = timeout(FAREWELL, refuse_plain(stream)).await;
+                }
+                None
+            }
+        }
     }
 
-    async fn shake(&self, mut stream: TcpStream) -> Result<(TlsStream<TcpStream>, Caller), (End, String)> {
-        let failed = |error: io::Error| (end_of(&error), error.to_string());
+    async fn shake(&self, stream: TcpStream) -> Result<(TlsStream<TcpStream>, TlsCaller), Failed> {
+        let failed = |error: io::Error| Failed::new(end_of(&error), error.to_string());
         let mut first = [0];
         if stream.peek(&mut first).await.map_err(failed)? == 0 {
-            return Err((End::Failed, "nothing was sent".into()));
+            return Err(Failed::new(End::Failed, "nothing was sent"));
         }
         let [first] = first;
         if first != HANDSHAKE {
-            if first.is_ascii_uppercase() {
-                let _ = timeout(FAREWELL, refuse_plain(&mut stream)).await;
-            }
-            return Err((End::NotTls, format!("the first byte was {first:#04x}")));
+            // As the verbs of HTTP begin.
+            let plain = first.is_ascii_uppercase().then_some(stream);
+            return Err(Failed { plain, ..Failed::new(End::NotTls, format!("the first byte was {first:#04x}")) });
         }
         // Before the handshake: what changes during it is noticed after it.
         let trust = self.shared.trust.subscribe();
         let Some(acceptor) = self.shared.live.load().as_ref().map(|live| live.acceptor.clone()) else {
-            return Err((End::Unavailable, "see the log for what is wrong with the files of http.tls".into()));
+            return Err(Failed::new(End::Unavailable, "see the log for what is wrong with the files of http.tls"));
         };
         let stream = acceptor.accept(stream).await.map_err(failed)?;
         let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).map(CertificateFacts::read);
         let facts = match shown.transpose() {
             Ok(facts) => facts,
             // It was verified, but nobody could say whose it is.
-            Err(error) => return Err((End::Refused, error.to_string())),
+            Err(error) => return Err(Failed::new(End::Refused, error.to_string())),
         };
         let not_after_ms = facts.as_ref().map(|facts| facts.not_after_ms);
-        Ok((stream, Caller { certificate: facts.map(CertificateFacts::into_peer), not_after_ms, trust }))
+        Ok((stream, TlsCaller { certificate: facts.map(|facts| Arc::new(facts.into_peer())), not_after_ms, trust }))
     }
 }
 
@@ -250,7 +267,7 @@ fn end_of(error: &io::Error) -> End {
 }
 
 /// Answers a caller that speaks HTTP without TLS, in words it understands.
-async fn refuse_plain(stream: &mut TcpStream) -> io::Result<()> {
+async fn refuse_plain(mut stream: TcpStream) -> io::Result<()> {
     let body = ErrorBody::new("this port speaks TLS: use https://").to_json();
     let head = format!(
         "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",

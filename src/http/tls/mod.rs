@@ -24,9 +24,9 @@ use crate::shutdown::Shutdown;
 pub use certificate::{CertificateFacts, UnreadableCertificate};
 pub use files::ServerTlsError;
 use files::{Material, Recipe};
-pub(super) use handshake::Caller;
 pub use handshake::HandshakeCounts;
 use handshake::Handshakes;
+pub(super) use handshake::TlsCaller;
 use names::BoxNames;
 pub use self_signed::SelfSignedError;
 
