@@ -9,10 +9,15 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use ledge::audit_event::AuditSink;
 use ledge::features::value::{ScalarType, Value, ValueType};
 use ledge::features::view::{Aggregation, FeatureView, Field, FieldId, Source, ViewId};
 use ledge::features::view::{Function, Kind};
 use ledge::features::window::WindowState;
+use ledge::identity::access::{Permission, Role};
+use ledge::identity::access_config::AccessConfig;
+use ledge::identity::authentication::{Authenticator, Peer};
+use ledge::identity::keys::{KeyStore, NewKey};
 use ledge::inference::backend::Runtime;
 use ledge::inference::batcher::{concat, split};
 use ledge::inference::queue::{Job, JobInputs, Queue, QueueLimits};
@@ -24,6 +29,7 @@ use ledge::protocol::decode::{ReplyFormat, Target, decode_request};
 use ledge::protocol::encode::encode_response;
 use ledge::serving::request::{InferResponse, Timings};
 use ledge::tensor::{DataType, Tensor};
+use ledge::token_bucket::Rate;
 use tokio::sync::oneshot;
 
 /// The elements of one 224x224 RGB picture: 602,112 bytes as FP32.
@@ -243,5 +249,31 @@ fn windows(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, wire, hash, picture, queue, batch, windows);
+/// What it costs to know who asks and whether it may.
+fn access(c: &mut Criterion) {
+    let folder = tempfile::tempdir().unwrap();
+    let new = |number: usize| NewKey {
+        name: format!("till-{number}").parse().unwrap(),
+        roles: vec![Role::Infer],
+        models: Some(vec!["model".parse().unwrap()]),
+        expires_ms: Some(u64::MAX),
+        max_rate: Rate::new(1e6).unwrap(),
+        max_concurrent: 1000,
+    };
+    let store = KeyStore::new(folder.path());
+    let keys: Vec<_> = (0..100).map(|number| store.create(new(number), 1).unwrap().0.reveal()).collect();
+    let authenticator = Authenticator::open(&AccessConfig::default(), folder.path(), AuditSink::channel().0);
+    let (peer, model) = (Peer::address([127, 0, 0, 1].into()), "model".parse().unwrap());
+    let ask = |key: Option<&String>| {
+        let caller = authenticator.caller(black_box(&peer), key.map(String::as_bytes)).unwrap();
+        assert_eq!(caller.lacks(&[Permission::Infer], Some(&model)), None);
+        caller.enter(Instant::now()).unwrap()
+    };
+    let mut group = c.benchmark_group("access");
+    group.bench_function("without a key", |b| b.iter(|| ask(None)));
+    group.bench_function("with one of 100 keys", |b| b.iter(|| ask(keys.last())));
+    group.finish();
+}
+
+criterion_group!(benches, wire, hash, picture, queue, batch, windows, access);
 criterion_main!(benches);

@@ -33,7 +33,7 @@ pub mod features;
 pub mod inference;
 /// The only code that opens outbound connections: to what the allow-list has, and of a closed list of contents.
 pub mod egress;
-/// Who this box is.
+/// Who this box is, and who may do what on it. It keeps no secret of a caller.
 pub mod identity;
 /// Logs and the machine's figures. Nothing in it decides anything.
 pub mod telemetry;

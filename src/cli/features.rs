@@ -22,8 +22,8 @@ use table::Format;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct FeaturesArgs {
-    /// The server to ask, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the first address that the
-    /// configuration listens on].
+    /// The server to ask, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the Unix socket of
+    /// the configuration, else its first address].
     #[arg(long, global = true)]
     pub url: Option<String>,
     /// Write JSON instead of text.

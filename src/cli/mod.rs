@@ -11,6 +11,7 @@ pub mod doctor;
 pub mod encryption;
 pub mod features;
 pub mod infer;
+pub mod keys;
 pub mod models;
 pub mod mqtt;
 mod output;
@@ -61,6 +62,7 @@ Examples:
   ledge features list                           the feature views, and how many rows they have
   ledge mqtt try cameras/door coffee.png        what a message would lead to
   ledge mqtt check                              whether the broker grants what is needed
+  ledge keys create till --role infer           an API key for a caller
   ledge audit verify                            whether the audit log is whole
   ledge tls show                                the certificate for https://
   ledge config show                             what is set, and where
@@ -130,6 +132,11 @@ pub enum Command {
     Tls(tls::TlsArgs),
     /// Make master keys, change them, and say what is sealed under which.
     Encryption(encryption::EncryptionArgs),
+    /// Make, list and revoke API keys.
+    ///
+    /// A key lets its holder in over HTTP and MQTT, with the roles and for the models that it is made for. The server takes
+    /// up a change within a second.
+    Keys(keys::KeysArgs),
     /// Measure how a model runs best on this machine, and remember it.
     ///
     /// Tries runtimes, threads, instances and batch sizes for a goal, and keeps the best in the cache folder, where the
@@ -165,6 +172,7 @@ impl Cli {
             Command::Audit(args) => audit::run(globals, &args, out),
             Command::Tls(args) => tls::run(globals, &args, out),
             Command::Encryption(args) => encryption::run(globals, &args, out),
+            Command::Keys(args) => keys::run(globals, &args, out),
             Command::Tune(args) => tune::run(globals, &args, out),
             Command::Config(args) => config::run(globals, &args, out),
             Command::Doctor(args) => doctor::run(globals, &args, out),

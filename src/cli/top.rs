@@ -7,6 +7,7 @@ mod terminal;
 mod view;
 
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -26,8 +27,8 @@ use view::View;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TopArgs {
-    /// The server to watch, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the first address that the
-    /// configuration listens on].
+    /// The server to watch, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the Unix socket that
+    /// the configuration has, else its first address].
     #[arg(long)]
     pub url: Option<String>,
     /// Seconds between two looks. Every figure is about this time.
@@ -73,9 +74,11 @@ pub fn run(globals: &Globals, args: &TopArgs, out: &mut Output) -> anyhow::Resul
     })?
 }
 
-/// The address of the daemon that has this configuration.
+/// The address of the daemon that has this configuration: its Unix socket where this user may open it, who is known there
+/// by its user id; else the first address that is known beforehand.
 pub(super) fn own_daemon(listen: &[ListenAddress]) -> anyhow::Result<String> {
-    let urls = listen.iter().filter_map(|address| match address {
+    let is_open = |path: &Path| rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
+    let url = |address: &ListenAddress| match address {
         // Port 0 is any, known to the daemon alone.
         ListenAddress::Tcp(address) if address.port() == 0 => None,
         ListenAddress::Tcp(address) if address.ip().is_unspecified() => {
@@ -86,8 +89,10 @@ pub(super) fn own_daemon(listen: &[ListenAddress]) -> anyhow::Result<String> {
         // A certificate is seldom for the address of this box within itself.
         ListenAddress::Tls(_) => None,
         ListenAddress::Unix(_) => Some(address.to_string()),
-    });
-    urls.into_iter().next().context("the configuration listens on no address that is known beforehand")
+    };
+    let socket = listen.iter().find(|address| matches!(address, ListenAddress::Unix(path) if is_open(path)));
+    let found = socket.into_iter().chain(listen).find_map(url);
+    found.context("the configuration listens on no address that is known beforehand")
 }
 
 /// How long a scrape may take.
@@ -260,13 +265,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_own_daemon_is_at_the_first_address_that_is_known() {
+    fn the_own_daemon_is_behind_its_socket_or_at_the_first_address_that_is_known() {
         let url = |listen: &[&str]| {
             let listen: Vec<_> = listen.iter().map(|text| text.parse().unwrap()).collect();
             own_daemon(&listen).ok()
         };
         assert_eq!(url(&["127.0.0.1:8000", "unix:a.sock"]).as_deref(), Some("http://127.0.0.1:8000"));
         assert_eq!(url(&["127.0.0.1:0", "unix:a.sock"]).as_deref(), Some("unix:a.sock"));
+        let folder = tempfile::tempdir().unwrap();
+        let socket = format!("unix:{}", folder.path().display());
+        assert_eq!(url(&["127.0.0.1:8000", &socket]).as_deref(), Some(&*socket));
         assert_eq!(url(&["0.0.0.0:80"]).as_deref(), Some("http://127.0.0.1:80"));
         assert_eq!(url(&["[::]:80"]).as_deref(), Some("http://[::1]:80"));
         assert_eq!(url(&["127.0.0.1:0"]), None);

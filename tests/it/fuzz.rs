@@ -4,6 +4,8 @@ use ledge::audit::fuzz::{fuzz_audit_files, fuzz_audit_proof};
 use ledge::features::fuzz::{fuzz_feature_records, fuzz_feature_values, fuzz_feature_views};
 use ledge::features::window::{fuzz_window, window_seeds};
 use ledge::features::{journal, snapshot};
+use ledge::identity::api_key::fuzz_key;
+use ledge::identity::keys::fuzz_keys;
 use ledge::mqtt::client::fuzz::mqtt_packets;
 use ledge::mqtt::fuzz::{fuzz_message, fuzz_topics};
 use ledge::pipeline::image::fuzz_image;
@@ -104,6 +106,27 @@ fn a_foreign_broker_never_breaks_the_client() {
     }
     for seed in 0..50_000 {
         mqtt_packets(&mutate(seed, MQTT_PACKETS));
+    }
+}
+
+/// A key, and a store of two.
+const KEYS: [&[u8]; 2] = [
+    b"ledge_0123abcd_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8",
+    br#"{"version":1,"keys":[
+        {"id":"0123abcd","name":"till-7","blake3":"0000000000000000000000000000000000000000000000000000000000000000",
+         "roles":["infer","viewer"],"models":["m"],"created_ms":1,"expires_ms":2,"max_rate":2.5,"max_concurrent":3},
+        {"id":"89abcdef","name":"erp","blake3":"1111111111111111111111111111111111111111111111111111111111111111",
+         "roles":[],"created_ms":1,"revoked_ms":4}]}"#,
+];
+
+#[test]
+fn a_foreign_key_or_store_of_keys_is_one_or_none() {
+    let [key, store] = KEYS;
+    assert!(fuzz_key(key));
+    assert_eq!(fuzz_keys(store), Some(2));
+    for seed in 0..20_000 {
+        fuzz_key(&mutate(seed, &[key]));
+        fuzz_keys(&mutate(seed, &[store]));
     }
 }
 

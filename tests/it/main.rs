@@ -1,6 +1,7 @@
 //! Whole-daemon tests: the real binary, real runtimes, real models, a real socket.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics says where")]
 
+mod access;
 mod appliance;
 mod audit;
 mod audit_cli;

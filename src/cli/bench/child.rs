@@ -38,6 +38,8 @@ impl Daemon {
         let text = |path: &Path| toml::Value::String(path.display().to_string());
         let own = [
             "http.listen=[\"127.0.0.1:0\"]".to_owned(),
+            // Whatever callers may do elsewhere: this one is asked by its parent.
+            "access.loopback=[\"viewer\", \"infer\"]".to_owned(),
             "log.format=\"json\"".to_owned(),
             "log.level=\"info\"".to_owned(),
             format!("repository.path={}", text(repository)),

@@ -1,1 +1,191 @@
 use super::*;
+use crate::audit_event::{AuditEvent, AuditQueue};
+use crate::identity::access::Role;
+use crate::identity::keys::{KeyStore, NewKey};
+use crate::token_bucket::Rate;
+
+const FAR: [u8; 4] = [10, 0, 0, 7];
+
+struct Box {
+    folder: tempfile::TempDir,
+    authenticator: Authenticator,
+    audit: AuditQueue,
+}
+
+impl Box {
+    fn new(config: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (sink, audit) = AuditSink::channel();
+        let authenticator = Authenticator::open(&toml::from_str(config).unwrap(), folder.path(), sink);
+        Self { folder, authenticator, audit }
+    }
+
+    fn store(&self) -> KeyStore {
+        KeyStore::new(self.folder.path())
+    }
+
+    fn key(&self, name: &str, change: impl FnOnce(&mut NewKey)) -> String {
+        let mut new = NewKey {
+            name: name.parse().unwrap(),
+            roles: vec![Role::Infer],
+            models: None,
+            expires_ms: None,
+            max_rate: Rate::default(),
+            max_concurrent: 0,
+        };
+        change(&mut new);
+        let (key, _) = self.store().create(new, 1).unwrap();
+        self.authenticator.reload().unwrap().unwrap();
+        key.reveal()
+    }
+
+    fn ask(&self, key: &str) -> Result<String, Refused> {
+        self.ask_from(FAR, key)
+    }
+
+    fn ask_from(&self, ip: [u8; 4], key: &str) -> Result<String, Refused> {
+        let caller = self.authenticator.caller(&Peer::address(ip.into()), Some(key.as_bytes()));
+        caller.map(|caller| caller.principal.to_string())
+    }
+}
+
+fn certificate(names: &[&str]) -> Peer {
+    let names = names.iter().map(ToString::to_string).collect();
+    let certificate = Some(Arc::new(PeerCertificate { names, fingerprint: String::new() }));
+    Peer::Address { ip: FAR.into(), certificate }
+}
+
+#[test]
+fn a_key_is_good_until_it_expires_or_is_revoked() {
+    let it = Box::new("");
+    let now_ms = clock::FLOOR.plausible_millis(clock::unix_millis());
+    let good = it.key("till", |key| key.expires_ms = Some(now_ms + 3_600_000));
+    let expired = it.key("old", |key| key.expires_ms = Some(now_ms - 1));
+    assert_eq!(it.ask(&good), Ok("key:till".to_owned()));
+    assert_eq!(it.ask(&expired), Err(Refused::Expired));
+    // The id of one and the secret of another.
+    let mixed = format!("{}{}", &good[..14], &expired[14..]);
+    assert_eq!(it.ask(&mixed), Err(Refused::Unknown));
+    assert_eq!(it.ask(&format!("ledge_00000000_{}", &good[15..])), Err(Refused::Unknown));
+    assert_eq!(it.ask("Bearer"), Err(Refused::Malformed));
+    it.store().revoke("till", 2).unwrap();
+    assert_eq!(it.ask(&good), Ok("key:till".to_owned()), "until the store is looked at");
+    it.authenticator.reload().unwrap().unwrap();
+    assert_eq!(it.ask(&good), Err(Refused::Revoked));
+    assert!(it.authenticator.reload().is_none(), "nothing has changed since");
+}
+
+#[test]
+fn a_clock_that_was_put_back_revives_no_key() {
+    let it = Box::new("");
+    // This was built after that, so whatever the clock shows it is over.
+    let expired = it.key("old", |key| key.expires_ms = Some(clock::built_ms()));
+    assert_eq!(it.ask(&expired), Err(Refused::Expired));
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the test makes the damage")]
+fn a_damaged_store_lets_nobody_in_by_key_and_is_no_fault_of_the_caller() {
+    let it = Box::new("");
+    let good = it.key("till", |_| {});
+    let content = std::fs::read(it.store().path()).unwrap();
+    std::fs::write(it.store().path(), &content[1..]).unwrap();
+    assert!(it.authenticator.reload().unwrap().is_err());
+    for _ in 0..20 {
+        assert_eq!(it.ask(&good), Err(Refused::Unreadable));
+    }
+    let local = it.authenticator.caller(&Peer::address([127, 0, 0, 1].into()), None).unwrap();
+    assert!(local.access.allows(Permission::Infer), "who needs no key is not concerned");
+    std::fs::write(it.store().path(), &content).unwrap();
+    it.authenticator.reload().unwrap().unwrap();
+    assert_eq!(it.ask(&good), Ok("key:till".to_owned()));
+}
+
+#[test]
+fn failures_are_limited_where_they_come_from_and_a_right_key_is_let_in_all_the_same() {
+    let mut it = Box::new("");
+    let good = it.key("till", |_| {});
+    for _ in 0..10 {
+        assert_eq!(it.ask("x"), Err(Refused::Malformed));
+    }
+    assert!(matches!(it.ask("x"), Err(Refused::TooMany { .. })));
+    assert_eq!(it.ask(&good), Ok("key:till".to_owned()));
+    assert_eq!(it.ask_from([10, 0, 0, 8], "x"), Err(Refused::Malformed));
+    let mut causes = Vec::new();
+    while let Some(event) = it.audit.try_next() {
+        let AuditEvent::AuthenticationFailed { cause, others: 0 } = event else { panic!("{event:?}") };
+        causes.push(cause.to_string());
+    }
+    assert_eq!(causes, ["malformed", "too_many"]);
+}
+
+#[test]
+fn limits_hold_over_a_change_of_the_store() {
+    let it = Box::new("");
+    let key = it.key("till", |key| key.max_concurrent = 1);
+    let enter = || {
+        let caller = it.authenticator.caller(&Peer::address(FAR.into()), Some(key.as_bytes())).unwrap();
+        caller.enter(Instant::now())
+    };
+    let place = enter().unwrap();
+    it.key("other", |_| {});
+    assert_eq!(
+        enter().unwrap_err().to_string(),
+        "the API key 'till' has 1 requests under way and may have no more at a time"
+    );
+    drop(place);
+    assert!(enter().is_ok());
+}
+
+#[test]
+fn without_a_key_the_way_in_decides() {
+    let it = Box::new(
+        "loopback = [\"viewer\"]\nsocket = []\nusers = [{ user = \"4711\", roles = [\"operator\"], models = [\"m\"] }]\n\
+         certificates = [{ name = \"till.shop\", roles = [\"infer\"] }]",
+    );
+    let own = rustix::process::geteuid().as_raw();
+    let told = |peer: &Peer| {
+        let caller = it.authenticator.caller(peer, None).unwrap();
+        (caller.principal.to_string(), caller.access.roles().to_vec(), caller.proof)
+    };
+    let address = |text: &str| Peer::address(text.parse().unwrap());
+    assert_eq!(told(&address("127.8.8.8")), ("ip:127.8.8.8".into(), vec![Role::Viewer], Proof::None));
+    assert_eq!(told(&address("::ffff:127.0.0.1")), ("ip:127.0.0.1".into(), vec![Role::Viewer], Proof::None));
+    assert_eq!(told(&address("10.0.0.7")), ("ip:10.0.0.7".into(), vec![], Proof::None));
+    assert_eq!(told(&Peer::User(0)).1, [Role::Admin]);
+    assert_eq!(told(&Peer::User(own)).1, [Role::Admin]);
+    assert_eq!(told(&Peer::User(4711)), ("uid:4711".into(), vec![Role::Operator], Proof::User));
+    assert_eq!(told(&Peer::User(4712)), ("uid:4712".into(), vec![], Proof::None));
+    let (principal, roles, proof) = told(&certificate(&["CN", "till.shop"]));
+    assert_eq!((principal.as_str(), roles, proof), ("cert:till.shop", vec![Role::Infer], Proof::Certificate));
+    let (principal, roles, proof) = told(&certificate(&["TILL.SHOP", "till.shop.example"]));
+    assert_eq!((principal.as_str(), roles), ("ip:10.0.0.7", vec![]));
+    assert!(matches!(proof, Proof::UnlistedCertificate(_)));
+    let user = it.authenticator.caller(&Peer::User(4711), None).unwrap();
+    let (ours, theirs) = ("m".parse().unwrap(), "n".parse().unwrap());
+    assert_eq!(user.lacks(&[Permission::Operate], Some(&ours)), None);
+    assert_eq!(user.lacks(&[Permission::Operate], Some(&theirs)), Some(Lacking::Model));
+    assert_eq!(user.lacks(&[Permission::Infer], Some(&ours)), Some(Lacking::Permission));
+}
+
+#[test]
+fn a_key_made_or_revoked_is_recorded_once_whoever_ran_meanwhile() {
+    use crate::identity::keys::Recorded;
+    let it = Box::new("");
+    it.key("till", |_| {});
+    let load = || Recorded::load(it.folder.path().to_owned());
+    let names = |recorded: &Recorded| {
+        let news = recorded.news(&it.store().list().unwrap());
+        news.iter().map(AuditEvent::action).collect::<Vec<_>>()
+    };
+    let mut recorded = load();
+    assert_eq!(names(&recorded), ["key_created"]);
+    recorded.keep(&it.store().list().unwrap()).unwrap();
+    assert_eq!(names(&load()), [""; 0]);
+    it.store().revoke("till", 2).unwrap();
+    assert_eq!(names(&load()), ["key_revoked"]);
+    recorded.keep(&it.store().list().unwrap()).unwrap();
+    assert_eq!(names(&load()), [""; 0]);
+    std::fs::remove_file(it.store().path()).unwrap();
+    assert_eq!(names(&load()), ["key_store_damaged"]);
+}

@@ -1,0 +1,259 @@
+//! `ledge keys`: API keys.
+
+use std::io::Write as _;
+use std::str::FromStr;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::features::show::columns;
+use super::{Exit, Globals, Output};
+use crate::clock;
+use crate::identity::access::Role;
+use crate::identity::keys::{KeyRecord, KeyStore, NewKey};
+use crate::names::{KeyName, ModelName};
+use crate::token_bucket::Rate;
+
+/// The arguments of `ledge keys`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct KeysArgs {
+    /// Write JSON instead of text.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: KeysCommand,
+}
+
+/// What to do with API keys.
+#[derive(Debug, Subcommand)]
+pub enum KeysCommand {
+    /// Make a key, and print it once: nobody can show it again.
+    ///
+    /// The server knows it within a second, without a restart. Give each caller a key of its own, so that it can be taken
+    /// back alone.
+    Create(CreateArgs),
+    /// List the keys, revoked ones included; never the keys themselves.
+    List,
+    /// Take a key back, for good. Whoever holds it is refused within a second.
+    Revoke {
+        /// The name or the id of the key.
+        #[arg(value_name = "NAME|ID")]
+        key: String,
+    },
+}
+
+/// The arguments of `ledge keys create`.
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    /// Who holds it: letters, digits, "." "_" and "-". It stands in the logs, and no other key ever gets it.
+    #[arg(value_name = "NAME")]
+    pub name: KeyName,
+    /// What its holder may do: viewer, infer, feature-writer, operator, admin or auditor. Can be repeated.
+    #[arg(long, value_name = "ROLE", required = true)]
+    pub role: Vec<Role>,
+    /// A model that it is for. Can be repeated. Without, it is for all models.
+    #[arg(long, value_name = "NAME")]
+    pub model: Vec<ModelName>,
+    /// When it ends: after a time, as 12h, 90d or 52w, or at a moment, as 2027-01-01T00:00:00Z. Without, never.
+    #[arg(long, value_name = "TIME")]
+    pub expires: Option<Expiry>,
+    /// The most requests a second, over time. 0 is no limit.
+    #[arg(long, value_name = "NUMBER", default_value = "0", value_parser = rate)]
+    pub max_rate: Rate,
+    /// The most requests at a time. 0 is no limit.
+    #[arg(long, value_name = "NUMBER", default_value = "0", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    pub max_concurrent: u32,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ledge keys create till-7 --role infer --model minilm --expires 90d > till-7.key
+  ledge keys create grafana --role viewer
+  ledge keys create erp --role feature-writer --max-rate 50
+  ledge keys list
+  ledge keys revoke till-7
+
+A holder sends it as Authorization: Bearer ledge_... or as X-API-Key.";
+
+/// When a key ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expiry {
+    /// At this moment, in milliseconds since the Unix epoch.
+    At(u64),
+    /// So many milliseconds from now.
+    After(u64),
+}
+
+impl Expiry {
+    fn millis(self, now_ms: u64) -> u64 {
+        match self {
+            Self::At(at) => at,
+            Self::After(after) => now_ms.saturating_add(after),
+        }
+    }
+}
+
+impl FromStr for Expiry {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let after = text.split_at_checked(text.len().saturating_sub(1)).and_then(|(number, unit)| {
+            let unit: u64 = match unit {
+                "m" => 60_000,
+                "h" => 3_600_000,
+                "d" => 86_400_000,
+                "w" => 7 * 86_400_000,
+                _ => return None,
+            };
+            let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+            number.parse::<u64>().ok().filter(|number| is_number && *number > 0)?.checked_mul(unit)
+        });
+        let at = || u64::try_from(clock::parse_micros(text)? / 1000).ok().map(Self::At);
+        let expected = || "expected a time as 30m, 12h, 90d or 52w, or a moment as 2027-01-01T00:00:00Z".to_owned();
+        after.map(Self::After).or_else(at).ok_or_else(expected)
+    }
+}
+
+fn rate(text: &str) -> Result<Rate, String> {
+    let rate = text.parse().ok().and_then(Rate::new);
+    rate.ok_or_else(|| "expected requests per second, from 0.001 to 1000000, or 0 for no limit".to_owned())
+}
+
+/// Runs the verb.
+pub fn run(globals: &Globals, args: &KeysArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let store = KeyStore::new(&globals.load_config()?.state.path);
+    let now_ms = clock::FLOOR.plausible_millis(clock::unix_millis());
+    match &args.command {
+        KeysCommand::Create(new) => create(&store, new, now_ms, args.json, out)?,
+        KeysCommand::List if args.json => {
+            let keys: Vec<_> = store.list()?.iter().map(|key| document(key, now_ms)).collect();
+            writeln!(out, "{}", serde_json::to_string_pretty(&keys)?)?;
+        }
+        KeysCommand::List => list(&store.list()?, now_ms, out)?,
+        KeysCommand::Revoke { key } => {
+            let key = store.revoke(key, now_ms)?;
+            if args.json {
+                writeln!(out, "{}", document(&key, now_ms))?;
+            } else {
+                writeln!(out, "The key '{}' ({}) is revoked.", key.name, key.id)?;
+            }
+        }
+    }
+    Ok(Exit::Success)
+}
+
+fn create(store: &KeyStore, args: &CreateArgs, now_ms: u64, is_json: bool, out: &mut Output) -> anyhow::Result<()> {
+    let expires_ms = args.expires.map(|expiry| expiry.millis(now_ms));
+    if expires_ms.is_some_and(|expires| expires <= now_ms) {
+        anyhow::bail!("--expires is in the past: such a key would let nobody in");
+    }
+    let new = NewKey {
+        name: args.name.clone(),
+        roles: args.role.clone(),
+        models: (!args.model.is_empty()).then(|| args.model.clone()),
+        expires_ms,
+        max_rate: args.max_rate,
+        max_concurrent: args.max_concurrent,
+    };
+    let (key, record) = store.create(new, now_ms)?;
+    if is_json {
+        let mut told = document(&record, now_ms);
+        told["key"] = key.reveal().into();
+        writeln!(out, "{told}")?;
+        return Ok(());
+    }
+    // The key alone on standard output, so that it can be sent to a file; what it is beside it.
+    writeln!(out, "{}", key.reveal())?;
+    out.flush()?;
+    let until =
+        record.expires_ms.map_or_else(|| "does not expire".to_owned(), |at| format!("expires {}", clock::rfc3339(at)));
+    let told = format!(
+        "The key '{}' ({}) is for {} with {}, and {until}. It is shown this once: keep it where secrets are kept.",
+        record.name,
+        record.id,
+        roles(&record),
+        models(&record)
+    );
+    let _ = writeln!(std::io::stderr(), "{told}");
+    Ok(())
+}
+
+fn list(keys: &[KeyRecord], now_ms: u64, out: &mut Output) -> anyhow::Result<()> {
+    if keys.is_empty() {
+        writeln!(out, "There are no API keys. `ledge keys create NAME --role infer` makes one.")?;
+        return Ok(());
+    }
+    let head = ["NAME", "ID", "STATE", "ROLES", "MODELS", "LIMITS", "CREATED", "EXPIRES"].map(str::to_owned).to_vec();
+    let mut rows = vec![head];
+    for key in keys {
+        let expires = key.expires_ms.map_or_else(|| "never".to_owned(), clock::rfc3339);
+        rows.push(vec![
+            key.name.to_string(),
+            key.id.to_string(),
+            state(key, now_ms).to_owned(),
+            roles(key),
+            models(key),
+            limits(key),
+            clock::rfc3339(key.created_ms),
+            expires,
+        ]);
+    }
+    Ok(columns(&rows, out)?)
+}
+
+fn roles(key: &KeyRecord) -> String {
+    key.roles.iter().map(|role| role.as_str()).collect::<Vec<_>>().join(",")
+}
+
+fn models(key: &KeyRecord) -> String {
+    let listed = |models: &Vec<ModelName>| models.iter().map(ModelName::as_str).collect::<Vec<_>>().join(",");
+    key.models.as_ref().map_or_else(|| "all models".to_owned(), listed)
+}
+
+fn limits(key: &KeyRecord) -> String {
+    let rate = key.max_rate.is_set().then(|| format!("{}/s", key.max_rate));
+    let most = (key.max_concurrent > 0).then(|| format!("{} at a time", key.max_concurrent));
+    let limits: Vec<_> = rate.into_iter().chain(most).collect();
+    if limits.is_empty() { "none".to_owned() } else { limits.join(", ") }
+}
+
+fn state(key: &KeyRecord, now_ms: u64) -> &'static str {
+    match key {
+        KeyRecord { revoked_ms: Some(_), .. } => "revoked",
+        KeyRecord { expires_ms: Some(expires), .. } if *expires <= now_ms => "expired",
+        _ => "valid",
+    }
+}
+
+fn document(key: &KeyRecord, now_ms: u64) -> Value {
+    json!({
+        "id": key.id,
+        "name": key.name,
+        "state": state(key, now_ms),
+        "roles": key.roles,
+        "models": key.models,
+        "created": clock::rfc3339(key.created_ms),
+        "expires": key.expires_ms.map(clock::rfc3339),
+        "revoked": key.revoked_ms.map(clock::rfc3339),
+        "max_rate": key.max_rate,
+        "max_concurrent": key.max_concurrent,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_a_time_from_now_or_a_moment() {
+        let read = |text: &str| text.parse::<Expiry>().ok().map(|expiry| expiry.millis(1000));
+        assert_eq!(read("90d"), Some(90 * 86_400_000 + 1000));
+        assert_eq!(read("2w"), read("14d"));
+        assert_eq!(read("1970-01-01T00:00:07Z"), Some(7000));
+        for bad in ["", "d", "0d", "-1d", "+1d", "1.5d", "1y", "tomorrow", "99999999999999999999d", "ü"] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+    }
+}

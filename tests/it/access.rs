@@ -1,0 +1,202 @@
+//! Who may do what: roles, keys, scopes and limits, at the daemon itself.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::client::Response;
+use crate::daemon::{TestDaemon, TestRoot};
+
+/// How long a change of the store may take to be known. It is looked at once a second.
+const KNOWN: Duration = Duration::from_secs(20);
+
+/// Makes a key by the command line.
+fn key(root: &TestRoot, arguments: &[&str]) -> String {
+    let made = root.command(&[&["keys", "create"], arguments].concat()).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let told = String::from_utf8(made.stderr).unwrap();
+    assert!(told.contains("shown this once") && !told.contains("ledge_"), "{told}");
+    String::from_utf8(made.stdout).unwrap().trim_end().to_owned()
+}
+
+fn ask(daemon: &TestDaemon, key: &str, method: &str, path: &str, body: &Value) -> Response {
+    let bearer = format!("Bearer {key}");
+    let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+    let headers = if key.is_empty() { &headers[1..] } else { &headers[..] };
+    daemon.client().request(method, path, headers, body.to_string().as_bytes())
+}
+
+fn infer(daemon: &TestDaemon, key: &str, model: &str) -> Response {
+    let input = |name: &str| json!({"name": name, "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]});
+    let body = json!({"inputs": [input("INPUT0"), input("INPUT1")]});
+    ask(daemon, key, "POST", &format!("/v2/models/{model}/infer"), &body)
+}
+
+/// Asks until the answer has this status.
+#[track_caller]
+fn until(status: u16, ask: impl Fn() -> Response) -> Response {
+    let deadline = Instant::now() + KNOWN;
+    loop {
+        let answer = ask();
+        if answer.status == status {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "still {answer:?}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn each_role_does_its_own_and_nothing_else() {
+    let root = TestRoot::closed().models(&["add_sub"]).set("access.loopback=[]");
+    let roles = ["viewer", "infer", "feature-writer", "operator", "admin", "auditor"];
+    let keys = roles.map(|role| key(&root, &[role, "--role", role]));
+    let daemon = root.start();
+    let index = "/v2/repository/index";
+    let load = "/v2/repository/models/add_sub/load";
+    // What each role is answered in the order above; 401 is what nobody gets.
+    let asked = [
+        ("GET", "/v2", [200, 200, 403, 200, 200, 200]),
+        ("GET", "/v2/models/add_sub", [200, 200, 403, 200, 200, 200]),
+        ("GET", "/metrics", [200, 403, 403, 200, 200, 200]),
+        ("POST", index, [200, 403, 403, 200, 200, 200]),
+        ("GET", "/feature-views", [200, 403, 200, 200, 200, 200]),
+        ("POST", "/materialize", [403, 403, 501, 403, 501, 403]),
+        ("POST", load, [403, 403, 403, 200, 200, 403]),
+        ("GET", "/features/backup", [403, 403, 403, 403, 503, 403]),
+        ("GET", "/audit/logs/1/checkpoint", [403, 403, 403, 403, 200, 200]),
+    ];
+    for (method, path, expected) in asked {
+        let statuses = keys.each_ref().map(|key| ask(&daemon, key, method, path, &json!({})).status);
+        assert_eq!(statuses, expected, "{method} {path}");
+        let nobody = ask(&daemon, "", method, path, &json!({}));
+        assert_eq!((nobody.status, nobody.header("www-authenticate")), (401, Some("Bearer realm=\"ledge\"")), "{path}");
+    }
+    let inferred = keys.each_ref().map(|key| infer(&daemon, key, "add_sub").status);
+    assert_eq!(inferred, [403, 200, 403, 403, 200, 403]);
+    for path in ["/v2/health/live", "/v2/health/ready", "/health", "/openapi.json"] {
+        assert_eq!(daemon.client().get(path).status, 200, "{path}");
+    }
+    let refused = ask(&daemon, &keys[0], "POST", load, &json!({})).error();
+    assert!(refused.contains("needs the role operator or admin, which key:viewer has not"), "{refused}");
+    let refused = ask(&daemon, "", "POST", "/push", &json!({}));
+    assert!(refused.status == 401 && refused.json()["error"].is_null(), "Feast's own form: {refused:?}");
+    assert_eq!(daemon.client().get("/nowhere").status, 404);
+}
+
+#[test]
+fn a_new_installation_answers_this_machine_and_lets_its_owner_administer() {
+    let daemon = TestRoot::closed().models(&["add_sub"]).start();
+    assert_eq!(infer(&daemon, "", "add_sub").status, 200);
+    assert_eq!(daemon.client().get("/metrics").status, 200);
+    let load = "/v2/repository/models/add_sub/load";
+    let refused = daemon.client().post(load, &[], b"{}");
+    assert_eq!(refused.status, 401);
+    assert!(refused.error().contains("ledge keys create NAME --role operator"), "{}", refused.error());
+    assert_eq!(daemon.unix_client().post(load, &[], b"{}").status, 200, "the user it runs as");
+}
+
+#[test]
+fn a_key_that_is_not_good_is_told_why_and_falls_back_to_nothing() {
+    let root = TestRoot::closed().models(&["add_sub"]);
+    let revoked = key(&root, &["gone", "--role", "infer"]);
+    let good = key(&root, &["till", "--role", "infer", "--expires", "1d"]);
+    assert!(root.command(&["keys", "revoke", "gone"]).output().unwrap().status.success());
+    let daemon = root.start();
+    let wrong = format!("{}{}", &good[..15], "A".repeat(43));
+    for (key, told) in
+        [(&*revoked, "revoked"), (&*wrong, "not known"), ("ledge_x", "malformed"), ("hunter2", "malformed")]
+    {
+        // Without a key this caller would be answered.
+        let refused = infer(&daemon, key, "add_sub");
+        assert_eq!(refused.status, 401, "{key}");
+        assert!(refused.error().contains(told), "{}", refused.error());
+        assert_eq!(refused.header("www-authenticate"), Some("Bearer realm=\"ledge\", error=\"invalid_token\""));
+    }
+    assert_eq!(infer(&daemon, &good, "add_sub").status, 200);
+    assert_eq!(daemon.client().request("GET", "/v2", &[("x-api-key", &good)], b"").status, 200);
+    let both = [("x-api-key", good.as_str()), ("authorization", "Bearer other")];
+    assert_eq!(daemon.client().request("GET", "/v2", &both, b"").status, 400);
+    for _ in 0..20 {
+        infer(&daemon, "ledge_x", "add_sub");
+    }
+    let limited = infer(&daemon, "ledge_x", "add_sub");
+    assert_eq!(limited.status, 429);
+    assert!(limited.header("retry-after").unwrap().parse::<u32>().unwrap() >= 1);
+    assert_eq!(infer(&daemon, &good, "add_sub").status, 200, "a right key is let in all the same");
+}
+
+#[test]
+fn a_running_daemon_takes_up_a_key_and_lets_it_go_and_records_both() {
+    let daemon = TestRoot::closed().models(&["add_sub"]).start();
+    let key = key(&daemon.root, &["till", "--role", "infer"]);
+    until(200, || infer(&daemon, &key, "add_sub"));
+    assert!(daemon.root.command(&["keys", "revoke", "till"]).output().unwrap().status.success());
+    until(401, || infer(&daemon, &key, "add_sub"));
+    let shown = || {
+        let shown = daemon.root.command(&["audit", "show", "--action", "key_revoked", "--json"]).output().unwrap();
+        String::from_utf8_lossy(&shown.stdout).into_owned()
+    };
+    let deadline = Instant::now() + KNOWN;
+    while !shown().contains("till") {
+        assert!(Instant::now() < deadline, "{}", shown());
+    }
+    assert!(!daemon.log().contains(&key), "a key is in no log");
+}
+
+#[test]
+fn a_key_for_a_model_sees_no_other() {
+    let root = TestRoot::closed().models(&["add_sub"]).model_as("add_sub", "other");
+    let operator = key(&root, &["ops", "--role", "operator", "--role", "infer", "--model", "add_sub"]);
+    let daemon = root.start();
+    assert_eq!(infer(&daemon, &operator, "add_sub").status, 200);
+    let refused = infer(&daemon, &operator, "other");
+    assert_eq!(refused.status, 403);
+    assert!(refused.error().contains("for the models add_sub alone"), "{}", refused.error());
+    // Not even whether it exists.
+    assert_eq!(infer(&daemon, &operator, "nothing").status, 403);
+    let get = |path: &str| ask(&daemon, &operator, "GET", path, &json!({}));
+    let index = ask(&daemon, &operator, "POST", "/v2/repository/index", &json!({})).json();
+    assert_eq!((index.as_array().unwrap().len(), &index[0]["name"]), (1, &json!("add_sub")));
+    assert_eq!(get("/v2/models/stats").json()["model_stats"].as_array().unwrap().len(), 1);
+    let metrics = String::from_utf8(get("/metrics").body).unwrap();
+    assert!(metrics.contains("model=\"add_sub\"") && !metrics.contains("model=\"other\""), "{metrics}");
+    let post = |path: &str| ask(&daemon, &operator, "POST", path, &json!({})).status;
+    assert_eq!(post("/v2/repository/models/add_sub/load"), 200);
+    assert_eq!(post("/v2/repository/models/other/unload"), 403);
+    assert_eq!(post("/updates/models/other/rollback"), 403);
+    assert_eq!(post("/updates/runtimes/add_sub/rollback"), 403);
+    assert_eq!(post("/updates/models/add_sub/rollback"), 409, "no platform looks after this box");
+    assert_eq!(post("/features/snapshot"), 403);
+}
+
+#[test]
+fn a_key_has_no_more_requests_than_it_is_for() {
+    let root = TestRoot::closed().models(&["add_sub"]);
+    let slow = key(&root, &["slow", "--role", "viewer", "--max-rate", "0.01"]);
+    let daemon = root.start();
+    let get = || ask(&daemon, &slow, "GET", "/metrics", &json!({}));
+    assert_eq!(get().status, 200);
+    let limited = get();
+    assert_eq!(limited.status, 429);
+    assert!(limited.header("retry-after").unwrap().parse::<u32>().unwrap() > 50);
+    assert_eq!(limited.error(), "the API key 'slow' may make 0.01 requests per second");
+    assert_eq!(daemon.client().get("/metrics").status, 200, "others are not concerned");
+}
+
+#[test]
+fn keys_are_listed_without_themselves() {
+    let root = TestRoot::closed();
+    let made = key(&root, &["till", "--role", "infer", "--model", "m", "--expires", "90d", "--max-concurrent", "2"]);
+    let list = |arguments: &[&str]| {
+        let listed = root.command(&[&["keys", "list"], arguments].concat()).output().unwrap();
+        String::from_utf8(listed.stdout).unwrap()
+    };
+    let (text, keys) = (list(&[]), serde_json::from_str::<Value>(&list(&["--json"])).unwrap());
+    assert!(text.contains("till") && text.contains("valid") && text.contains("2 at a time"), "{text}");
+    assert_eq!((&keys[0]["roles"], &keys[0]["models"]), (&json!(["infer"]), &json!(["m"])));
+    assert!(!text.contains(&made[15..]) && !keys.to_string().contains(&made[15..]));
+    let again = root.command(&["keys", "create", "till", "--role", "infer"]).output().unwrap();
+    assert!(!again.status.success() && String::from_utf8_lossy(&again.stderr).contains("another name"));
+    assert_eq!(root.command(&["keys", "create", "x", "--role", "emperor"]).output().unwrap().status.code(), Some(2));
+}
