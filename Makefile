@@ -10,7 +10,7 @@ in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
 nextest := $(shell command -v cargo-nextest)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-platform build run test test-peers test-quantize test-platform soak bench bench-fleet bench-peers clean
+.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-platform build run test test-peers test-quantize test-platform soak setup-packages deb rpm sbom release-check bench bench-fleet bench-peers clean
 .NOTPARALLEL:
 
 help: ## say what each target does
@@ -33,8 +33,9 @@ run: setup build ## set up, build, start Ledge on port 8000 and ask it what is o
 test: setup-test ## set up what the tests need, and run them all
 	$(in_tests) $(if $(nextest),cargo nextest run --locked,cargo test --locked)
 
-setup-peers: ## install the brokers and their clients that test-peers needs (as root, or by sudo)
+setup-peers: ## install the brokers, their clients and the tools of packages that test-peers needs (as root, or by sudo)
 	@tests/peers/setup
+	@tests/peers/setup-root
 
 setup-feast: setup-test ## install Feast's SDK into .ledge/peers/feast (minutes and 560 MB, once), for test-peers
 	$(PYTHON) benches/peers/fetch.py feast
@@ -45,7 +46,7 @@ setup-tuf: setup-test ## install the reference implementation of TUF into .ledge
 setup-otlp: setup-test ## install the schema of OpenTelemetry into .ledge/peers/otlp (once), for test-peers
 	$(PYTHON) benches/peers/fetch.py otlp
 
-test-peers: setup-test setup-peers setup-feast setup-tuf setup-otlp test-quantize test-platform ## run real clients, servers and brokers against Ledge (may need root)
+test-peers: setup-test setup-peers setup-packages setup-feast setup-tuf setup-otlp test-quantize test-platform ## run real clients, servers and brokers against Ledge (may need root)
 	$(in_tests) $(if $(nextest),cargo nextest run --locked --test it clients,cargo test --locked --test it clients)
 	$(in_tests) $(if $(nextest),cargo nextest run --locked --test peers,cargo test --locked --test peers)
 
@@ -66,6 +67,22 @@ test-platform: setup-peers ## test ledge-platform with python-tuf's client, ngin
 	@$(need_python)
 	$(PYTHON) packaging/platform/setup --s3 --test
 	.ledge/platform/bin/python3 -B -m unittest discover -s packaging/platform/tests
+
+setup-packages: ## install cargo-deb and cargo-generate-rpm, which make packages (once, minutes)
+	@cargo deb --version >/dev/null 2>&1 || cargo install cargo-deb --locked --version 3.8.0
+	@cargo generate-rpm --version >/dev/null 2>&1 || cargo install cargo-generate-rpm --locked --version 0.21.1
+
+deb: setup setup-packages ## make the Debian packages in target/packages: ledge, ledge-slim, ledge-dbgsym (PACKAGE=--fast: larger, sooner)
+	$(PYTHON) packaging/build deb $(PACKAGE)
+
+rpm: setup setup-packages ## make the rpm packages in target/packages: ledge, ledge-slim, ledge-debuginfo (PACKAGE as above)
+	$(PYTHON) packaging/build rpm $(PACKAGE)
+
+sbom: ## write target/packages/ledge.cdx.json, the list of all that is linked in, as CycloneDX 1.5
+	@packaging/sbom
+
+release-check: sbom ## what a release must pass besides the tests: licences, sources, and known flaws of what is linked in
+	@packaging/release-check
 
 bench: setup-test build ## print the budget table: Ledge beside the runtime in-process (seven minutes; BENCH=--quick, BENCH=--long)
 	$(PYTHON) benches/peers/fetch.py inprocess

@@ -39,7 +39,8 @@ impl Disk {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let device: DeviceName = "box-1".parse().unwrap();
-        let (key, _) = AuditKey::load_or_create(folder.path(), &device).unwrap();
+        let (key, _) =
+            AuditKey::load_or_create(folder.path(), &device, &ledge::identity::sealing::Sealer::none()).unwrap();
         Self { folder, device, key }
     }
 
@@ -158,7 +159,8 @@ fn calls(criterion: &mut Criterion) {
         let folder = tempfile::tempdir().unwrap();
         let config = AuditConfig { path: folder.path().to_owned(), inference: detail, ..AuditConfig::default() };
         let (sink, queue) = AuditSink::with_policy(config.policy());
-        let writer = Writer::new(&config, &device, queue, AuditState::default());
+        let writer =
+            Writer::new(&config, &device, queue, AuditState::default(), ledge::identity::sealing::Sealer::none());
         let writer = std::thread::spawn(move || writer.run());
         sink.record_own(AuditEvent::Stopped);
         assert!(runtime.block_on(sink.durable()), "the log opens, and with it come the keys");

@@ -14,6 +14,7 @@ pub mod live;
 pub mod log;
 pub mod proof;
 pub mod record;
+pub mod sealed;
 pub mod status;
 pub mod sync;
 pub mod tags;

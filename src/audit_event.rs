@@ -284,6 +284,18 @@ pub enum AuditEvent {
         /// Which, as in `period` of a tag.
         period: u32,
     },
+    /// Another master key seals from now on.
+    MasterKeyChanged {
+        /// Which: the first bytes of a hash of it, in hexadecimal.
+        key: String,
+    },
+    /// What was plain or under an old master key is sealed under the current one.
+    Resealed {
+        /// What, such as `audit_keys`.
+        what: Word,
+        /// How many files or values.
+        files: u64,
+    },
     /// The key that signs the checkpoints of the log was made.
     AuditKeyMade {
         /// The verifier key (C2SP signed-note).
@@ -354,6 +366,8 @@ impl AuditEvent {
             Self::LogBegun { .. } => "log_begun",
             Self::TagKeyMade { .. } => "tag_key_made",
             Self::TagKeyDestroyed { .. } => "tag_key_destroyed",
+            Self::MasterKeyChanged { .. } => "master_key_changed",
+            Self::Resealed { .. } => "resealed",
             Self::AuditKeyMade { .. } => "audit_key_made",
         }
     }

@@ -139,6 +139,7 @@ impl Config {
     pub fn packaged() -> Self {
         let mut config = Self::default();
         config.http.resolve_sockets(Path::new("/run/ledge"));
+        config.repository.packaged = "/usr/share/ledge/models".into();
         config.runtimes.dir = "/usr/lib/ledge/runtimes".into();
         config.features.views = "/etc/ledge/feature_views.d".into();
         config.updates.root_file = "/etc/ledge/root.json".into();
@@ -155,13 +156,13 @@ impl Config {
 
     /// Makes every path relative to `root`.
     fn resolve(&mut self, root: &Path) {
-        self.http.resolve_sockets(root);
+        self.http.resolve(root);
         self.mqtt.resolve(root);
         self.updates.resolve(root);
         self.audit.resolve(root);
         self.encryption.resolve(root);
+        self.repository.resolve(root);
         for path in [
-            &mut self.repository.path,
             &mut self.runtimes.dir,
             &mut self.runtimes.cache,
             &mut self.state.path,

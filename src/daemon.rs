@@ -2,7 +2,11 @@
 
 mod audit;
 mod configuration_change;
+pub mod formats;
+mod health;
 mod messaging;
+mod notify;
+mod sealing;
 mod updates;
 
 use std::sync::Arc;
@@ -11,6 +15,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::audit::sealed::AuditKeys;
 use crate::audit_event::sink::Mark;
 use crate::audit_event::{AuditEvent, AuditQueue, AuditSink};
 use crate::config::Config;
@@ -18,9 +23,10 @@ use crate::egress::{CountsKeeper, Egress};
 use crate::features::FeatureStore;
 use crate::features::config::FeaturesConfig;
 use crate::features::registry::Registry;
-use crate::http::{self, Handover, Listeners};
+use crate::http::{self, Handover, Listeners, ServerTls};
 use crate::identity::authentication::Authenticator;
 use crate::identity::device::{self, DeviceIdentity};
+use crate::identity::sealing::{Reseal, Sealer, remove_leftovers};
 use crate::inference::Runtimes;
 use crate::inference::backend::Runtime;
 use crate::inference::cores::Topology;
@@ -28,7 +34,7 @@ use crate::inference::engine::Engine;
 use crate::principal::Principal;
 use crate::readiness::{Latch, Readiness};
 use crate::repository::profile::Profiles;
-use crate::repository::{ModelDefaults, Repository};
+use crate::repository::{ModelDefaults, Repository, Sources};
 use crate::serving::{Serving, ServingLimits};
 use crate::shutdown::Shutdown;
 use crate::telemetry::messages::MessageStatistics;
@@ -37,6 +43,7 @@ use crate::updates::runtime_dirs;
 use audit::AuditWriter;
 pub use audit::record_alone;
 use configuration_change::Changes;
+use health::Health;
 use messaging::Messaging;
 
 /// Runs the daemon with the feature views of `registry`, on the sockets that `handover` has or on new ones, until it is told
@@ -68,36 +75,45 @@ async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyho
     let (audit, repository) = (app.audit.clone(), app.serving.repository().clone());
     let (features, counts) = (app.serving.features().clone(), app.counts.clone());
     // Apart from the other tasks: it writes what they record to their very end.
-    let audit_writer = app.spawn(&shutdown)?;
+    let (audit_writer, health) = app.spawn(&shutdown)?;
+    let run = async move {
+        tokio::select! {
+            () = signals.received() => {}
+            () = shutdown.requested() => {}
+        }
+        if shutdown.is_restart() {
+            notify::reloading();
+        } else {
+            notify::stopping(grace + 2 * LAST_STEPS + CLOSING_FEATURES + LAST_RECORDS);
+        }
+        let drained = shutdown.drain(grace).await;
+        let _ = tokio::time::timeout(LAST_STEPS, repository.unload_all(&Principal::Local)).await;
+        // After the calls in flight, so that what they push is written.
+        let _ = tokio::task::spawn_blocking(move || features.close()).await;
+        // Nothing goes out any more.
+        let _ = tokio::time::timeout(LAST_STEPS, tokio::task::spawn_blocking(move || counts.write())).await;
+        audit.record_own(AuditEvent::Stopped);
+        audit.close();
+        drop((audit, repository));
+        audit_writer.end(LAST_RECORDS).await;
+        if !drained {
+            tracing::warn!(
+                grace_ms = grace.as_millis(),
+                "some requests were still running at the end of the grace period"
+            );
+        }
+        // One that came since is a stop all the same.
+        let is_stop = tokio::time::timeout(Duration::ZERO, signals.received()).await.is_ok();
+        match shutdown.failure() {
+            Some(reason) => anyhow::bail!("{reason}"),
+            None if shutdown.is_restart() && !is_stop => Ok(Ended::ToRestart),
+            None => Ok(Ended::Stopped),
+        }
+    };
+    // Told until the end of this process: also while the last calls are answered, before it starts anew.
     tokio::select! {
-        () = signals.received() => {}
-        () = shutdown.requested() => {}
-    }
-    if shutdown.is_restart() {
-        let now = sd_notify::NotifyState::monotonic_usec_now();
-        notify(&[Some(sd_notify::NotifyState::Reloading), now.ok()].into_iter().flatten().collect::<Vec<_>>());
-    } else {
-        notify(&[sd_notify::NotifyState::Stopping]);
-    }
-    let drained = shutdown.drain(grace).await;
-    let _ = tokio::time::timeout(LAST_STEPS, repository.unload_all(&Principal::Local)).await;
-    // After the calls in flight, so that what they push is written.
-    let _ = tokio::task::spawn_blocking(move || features.close()).await;
-    // Nothing goes out any more.
-    let _ = tokio::time::timeout(LAST_STEPS, tokio::task::spawn_blocking(move || counts.write())).await;
-    audit.record_own(AuditEvent::Stopped);
-    audit.close();
-    drop((audit, repository));
-    audit_writer.end(LAST_RECORDS).await;
-    if !drained {
-        tracing::warn!(grace_ms = grace.as_millis(), "some requests were still running at the end of the grace period");
-    }
-    // One that came since is a stop all the same.
-    let is_stop = tokio::time::timeout(Duration::ZERO, signals.received()).await.is_ok();
-    match shutdown.failure() {
-        Some(reason) => anyhow::bail!("{reason}"),
-        None if shutdown.is_restart() && !is_stop => Ok(Ended::ToRestart),
-        None => Ok(Ended::Stopped),
+        ended = run => ended,
+        never = health.tell() => match never {},
     }
 }
 
@@ -112,6 +128,9 @@ pub enum Ended {
 
 /// How long unloading models may take at the end.
 const LAST_STEPS: Duration = Duration::from_secs(2);
+
+/// How long the feature store takes to close at most.
+const CLOSING_FEATURES: Duration = Duration::from_secs(8);
 
 /// How long writing the last audit records may take: a disk can stand still for a while.
 const LAST_RECORDS: Duration = Duration::from_secs(10);
@@ -129,15 +148,22 @@ struct App {
     egress: Egress,
     device: DeviceIdentity,
     listeners: Listeners,
+    tls: Option<ServerTls>,
     counts: CountsKeeper,
     found: updates::Found,
+    sealer: Sealer,
 }
 
 impl App {
     async fn build(config: Config, registry: Registry, handover: &Handover) -> anyhow::Result<Self> {
         let device = device::load_or_create(&config.state.path, &config.device)?;
+        // Before any store is opened.
+        formats::claim(&config.state.path)?;
         tracing::info!(version = env!("CARGO_PKG_VERSION"), device = %device.id, "ledge starts");
+        let sealer = Sealer::load(&config.encryption)?;
+        remove_leftovers();
         let listeners = Listeners::bind(&config.http, handover).await?;
+        let tls = ServerTls::open(&config.http, &config.state.path);
         let (audit, audit_queue) = AuditSink::with_policy(config.audit.policy());
         let audit_mark = audit.mark();
         audit.record_own(AuditEvent::Started { version: env!("CARGO_PKG_VERSION").into() });
@@ -148,7 +174,7 @@ impl App {
         // Both before this start is counted, which may end a trial: what was read so far is what this start runs with.
         let runtimes = runtimes(&config);
         // Before anything that settings or libraries on trial could bring down, so that such a start counts.
-        let found = updates::Found::read(&config);
+        let found = updates::Found::read(&config, &sealer);
         for runtime in Runtime::ALL {
             match runtimes.library(runtime) {
                 Ok(library) => tracing::info!(%runtime, library = %library.display(), "runtime found"),
@@ -162,7 +188,7 @@ impl App {
             tracing::warn!(views, "feature views are declared no more; their rows are kept until they expire");
         }
         let features = FeatureStore::open(&config.features, registry, audit.clone());
-        let serving = serving(&config, runtimes, features, audit.clone());
+        let serving = serving(&config, runtimes, features, audit.clone(), sealer.clone());
         let egress = Egress::new(&config.egress, audit.clone());
         let counts = CountsKeeper::open(&config.state.path, egress.clone());
         found.manage(serving.repository());
@@ -177,22 +203,46 @@ impl App {
             egress,
             device,
             listeners,
+            tls,
             counts,
             found,
+            sealer,
         })
     }
 
-    fn spawn(self, shutdown: &Shutdown) -> anyhow::Result<AuditWriter> {
+    fn spawn(self, shutdown: &Shutdown) -> anyhow::Result<(AuditWriter, Health)> {
         let Self { config, changes, audit, audit_mark, audit_queue, serving, .. } = self;
-        let Self { readiness, egress, device, listeners, counts, found, .. } = self;
-        for address in listeners.tcp_addresses() {
-            tracing::info!(%address, "listening");
+        let Self { readiness, egress, device, listeners, tls, counts, found, sealer, .. } = self;
+        for (address, scheme) in listeners.tcp_addresses() {
+            tracing::info!(%address, scheme, "listening");
+        }
+        if let Some(tls) = &tls {
+            tls.keep_current(shutdown).context("SIGHUP cannot be received")?;
         }
         shutdown.spawn(counts.run(shutdown.clone()));
         let latch = readiness.latch();
         let updates = found.updates();
-        let audit_writer = AuditWriter::spawn(&config.audit, &device.id, audit_queue, &egress, shutdown)?;
+        let audit_writer =
+            AuditWriter::spawn(&config.audit, &device.id, audit_queue, &egress, sealer.clone(), shutdown)?;
+        let audit_keys = AuditKeys { folder: config.audit.path.clone(), sealer: sealer.clone() };
+        let mut stores: Vec<Arc<dyn Reseal>> = vec![Arc::new(audit_keys)];
+        stores.extend(found.store().map(|store| Arc::new(store) as Arc<dyn Reseal>));
+        let sealing = sealing::Sealing {
+            config: config.encryption.clone(),
+            sealer: sealer.clone(),
+            stores,
+            cache: config.runtimes.cache.clone(),
+            audit: audit.clone(),
+        };
+        sealing.spawn(&readiness, shutdown)?;
         let messages = config.mqtt.broker.is_some().then(MessageStatistics::default);
+        let health = Health {
+            serving: serving.clone(),
+            audit: audit_writer.state.clone(),
+            messages: messages.clone(),
+            readiness: readiness.clone(),
+            shutdown: shutdown.clone(),
+        };
         let authenticator = Authenticator::open(&config.access, &config.state.path, audit.clone());
         shutdown.spawn(authenticator.clone().watch(shutdown.clone()));
         let app = http::App::new(http::Parts {
@@ -204,10 +254,11 @@ impl App {
             updates: updates.clone(),
             audit: audit_writer.state.clone(),
             audit_path: config.audit.path.clone(),
+            tls: tls.clone(),
             config: config.http.clone(),
             shutdown: shutdown.clone(),
         });
-        listeners.serve(&http::router(app), &config.http, &readiness, shutdown);
+        listeners.serve(&http::router(app), &config.http, tls.as_ref(), &readiness, shutdown);
         found.spawn(&updates::Environment {
             config: &config,
             device: &device,
@@ -215,6 +266,7 @@ impl App {
             repository: serving.repository(),
             audit: &audit,
             readiness: &readiness,
+            sealer: &sealer,
             shutdown,
         });
         if let Some(statistics) = messages {
@@ -248,7 +300,7 @@ impl App {
             tokio::select! {
                 () = readiness.wait() => {
                     tracing::info!("ready");
-                    notify(&[sd_notify::NotifyState::Ready]);
+                    notify::ready();
                 }
                 () = waiting.requested() => {}
             }
@@ -261,7 +313,7 @@ impl App {
                 tracing::warn!(%error, "the settings of this start cannot be kept: the next one will record them as changed");
             }
         });
-        Ok(audit_writer)
+        Ok((audit_writer, health))
     }
 }
 
@@ -272,7 +324,7 @@ pub fn serving_alone(config: &Config, audit: AuditSink) -> Serving {
     let views = &config.features.views;
     // Mistakes in the declarations are told where they matter, by the daemon and `config check`.
     let registry = Registry::load(views, &config.features.path).unwrap_or_default();
-    serving(config, runtimes, FeatureStore::without_values(registry, views), audit)
+    serving(config, runtimes, FeatureStore::without_values(registry, views), audit, Sealer::none())
 }
 
 /// The runtimes of this box, those that came as releases among them.
@@ -281,7 +333,7 @@ fn runtimes(config: &Config) -> Runtimes {
 }
 
 /// The serving core over the configured repository.
-fn serving(config: &Config, runtimes: Runtimes, features: FeatureStore, audit: AuditSink) -> Serving {
+fn serving(config: &Config, runtimes: Runtimes, features: FeatureStore, audit: AuditSink, sealer: Sealer) -> Serving {
     // Made by the daemon alone: a command line that only looks leaves nothing behind.
     let cache_dir = config.runtimes.cache.is_dir().then(|| config.runtimes.cache.clone());
     let budget = Topology::read().budget(config.runtimes.threads);
@@ -298,11 +350,12 @@ fn serving(config: &Config, runtimes: Runtimes, features: FeatureStore, audit: A
         ),
         measure: config.runtimes.measure,
         cache_dir,
+        sealer,
     };
-    let path = config.repository.path.clone();
+    let sources = Sources::of(&config.repository);
     let megabytes = config.runtimes.memory_mb;
     let engine = Engine::new(runtimes, budget, (megabytes > 0).then_some(megabytes << 20));
-    let repository = Repository::new(path, engine, defaults, config.repository.parallel_loads, audit.clone());
+    let repository = Repository::new(sources, engine, defaults, config.repository.parallel_loads, audit.clone());
     let limits = ServingLimits {
         max_pixels: config.http.max_pixels,
         cache_bytes: config.response_cache.max_bytes,
@@ -326,17 +379,24 @@ async fn keep_current(
             refreshed = serving.repository().refresh(&Principal::Local) => match refreshed {
                 Ok(()) => {}
                 // At the start this is a mistake to be told at once; later the models that run go on.
-                Err(error) if latch.is_some() => anyhow::bail!("the model repository cannot be read: {error}"),
+                Err(error) if latch.is_some() => {
+                    // Never let go of: nobody may take the end of the daemon for the end of its start.
+                    std::mem::forget(latch);
+                    anyhow::bail!("the model repository cannot be read: {error}");
+                }
                 Err(error) => tracing::error!(%error, "the model repository cannot be read; what is loaded goes on"),
             },
             () = shutdown.requested() => return Ok(()),
         }
         serving.warn_of_undeclared_features(None);
-        latch.take();
+        if latch.take().is_none() {
+            notify::ready();
+        }
         tokio::select! {
             _ = hangup.recv() => tracing::info!("SIGHUP: looking for changed models and feature views"),
             () = shutdown.requested() => return Ok(()),
         }
+        notify::reloading();
         // Before the models, which may need new ones.
         let (store, config) = (serving.features().clone(), features.clone());
         let _ = tokio::task::spawn_blocking(move || reload_views(&store, &config)).await;
@@ -377,12 +437,5 @@ impl StopSignals {
             _ = self.interrupt.recv() => {}
         }
         tracing::info!("asked to stop");
-    }
-}
-
-/// Tells systemd, when it asked to be told.
-fn notify(states: &[sd_notify::NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "systemd was not notified");
     }
 }

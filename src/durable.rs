@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Replaces the file at `path` by `content`.
@@ -18,13 +18,41 @@ pub fn replace_private(path: &Path, content: &[u8]) -> io::Result<()> {
     replace_with(OpenOptions::new().write(true).create(true).truncate(true).mode(0o600), path, content)
 }
 
+/// Creates a file that only its owner may read; one that is there is left alone, and that is an error.
+pub fn create_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    sync_folder(parent(path))
+}
+
+/// As [`replace_private`], for a file whose owner, group and mode stay as they are.
+pub fn replace_alike(path: &Path, content: &[u8]) -> io::Result<()> {
+    let before = std::fs::metadata(path)?;
+    let alike = |file: &File| {
+        std::os::unix::fs::fchown(file, Some(before.uid()), Some(before.gid()))?;
+        file.set_permissions(before.permissions())
+    };
+    replace_as(OpenOptions::new().write(true).create(true).truncate(true).mode(0o600), path, content, alike)
+}
+
 fn replace_with(options: &OpenOptions, path: &Path, content: &[u8]) -> io::Result<()> {
+    replace_as(options, path, content, |_| Ok(()))
+}
+
+fn replace_as(
+    options: &OpenOptions,
+    path: &Path,
+    content: &[u8],
+    become_alike: impl FnOnce(&File) -> io::Result<()>,
+) -> io::Result<()> {
     let folder = parent(path);
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = folder.join(name);
     let written = (|| {
         let mut file = options.open(&temporary)?;
+        become_alike(&file)?;
         file.write_all(content)?;
         file.sync_all()?;
         rename(&temporary, path)
@@ -103,6 +131,20 @@ mod tests {
         }
         remove_leftovers(folder.path()).unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), kept.len());
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_alike_keeps_its_mode_and_one_that_is_there_is_not_created() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        create_private(&path, b"old").unwrap();
+        let mode = || std::fs::metadata(&path).unwrap().mode() & 0o777;
+        assert_eq!(mode(), 0o600);
+        assert!(create_private(&path, b"new").is_err());
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
+        replace_alike(&path, b"new").unwrap();
+        assert_eq!((mode(), std::fs::read(&path).unwrap()), (0o640, b"new".to_vec()));
+        assert!(replace_alike(&folder.path().join("none"), b"new").is_err());
     }
 
     #[test]

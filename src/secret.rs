@@ -64,15 +64,17 @@ impl SecretFile {
         }
     }
 
+    /// Where it lies; `None` for a credential in a process that has none.
+    pub fn path(&self) -> Option<PathBuf> {
+        match self {
+            Self::Path(path) => Some(path.clone()),
+            Self::Credential(name) => Some(PathBuf::from(std::env::var_os(CREDENTIALS)?).join(name)),
+        }
+    }
+
     /// Reads it now.
     pub fn read(&self) -> Result<Vec<u8>, SecretError> {
-        let path = match self {
-            Self::Path(path) => path.clone(),
-            Self::Credential(name) => match std::env::var_os(CREDENTIALS) {
-                Some(folder) => PathBuf::from(folder).join(name),
-                None => return Err(SecretError::NoCredentials { file: self.clone() }),
-            },
-        };
+        let path = self.path().ok_or_else(|| SecretError::NoCredentials { file: self.clone() })?;
         let mut content = Vec::new();
         let read = std::fs::File::open(path).and_then(|file| file.take(LARGEST).read_to_end(&mut content));
         read.map_err(|source| SecretError::Unreadable { file: self.clone(), source })?;

@@ -230,7 +230,7 @@ impl WebLog {
     pub fn new(address: WebAddress, tls: TlsSettings) -> Self {
         let region = "named".parse().into_iter();
         let allow = region.map(|region| Allowed { host: address.at.clone(), region, send: vec![Content::Request] });
-        let egress = EgressConfig { regions: Vec::new(), allow: allow.collect() };
+        let egress = EgressConfig { residency: Vec::new(), allow: allow.collect() };
         let egress = Egress::new(&egress, AuditSink::to_nowhere());
         let settings = HttpSettings { at: address.at.clone(), tls: address.tls.then_some(tls), proxy: None };
         Self { address, server: Arc::new(Server { egress, settings, idle: Mutex::default() }) }

@@ -1,4 +1,7 @@
 //! The key that signs the checkpoints of this box's log (Ed25519, C2SP signed-note).
+//!
+//! Where sealing is on, its file is sealed, and names no device: a box may be renamed, and keeps its key. Another box's file
+//! is of no use here because its master key is another.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,12 +11,17 @@ use base64::engine::general_purpose::STANDARD;
 use ed25519_dalek::SigningKey;
 use signed_note::{Note, StandardSigner, StandardVerifier, Verifier as _, VerifierList};
 use tlog_tiles::{Checkpoint, Hash};
+use zeroize::Zeroizing;
 
 use crate::durable;
+use crate::identity::sealing::{OpenError, Resealed, SealPurpose, Sealer, Survey};
 use crate::names::DeviceName;
 
 /// The file in the folder of the log. Only its owner may read it.
 const FILE: &str = "key";
+
+/// What it is sealed with beside.
+const SEALED_FOR: &[u8] = b"audit/key";
 
 /// The type of an Ed25519 key (C2SP signed-note).
 const ED25519: u8 = 1;
@@ -21,7 +29,7 @@ const ED25519: u8 = 1;
 /// The key of this box.
 pub struct AuditKey {
     /// As C2SP signed-note writes it.
-    key: String,
+    key: Zeroizing<String>,
     verifier_key: String,
 }
 
@@ -35,6 +43,14 @@ pub enum KeyError {
         path: PathBuf,
         /// The system's words.
         error: io::Error,
+    },
+    /// The file is sealed, and does not open. No new key is made: this one is there.
+    #[error("the audit key {path}: {error}", path = path.display())]
+    Sealed {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: OpenError,
     },
     /// The file holds something else.
     #[error("{path} holds no audit key: restore it; without it, the log begins anew with another key once the file is removed", path = path.display())]
@@ -57,34 +73,23 @@ pub fn origin(device: &DeviceName, generation: u32) -> String {
 impl AuditKey {
     /// The key in the folder, else a new one that is kept there; whether it is new. When this returns, it survives a power
     /// cut.
-    pub fn load_or_create(folder: &Path, device: &DeviceName) -> Result<(Self, bool), KeyError> {
-        let path = folder.join(FILE);
+    pub fn load_or_create(folder: &Path, device: &DeviceName, sealer: &Sealer) -> Result<(Self, bool), KeyError> {
         let name = key_name(device);
-        let (seed, is_new) = match std::fs::read(&path) {
-            Ok(content) => {
-                let seed = parse(&content).ok_or(KeyError::Damaged { path })?;
-                (seed, false)
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let seed = create(&path).map_err(|error| KeyError::File { path, error })?;
-                (seed, true)
-            }
-            Err(error) => return Err(KeyError::File { path, error }),
-        };
-        Ok((Self::new(&name, &seed), is_new))
+        if let Some(seed) = seed_in(folder, sealer)? {
+            return Ok((Self::new(&name, &seed), false));
+        }
+        let path = folder.join(FILE);
+        let mut seed = Zeroizing::new([0; 32]);
+        let filled = getrandom::fill(seed.as_mut_slice()).map_err(io::Error::from);
+        filled.map_err(|error| KeyError::File { path: path.clone(), error })?;
+        write(&path, &seed, sealer)?;
+        Ok((Self::new(&name, &seed), true))
     }
 
     /// The verifier key of the key in the folder, for one who only looks; `None` when there is no key yet.
-    pub fn verifier_key_in(folder: &Path, device: &DeviceName) -> Result<Option<String>, KeyError> {
-        let path = folder.join(FILE);
-        match std::fs::read(&path) {
-            Ok(content) => {
-                let seed = parse(&content).ok_or(KeyError::Damaged { path })?;
-                Ok(Some(Self::new(&key_name(device), &seed).verifier_key))
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(KeyError::File { path, error }),
-        }
+    pub fn verifier_key_in(folder: &Path, device: &DeviceName, sealer: &Sealer) -> Result<Option<String>, KeyError> {
+        let seed = seed_in(folder, sealer)?;
+        Ok(seed.map(|seed| Self::new(&key_name(device), &seed).verifier_key))
     }
 
     fn new(name: &str, seed: &[u8; 32]) -> Self {
@@ -92,9 +97,10 @@ impl AuditKey {
         let public = key.verifying_key();
         let encoded = STANDARD.encode([&[ED25519], public.as_bytes().as_slice()].concat());
         let id = signed_note::key_id(name, &[&[ED25519], public.as_bytes().as_slice()].concat());
-        let private = STANDARD.encode([&[ED25519], seed.as_slice()].concat());
+        let private = Zeroizing::new([&[ED25519], seed.as_slice()].concat());
+        let private = Zeroizing::new(STANDARD.encode(&*private));
         Self {
-            key: format!("PRIVATE+KEY+{name}+{id:08x}+{private}"),
+            key: Zeroizing::new(format!("PRIVATE+KEY+{name}+{id:08x}+{}", *private)),
             verifier_key: format!("{name}+{id:08x}+{encoded}"),
         }
     }
@@ -122,16 +128,64 @@ pub(super) fn under_name(verifier_key: &str, name: &str) -> Option<String> {
     Some(format!("{name}+{id:08x}+{encoded}"))
 }
 
-/// The key in a file: 32 bytes in base64.
-fn parse(content: &[u8]) -> Option<[u8; 32]> {
-    STANDARD.decode(content.trim_ascii()).ok()?.try_into().ok()
+/// Seals the key in the folder under the current master key, unless it is. When this returns, that survives a power cut, and
+/// no file has it in plain any more; flash memory, and file systems that copy on write, may keep the old blocks for a while.
+pub(super) fn reseal(folder: &Path, sealer: &Sealer) -> Result<Resealed, KeyError> {
+    let path = folder.join(FILE);
+    let content = match std::fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Resealed::default()),
+        content => Zeroizing::new(content.map_err(|error| KeyError::File { path: path.clone(), error })?),
+    };
+    if !sealer.is_outdated(&content) {
+        return Ok(Resealed::default());
+    }
+    let seed = opened(&path, &content, sealer)?;
+    write(&path, &seed, sealer)?;
+    let was_plain = u64::from(!Sealer::is_sealed(&content));
+    Ok(Resealed { plain: was_plain, old: 1 - was_plain })
 }
 
-fn create(path: &Path) -> io::Result<[u8; 32]> {
-    let mut seed = [0; 32];
-    getrandom::fill(&mut seed)?;
-    durable::replace_private(path, format!("{}\n", STANDARD.encode(seed)).as_bytes())?;
-    Ok(seed)
+/// Under which master key the key in the folder is, for one who only looks; nothing when there is none.
+pub(super) fn survey(folder: &Path, survey: &mut Survey) -> Result<(), KeyError> {
+    let path = folder.join(FILE);
+    match std::fs::read(&path) {
+        Ok(content) => survey.count(Sealer::key_of(&Zeroizing::new(content))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(KeyError::File { path, error }),
+    }
+    Ok(())
+}
+
+/// The key in the folder, sealed or not; `None` where there is no file.
+fn seed_in(folder: &Path, sealer: &Sealer) -> Result<Option<Zeroizing<[u8; 32]>>, KeyError> {
+    let path = folder.join(FILE);
+    match std::fs::read(&path) {
+        Ok(content) => opened(&path, &Zeroizing::new(content), sealer).map(Some),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(KeyError::File { path, error }),
+    }
+}
+
+fn opened(path: &Path, content: &[u8], sealer: &Sealer) -> Result<Zeroizing<[u8; 32]>, KeyError> {
+    let seed = if Sealer::is_sealed(content) {
+        let plain = sealer.open(SealPurpose::AuditKey, SEALED_FOR, content).map(Zeroizing::new);
+        parse(&plain.map_err(|error| KeyError::Sealed { path: path.to_owned(), error })?)
+    } else {
+        parse(content)
+    };
+    seed.map(Zeroizing::new).ok_or_else(|| KeyError::Damaged { path: path.to_owned() })
+}
+
+/// The key in a file: 32 bytes in base64.
+fn parse(content: &[u8]) -> Option<[u8; 32]> {
+    Zeroizing::new(STANDARD.decode(content.trim_ascii()).ok()?).as_slice().try_into().ok()
+}
+
+fn write(path: &Path, seed: &[u8; 32], sealer: &Sealer) -> Result<(), KeyError> {
+    let plain = Zeroizing::new(format!("{}\n", STANDARD.encode(seed)));
+    let content = sealer.seal(SealPurpose::AuditKey, SEALED_FOR, plain.as_bytes());
+    let content = content.map_err(|error| KeyError::Sealed { path: path.to_owned(), error })?;
+    durable::replace_private(path, &content).map_err(|error| KeyError::File { path: path.to_owned(), error })
 }
 
 /// A signed tree head (C2SP tlog-checkpoint in a C2SP signed-note).
@@ -190,14 +244,14 @@ mod tests {
     fn a_checkpoint_opens_with_the_key_that_signed_it_and_with_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let device: DeviceName = "box-1".parse().unwrap();
-        let (key, is_new) = AuditKey::load_or_create(folder.path(), &device).unwrap();
+        let (key, is_new) = AuditKey::load_or_create(folder.path(), &device, &Sealer::none()).unwrap();
         assert!(is_new && key.verifier_key().starts_with("ledge.audit/box-1+"));
         let signed = key.sign(&origin(&device, 1), 7, record_hash(b"a")).unwrap();
         assert_eq!(SignedCheckpoint::open(&signed.note, key.verifier_key()).unwrap(), signed);
-        let (again, is_new) = AuditKey::load_or_create(folder.path(), &device).unwrap();
+        let (again, is_new) = AuditKey::load_or_create(folder.path(), &device, &Sealer::none()).unwrap();
         assert!(!is_new && again.verifier_key() == key.verifier_key());
         let other = tempfile::tempdir().unwrap();
-        let (other, _) = AuditKey::load_or_create(other.path(), &device).unwrap();
+        let (other, _) = AuditKey::load_or_create(other.path(), &device, &Sealer::none()).unwrap();
         for wrong in [other.verifier_key(), "box+0+x", ""] {
             assert!(SignedCheckpoint::open(&signed.note, wrong).is_err(), "{wrong}");
         }
@@ -213,7 +267,42 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let device: DeviceName = "box-1".parse().unwrap();
         durable::replace(&folder.path().join(FILE), b"AAAA\n").unwrap();
-        assert!(matches!(AuditKey::load_or_create(folder.path(), &device), Err(KeyError::Damaged { .. })));
+        assert!(matches!(
+            AuditKey::load_or_create(folder.path(), &device, &Sealer::none()),
+            Err(KeyError::Damaged { .. })
+        ));
         assert_eq!(std::fs::read(folder.path().join(FILE)).unwrap(), b"AAAA\n");
+    }
+
+    #[test]
+    fn a_sealed_key_is_the_same_key_and_without_its_master_key_no_other_is_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let device: DeviceName = "box-1".parse().unwrap();
+        let path = folder.path().join(FILE);
+        let (key, _) = AuditKey::load_or_create(folder.path(), &device, &Sealer::none()).unwrap();
+        let plain = std::fs::read(&path).unwrap();
+        let (old, new) = (Sealer::with_keys(&[[1; 32]]), Sealer::with_keys(&[[2; 32], [1; 32]]));
+        assert_eq!(reseal(folder.path(), &Sealer::none()).unwrap(), Resealed::default());
+        assert_eq!(reseal(folder.path(), &old).unwrap(), Resealed { plain: 1, old: 0 });
+        assert_eq!(reseal(folder.path(), &old).unwrap(), Resealed::default());
+        let sealed = std::fs::read(&path).unwrap();
+        assert!(!sealed.windows(16).any(|window| plain.windows(16).any(|plain| plain == window)));
+        for (wrong, words) in [(Sealer::none(), "encryption.master_key_file"), (Sealer::with_keys(&[[3; 32]]), "under")]
+        {
+            let error = AuditKey::load_or_create(folder.path(), &device, &wrong).err().unwrap().to_string();
+            assert!(error.contains(words), "{error}");
+            assert!(reseal(folder.path(), &Sealer::with_keys(&[[3; 32]])).is_err());
+            assert_eq!(std::fs::read(&path).unwrap(), sealed);
+        }
+        assert_eq!(reseal(folder.path(), &new).unwrap(), Resealed { plain: 0, old: 1 });
+        let (again, is_new) = AuditKey::load_or_create(folder.path(), &device, &new).unwrap();
+        assert!(!is_new && again.verifier_key() == key.verifier_key());
+        let mut found = Survey::default();
+        survey(folder.path(), &mut found).unwrap();
+        assert_eq!(found.0, [(new.current(), 1)].into());
+        // Made while sealing is on, it never was plain.
+        let other = tempfile::tempdir().unwrap();
+        AuditKey::load_or_create(other.path(), &device, &new).unwrap();
+        assert!(Sealer::is_sealed(&std::fs::read(other.path().join(FILE)).unwrap()));
     }
 }

@@ -222,6 +222,8 @@ mod tests {
             },
             AuditEvent::TagKeyMade { period: 1 },
             AuditEvent::TagKeyDestroyed { period: 1 },
+            AuditEvent::MasterKeyChanged { key: "01ab23cd".into() },
+            AuditEvent::Resealed { what: "audit_keys".into(), files: 2 },
             AuditEvent::AuditKeyMade { verifier_key: "a+b+c".into() },
         ]
     }

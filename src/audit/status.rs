@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{Notify, broadcast, watch};
 
 use super::key::SignedCheckpoint;
 
@@ -127,12 +127,19 @@ struct Shared {
     head: watch::Sender<Option<PublishedHead>>,
     live: broadcast::Sender<Arc<LiveRecord>>,
     news: Mutex<Vec<SyncNews>>,
+    turned: Notify,
 }
 
 impl Default for AuditState {
     fn default() -> Self {
         let (live, _) = broadcast::channel(LIVE);
-        let shared = Shared { status: Mutex::default(), head: watch::channel(None).0, live, news: Mutex::default() };
+        let shared = Shared {
+            status: Mutex::default(),
+            head: watch::channel(None).0,
+            live,
+            news: Mutex::default(),
+            turned: Notify::new(),
+        };
         Self { shared: Arc::new(shared) }
     }
 }
@@ -181,6 +188,17 @@ impl AuditState {
     /// A record is durable.
     pub fn send_live(&self, record: Arc<LiveRecord>) {
         let _ = self.shared.live.send(record);
+    }
+
+    /// The writer has done what there was to do.
+    pub fn turn(&self) {
+        self.shared.turned.notify_waiters();
+    }
+
+    /// Waits until the writer has done what there was to do, which it does at least once a second. Where its disk stands
+    /// still, and where its thread died, that is never.
+    pub async fn turned(&self) {
+        self.shared.turned.notified().await;
     }
 
     /// Tells the writer what became of the sync. It looks within a second.

@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use crate::audit_event::AuditEvent;
 use crate::audit_event::tag::TagKey;
 use crate::clock;
+use crate::identity::sealing::{OpenError, Resealed, Sealer, Survey};
 use files::{Folder, KeyFile};
 
 /// The clock must agree for this long that a key is old enough, in milliseconds of running time.
@@ -70,6 +71,14 @@ pub enum TagsError {
         /// The system's words.
         error: io::Error,
     },
+    /// A file is sealed, and does not open.
+    #[error("the keys for tags: {path}: {error}", path = path.display())]
+    Sealed {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: OpenError,
+    },
     /// A file holds something else.
     #[error("{path} holds no key for tags: restore it, or remove it", path = path.display())]
     Damaged {
@@ -109,8 +118,9 @@ impl Tags {
         period_days: u32,
         keep_days: u32,
         now_ms: u64,
+        sealer: &Sealer,
     ) -> Result<(Self, Vec<AuditEvent>), TagsError> {
-        let folder = Folder::create(audit)?;
+        let folder = Folder::create(audit, sealer)?;
         let mut list = Self::read_list(&folder)?;
         let mut untold = std::mem::take(&mut list.untold);
         untold.extend(adopt(&folder, &mut list)?);
@@ -301,12 +311,22 @@ fn same_but_counts(one: &List, other: &List) -> bool {
 /// one turn, begins another period if the key was in use, and records it. When this returns, the names are gone for good;
 /// the blocks may not be, see above.
 pub fn destroy(audit: &Path, period: u32) -> Result<bool, TagsError> {
-    Folder::of(audit).destroy(period)
+    Folder::of(audit, &Sealer::none()).destroy(period)
+}
+
+/// Seals every key under the current master key, where it is not.
+pub(super) fn reseal(audit: &Path, sealer: &Sealer) -> Result<Resealed, TagsError> {
+    Folder::of(audit, sealer).reseal()
+}
+
+/// Under which master key each key is, for one who only looks.
+pub(super) fn survey(audit: &Path, survey: &mut Survey) -> Result<(), TagsError> {
+    Folder::of(audit, &Sealer::none()).survey(survey)
 }
 
 /// All keys that there are, oldest first: for finding what a tag stands for.
-pub fn all(audit: &Path) -> Result<Vec<TagKey>, TagsError> {
-    let folder = Folder::of(audit);
+pub fn all(audit: &Path, sealer: &Sealer) -> Result<Vec<TagKey>, TagsError> {
+    let folder = Folder::of(audit, sealer);
     let periods = folder.periods()?;
     periods.into_iter().map(|period| folder.read(period).map(|file| file.tag_key())).collect()
 }

@@ -23,6 +23,7 @@ use super::status::{AuditState, LiveRecord, PublishedHead};
 use crate::audit_event::sink::{Batch, Entry, Lost, Recorded};
 use crate::audit_event::{AuditEvent, AuditQueue};
 use crate::clock;
+use crate::identity::sealing::Sealer;
 use crate::names::DeviceName;
 use crate::principal::Principal;
 use append::{Appended, append};
@@ -70,6 +71,8 @@ pub struct Writer {
     limits: Limits,
     queue: AuditQueue,
     state: AuditState,
+    /// Opens the keys, and seals those that are made.
+    sealer: Sealer,
     open: Option<OpenLog>,
     retry: Instant,
     losses: Losses,
@@ -111,7 +114,13 @@ enum WriteError {
 
 impl Writer {
     /// A writer of what comes through `queue`.
-    pub fn new(config: &AuditConfig, device: &DeviceName, queue: AuditQueue, state: AuditState) -> Self {
+    pub fn new(
+        config: &AuditConfig,
+        device: &DeviceName,
+        queue: AuditQueue,
+        state: AuditState,
+        sealer: Sealer,
+    ) -> Self {
         let now = Instant::now();
         let limits = Limits { quota: config.quota_mb << 20, min_free: config.min_free_mb << 20 };
         state.update(|status| status.quota = limits.quota);
@@ -123,6 +132,7 @@ impl Writer {
             limits,
             queue,
             state,
+            sealer,
             open: None,
             retry: now,
             losses: Losses::default(),
@@ -199,6 +209,7 @@ impl Writer {
             }
         };
         self.tell_status();
+        self.state.turn();
         if written {
             // Who no longer waits need not hear it.
             let _: Vec<_> = flushes.into_iter().map(|flush| flush.send(())).collect();

@@ -185,6 +185,7 @@ pub fn run(globals: &Globals, args: &BenchArgs, out: &mut Output) -> anyhow::Res
 fn load(runtime: &Runtime, config: &Config, repository: PathBuf, subject: &Subject) -> anyhow::Result<Serving> {
     let mut config = config.clone();
     config.repository.path = repository;
+    config.repository.packaged.clear();
     // Nobody reads the events of a command line.
     let audit = AuditSink::to_nowhere();
     let serving = daemon::serving_alone(&config, audit);

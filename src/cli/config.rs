@@ -1,11 +1,17 @@
 //! `ledge config`
 
+use std::fmt;
 use std::io::Write;
+use std::net::IpAddr;
+use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 
 use super::{BadConfiguration, Exit, Globals, Output};
+use crate::config::Config;
+use crate::egress::ip_filter::{self, Passed};
 use crate::features::registry::Registry;
+use crate::http::config::ListenAddress;
 use crate::toml_check::Mistake;
 
 /// The arguments of `ledge config`.
@@ -28,6 +34,18 @@ pub enum ConfigCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Write the network part of the systemd unit that fits the configuration: a drop-in with IPAddressAllow= lines.
+    ///
+    /// The unit lets nothing through but this machine. This adds the destinations of [[egress.allow]], with the addresses that
+    /// their names have now, and the name servers where there are names; and the networks of --clients, from which others may
+    /// connect to what http.listen offers to the network. systemd knows addresses and no ports: what may be sent where stays for
+    /// the allow-list itself to say. Make it anew when the configuration or an address changes.
+    SystemdDropIn {
+        /// A network from which others may connect, such as 192.168.1.0/24 or 2001:db8::/32; any is every address. Can be
+        /// repeated. Needed when http.listen has an address that others reach.
+        #[arg(long, value_name = "NETWORK")]
+        clients: Vec<Network>,
+    },
     /// Show every setting in effect, and where those that are no defaults were set.
     Show {
         /// Write JSON instead of TOML.
@@ -39,13 +57,47 @@ pub enum ConfigCommand {
 const EXAMPLES: &str = "\
 Examples:
   ledge config check --config new.toml      before it replaces /etc/ledge/ledge.toml
-  ledge config show --root .ledge";
+  ledge config show --root .ledge
+  ledge config systemd-drop-in > /etc/systemd/system/ledge.service.d/network.conf";
+
+/// Addresses that begin alike, as `IPAddressAllow=` takes them: `ADDRESS`, `ADDRESS/BITS`, or `any`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Network(String);
+
+impl FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
+        let most = address.parse().map(|address: IpAddr| if address.is_ipv4() { 32 } else { 128 });
+        let fits = match (most, bits) {
+            (Ok(_), None) => true,
+            (Ok(most), Some(bits)) => bits.parse().is_ok_and(|bits: u8| bits <= most),
+            (Err(_), _) => text == "any",
+        };
+        if fits {
+            return Ok(Self(text.to_owned()));
+        }
+        Err("expected ADDRESS/BITS, such as 192.168.1.0/24, or an address, or any".to_owned())
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
 
 /// Runs the verb.
 pub fn run(globals: &Globals, args: &ConfigArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    match args.command {
-        ConfigCommand::Check { json } => check(globals, json, out),
-        ConfigCommand::Show { json } => show(globals, json, out),
+    match &args.command {
+        ConfigCommand::Check { json } => check(globals, *json, out),
+        ConfigCommand::SystemdDropIn { clients } => {
+            let resolver = std::fs::read_to_string(ip_filter::RESOLVER).unwrap_or_default();
+            write!(out, "{}", drop_in(&globals.load_config()?, clients, &resolver)?)?;
+            Ok(Exit::Success)
+        }
+        ConfigCommand::Show { json } => show(globals, *json, out),
     }
 }
 
@@ -82,4 +134,97 @@ fn show(globals: &Globals, json: bool, out: &mut Output) -> anyhow::Result<Exit>
         write!(out, "{}", loaded.to_toml()?)?;
     }
     Ok(Exit::Success)
+}
+
+/// The drop-in for a configuration; `resolver` is the text of [`ip_filter::RESOLVER`].
+fn drop_in(config: &Config, clients: &[Network], resolver: &str) -> anyhow::Result<String> {
+    let mut problems = Vec::new();
+    let is_open = |address: &&ListenAddress| match address {
+        ListenAddress::Tcp(tcp) | ListenAddress::Tls(tcp) => !tcp.ip().to_canonical().is_loopback(),
+        ListenAddress::Unix(_) => false,
+    };
+    let open: Vec<_> = config.http.listen.iter().filter(is_open).map(ToString::to_string).collect();
+    match (open.is_empty(), clients.is_empty()) {
+        (false, true) => problems.push(format!(
+            "http.listen has {}, and whoever connects there is stopped: say from where, with --clients 192.168.1.0/24 or \
+             --clients any",
+            open.join(", ")
+        )),
+        (true, false) => problems.push("--clients is for nobody: http.listen has no address that others reach".to_owned()),
+        _ => {}
+    }
+    let passed = ip_filter::passed(&config.egress, resolver).unwrap_or_else(|names| {
+        problems.extend(names.into_iter().map(|name| format!("{name}, so that no line can be made of egress.allow")));
+        Vec::new()
+    });
+    anyhow::ensure!(problems.is_empty(), "there is no drop-in for this configuration:\n  {}", problems.join("\n  "));
+    let mut lines = vec![
+        "# Made by `ledge config systemd-drop-in`. Make it anew when the configuration or an address changes."
+            .to_owned(),
+        "[Service]".to_owned(),
+    ];
+    if !open.is_empty() {
+        lines.push(format!("# Who may connect to {}", open.join(", ")));
+        lines.extend(clients.iter().map(|network| format!("IPAddressAllow={network}")));
+    }
+    for Passed { what, addresses } in &passed {
+        lines.push(format!("# {what}"));
+        lines.extend(addresses.iter().map(|address| format!("IPAddressAllow={address}")));
+    }
+    if open.is_empty() && passed.is_empty() {
+        lines.push("# The configuration asks for nothing beyond this machine.".to_owned());
+    }
+    Ok(lines.join("\n") + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::toml_check;
+
+    fn config(text: &str) -> Config {
+        toml_check::parse("f", text).unwrap()
+    }
+
+    fn networks(texts: &[&str]) -> Vec<Network> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_network_is_an_address_with_or_without_bits_or_any() {
+        for good in ["any", "192.168.1.0/24", "192.168.1.7", "2001:db8::/32", "::/0", "10.0.0.0/32"] {
+            assert!(good.parse::<Network>().is_ok(), "{good}");
+        }
+        for bad in
+            ["", "all", "10.0.0.0/33", "::/129", "10.0.0/8", "10.0.0.0/", "any/8", "10.0.0.1\nIPAddressAllow=any"]
+        {
+            assert!(bad.parse::<Network>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_configuration_that_stays_on_this_machine_needs_no_line() {
+        let text = drop_in(&config(""), &[], "nameserver 192.0.2.53").unwrap();
+        assert!(
+            text.contains("[Service]\n# The configuration asks for nothing") && !text.contains("IPAddressAllow="),
+            "{text}"
+        );
+        assert!(drop_in(&config(""), &networks(&["any"]), "").unwrap_err().to_string().contains("is for nobody"));
+    }
+
+    #[test]
+    fn clients_and_destinations_are_let_through_and_nobody_else() {
+        let config = config(
+            "[http]\nlisten = ['127.0.0.1:1', '0.0.0.0:8443']\n[[egress.allow]]\nhost = '192.0.2.4:8883'\nregion = 'eu'",
+        );
+        let text = drop_in(&config, &networks(&["192.168.1.0/24", "2001:db8::/32"]), "").unwrap();
+        let (_, lines) = text.split_once("[Service]\n").unwrap();
+        assert_eq!(
+            lines,
+            "# Who may connect to 0.0.0.0:8443\nIPAddressAllow=192.168.1.0/24\nIPAddressAllow=2001:db8::/32\n\
+             # 192.0.2.4:8883, in eu\nIPAddressAllow=192.0.2.4\n"
+        );
+        let refused = drop_in(&config, &[], "").unwrap_err().to_string();
+        assert!(refused.contains("http.listen has 0.0.0.0:8443"), "{refused}");
+    }
 }

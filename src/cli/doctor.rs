@@ -1,11 +1,13 @@
 //! `ledge doctor`
 
 mod audit;
+mod egress;
 mod features;
 mod machine;
 mod models;
 mod mqtt;
 mod runtimes;
+mod tls;
 mod updates;
 
 use std::io::Write;
@@ -16,6 +18,8 @@ use clap::Args;
 use super::checks::{Check, Status, text};
 use super::{BadConfiguration, Exit, Globals, Output};
 use crate::config::Config;
+use crate::daemon::formats;
+use crate::egress::EgressCounts;
 
 /// The arguments of `ledge doctor`.
 #[derive(Debug, Args)]
@@ -24,6 +28,9 @@ pub struct DoctorArgs {
     /// Write JSON instead of text.
     #[arg(long)]
     pub json: bool,
+    /// Only write the form of each store that this version knows: a version that knows less cannot be gone back to.
+    #[arg(long, conflicts_with = "json")]
+    pub formats: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -33,6 +40,10 @@ Examples:
 
 /// Runs the verb.
 pub fn run(globals: &Globals, args: &DoctorArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    if args.formats {
+        write!(out, "{}", formats::known())?;
+        return Ok(Exit::Success);
+    }
     let checks = checks(globals);
     let worst = checks.iter().map(|check| check.status).max().unwrap_or(Status::Ok);
     if args.json {
@@ -63,10 +74,13 @@ fn checks(globals: &Globals) -> Vec<Check> {
     };
     checks.extend(machine::checks(&config, Path::new("/")));
     checks.extend(runtimes::checks(&config.runtimes));
+    checks.extend(tls::check(&config));
     checks.extend(mqtt::check(&config));
     checks.extend(features::check(&config));
     checks.extend(updates::checks(&config));
     checks.extend(audit::checks(&config));
+    let counts = EgressCounts::read(&config.state.path).ok().flatten();
+    checks.push(egress::check(&config.egress, &counts.map(|counts| counts.destinations).unwrap_or_default()));
     checks.extend(models::checks(&config));
     checks
 }

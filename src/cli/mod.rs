@@ -2,11 +2,13 @@
 
 #![expect(clippy::doc_markdown, reason = "a help text has no backticks and no angle brackets")]
 
+pub mod assets;
 pub mod audit;
 pub mod bench;
 pub mod checks;
 pub mod config;
 pub mod doctor;
+pub mod encryption;
 pub mod features;
 pub mod infer;
 pub mod keys;
@@ -14,6 +16,7 @@ pub mod models;
 pub mod mqtt;
 mod output;
 pub mod serve;
+pub mod tls;
 pub mod top;
 pub mod tune;
 pub mod update;
@@ -25,7 +28,9 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{Config, Loaded, Sources};
+use crate::daemon::formats::LaterVersion;
 use crate::features::registry::Registry;
+use crate::identity::sealing::MasterKeyError;
 use crate::toml_check::Mistake;
 
 pub use output::Output;
@@ -59,6 +64,7 @@ Examples:
   ledge mqtt check                              whether the broker grants what is needed
   ledge keys create till --role infer           an API key for a caller
   ledge audit verify                            whether the audit log is whole
+  ledge tls show                                the certificate for https://
   ledge config show                             what is set, and where
 
 Exit codes:
@@ -122,6 +128,10 @@ pub enum Command {
     Update(update::UpdateArgs),
     /// Look at the audit log: show it, verify it, prove a record of it.
     Audit(audit::AuditArgs),
+    /// Look at the certificate that callers over https:// see.
+    Tls(tls::TlsArgs),
+    /// Make master keys, change them, and say what is sealed under which.
+    Encryption(encryption::EncryptionArgs),
     /// Make, list and revoke API keys.
     ///
     /// A key lets its holder in over HTTP and MQTT, with the roles and for the models that it is made for. The server takes
@@ -138,9 +148,12 @@ pub enum Command {
     Config(config::ConfigArgs),
     /// Say what this machine offers, what is missing and what to do about it.
     ///
-    /// Looks at the configuration, the CPU and the limits on it, memory, disk, the runtimes and the MQTT broker, and tries
+    /// Looks at the configuration, the CPU and the limits on it, memory, disk, the runtimes, TLS and the MQTT broker, and tries
     /// every model in each runtime. Nothing is changed. The exit code is 1 when something must be done before Ledge can work.
     Doctor(doctor::DoctorArgs),
+    /// Write the manual pages and the shell completions of this program, for a package of it.
+    #[command(hide = true)]
+    GenerateAssets(assets::AssetsArgs),
 }
 
 impl Cli {
@@ -157,10 +170,13 @@ impl Cli {
             Command::Mqtt(args) => mqtt::run(globals, &args, out),
             Command::Update(args) => update::run(globals, &args, out),
             Command::Audit(args) => audit::run(globals, &args, out),
+            Command::Tls(args) => tls::run(globals, &args, out),
+            Command::Encryption(args) => encryption::run(globals, &args, out),
             Command::Keys(args) => keys::run(globals, &args, out),
             Command::Tune(args) => tune::run(globals, &args, out),
             Command::Config(args) => config::run(globals, &args, out),
             Command::Doctor(args) => doctor::run(globals, &args, out),
+            Command::GenerateAssets(args) => assets::run(&args, out),
         }
     }
 }
@@ -230,7 +246,7 @@ pub enum Exit {
     Fork,
     /// What is in an audit log is not what was signed.
     Tampered,
-    /// The configuration is wrong; systemd need not try again (`RestartPreventExitStatus=78`).
+    /// The configuration is wrong, or a later version wrote the stores; systemd need not try again (`RestartPreventExitStatus=78`).
     Configuration,
 }
 
@@ -245,7 +261,9 @@ impl Exit {
         }
         // Standard error may be closed too, and then there is nobody left to tell.
         let _ = writeln!(std::io::stderr(), "ledge: {error:#}");
-        if error.is::<BadConfiguration>() { Self::Configuration } else { Self::Failure }
+        let is_configuration =
+            error.is::<BadConfiguration>() || error.is::<LaterVersion>() || error.is::<MasterKeyError>();
+        if is_configuration { Self::Configuration } else { Self::Failure }
     }
 }
 

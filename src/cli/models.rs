@@ -72,6 +72,7 @@ pub fn run(globals: &Globals, args: &ModelsArgs, out: &mut Output) -> anyhow::Re
         ModelsCommand::Check { models, repository: path, json } => {
             if let Some(path) = path {
                 config.repository.path.clone_from(path);
+                config.repository.packaged.clear();
             }
             let repository = repository(&config);
             let models = if models.is_empty() { repository.names_on_disk()? } else { models.clone() };

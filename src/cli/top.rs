@@ -86,6 +86,8 @@ pub(super) fn own_daemon(listen: &[ListenAddress]) -> anyhow::Result<String> {
             Some(format!("http://{loopback}:{}", address.port()))
         }
         ListenAddress::Tcp(address) => Some(format!("http://{address}")),
+        // A certificate is seldom for the address of this box within itself.
+        ListenAddress::Tls(_) => None,
         ListenAddress::Unix(_) => Some(address.to_string()),
     };
     let socket = listen.iter().find(|address| matches!(address, ListenAddress::Unix(path) if is_open(path)));

@@ -14,17 +14,19 @@ use crate::audit_event::{AuditEvent, AuditQueue, AuditSink};
 use crate::config::Config;
 use crate::egress::Egress;
 use crate::identity::device;
+use crate::identity::sealing::Sealer;
 use crate::names::DeviceName;
 use crate::shutdown::Shutdown;
 
 /// Records what a command line did while no daemon has the log.
 pub fn record_alone(config: &Config, event: AuditEvent) -> anyhow::Result<()> {
     let device = device::load_or_create(&config.state.path, &config.device)?;
+    let sealer = Sealer::load(&config.encryption)?;
     let (sink, queue) = AuditSink::channel();
     sink.record_own(event);
     sink.close();
     let state = AuditState::default();
-    Writer::new(&config.audit, &device.id, queue, state.clone()).run();
+    Writer::new(&config.audit, &device.id, queue, state.clone(), sealer).run();
     let status = state.status();
     match status.error {
         None if status.lost == (0, 0) => Ok(()),
@@ -47,6 +49,7 @@ impl AuditWriter {
         device: &DeviceName,
         queue: AuditQueue,
         egress: &Egress,
+        sealer: Sealer,
         shutdown: &Shutdown,
     ) -> anyhow::Result<Self> {
         let (told, ended) = oneshot::channel();
@@ -58,7 +61,7 @@ impl AuditWriter {
         let thread = std::thread::Builder::new().name("audit".to_owned());
         let spawned = thread.spawn(move || {
             let died = Died(shared.clone());
-            Writer::new(&config, &device, queue, shared).run();
+            Writer::new(&config, &device, queue, shared, sealer).run();
             std::mem::forget(died);
             // Nobody may wait for it any more.
             let _ = told.send(());

@@ -79,7 +79,7 @@ mod tests {
         Changes::find(&config, folder.path()).keep().unwrap();
         assert_eq!(Changes::find(&config, folder.path()).keys, [""; 0]);
         config.shutdown.grace_ms = 1;
-        config.egress.regions = vec!["eu".parse().unwrap()];
-        assert_eq!(Changes::find(&config, folder.path()).keys, ["egress.regions", "shutdown.grace_ms"]);
+        config.egress.residency = vec!["eu".parse().unwrap()];
+        assert_eq!(Changes::find(&config, folder.path()).keys, ["egress.residency", "shutdown.grace_ms"]);
     }
 }

@@ -12,6 +12,7 @@ use crate::egress::Egress;
 use crate::fleet::kept::Kept;
 use crate::fleet::poller::{Asked, DECIDE, Poller};
 use crate::identity::device::DeviceIdentity;
+use crate::identity::sealing::Sealer;
 use crate::names::ModelName;
 use crate::readiness::Readiness;
 use crate::repository::{ManagedVersion, Repository};
@@ -22,6 +23,7 @@ use crate::updates::download::DownloadLimits;
 use crate::updates::handle::UpdaterInbox;
 use crate::updates::platform::Platform;
 use crate::updates::source::Source;
+use crate::updates::store::BlobStore;
 use crate::updates::trial::TrialSettings;
 use crate::updates::updater::{self, Parts, Prepared, Updater};
 
@@ -47,20 +49,22 @@ pub struct Environment<'a> {
     pub audit: &'a AuditSink,
     /// When the models are there.
     pub readiness: &'a Arc<Readiness>,
+    /// Opens sealed models.
+    pub sealer: &'a Sealer,
     /// The end of the daemon.
     pub shutdown: &'a Shutdown,
 }
 
 impl Found {
     /// Reads the update store, and counts this start. Nothing that is wrong with updates keeps the daemon from serving.
-    pub fn read(config: &Config) -> Self {
+    pub fn read(config: &Config, sealer: &Sealer) -> Self {
         let folder = &config.updates.path;
         let configured = config.updates.repository.is_some();
         if !configured && !folder.is_dir() {
             return Self { prepared: None, managed: BTreeMap::new(), served: None };
         }
         // A box that nobody looks after any more keeps what it was brought.
-        let (prepared, managed) = match updater::prepare(folder) {
+        let (prepared, managed) = match updater::prepare(folder, sealer) {
             Ok(mut prepared) => {
                 let managed = std::mem::take(&mut prepared.managed);
                 (Some(prepared), managed)
@@ -76,6 +80,11 @@ impl Found {
     /// Tells the repository which models updates manage.
     pub fn manage(&self, repository: &Repository) {
         repository.manage(self.managed.clone());
+    }
+
+    /// The store, where this process has it.
+    pub fn store(&self) -> Option<BlobStore> {
+        self.prepared.as_ref().map(|prepared| prepared.store.clone())
     }
 
     /// The handle, where a platform looks after this box.
@@ -95,6 +104,7 @@ impl Found {
             limits: DownloadLimits::new(config),
             trials: TrialSettings {
                 measure: with.config.runtimes.measure,
+                sealer: with.sealer.clone(),
                 own_folders: with.repository.runtimes().own_folders(),
                 ..TrialSettings::new(with.config.runtimes.dir.clone())
             },

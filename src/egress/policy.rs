@@ -66,7 +66,7 @@ impl fmt::Display for Content {
 #[serde(deny_unknown_fields, default)]
 pub struct EgressConfig {
     /// The regions where data may be. Empty: any that an entry names.
-    pub regions: Vec<RegionName>,
+    pub residency: Vec<RegionName>,
     /// The destinations.
     pub allow: Vec<Allowed>,
 }
@@ -123,8 +123,8 @@ impl EgressConfig {
             let region = entry.region.as_str();
             let problem = if region == LOCAL {
                 format!("{LOCAL:?} is what never leaves this box: take another word, such as \"lan\"")
-            } else if !self.regions.is_empty() && !self.regions.contains(&entry.region) {
-                format!("{region:?} is none of egress.regions, where data may be: {}", list(&self.regions))
+            } else if !self.is_resident(&entry.region) {
+                format!("{region:?} is none of egress.residency, where data may be: {}", list(&self.residency))
             } else {
                 continue;
             };
@@ -133,17 +133,31 @@ impl EgressConfig {
         problems
     }
 
+    /// Whether data may be in a region.
+    pub fn is_resident(&self, region: &RegionName) -> bool {
+        self.residency.is_empty() || self.residency.contains(region)
+    }
+
+    /// The same for a region that was counted, where what stays on this box has its own name.
+    pub fn is_counted_resident(&self, region: &RegionName) -> bool {
+        region.as_str() == LOCAL || self.is_resident(region)
+    }
+
     /// What `to` may get, or what to set so that it may be connected to.
     ///
     /// An entry counts before the rule that what stays on this box needs none: behind a port of this box may be a tunnel.
     pub fn grant(&self, to: &HostPort) -> Result<Grant, String> {
         if let Some(entry) = self.allow.iter().find(|entry| entry.host == *to) {
+            if !self.is_resident(&entry.region) {
+                let (region, residency) = (entry.region.as_str(), list(&self.residency));
+                return Err(format!("{to} is in {region:?}, and egress.residency says where data may be: {residency}"));
+            }
             return Ok(Grant { region: entry.region.as_str().to_owned(), send: entry.send.clone() });
         }
         if to.host.is_loopback() {
             return Ok(Grant { region: LOCAL.to_owned(), send: everything() });
         }
-        let regions = match self.regions.as_slice() {
+        let regions = match self.residency.as_slice() {
             [] => "a word for where it is, such as eu or lan".to_owned(),
             [only] => only.to_string(),
             several => format!("one of {}", list(several)),
@@ -195,7 +209,7 @@ mod tests {
 
     #[test]
     fn this_box_needs_no_entry_but_may_have_one() {
-        let config = config("regions = ['eu']\n[[allow]]\nhost = '127.0.0.1:8883'\nregion = 'eu'\nsend = []");
+        let config = config("residency = ['eu']\n[[allow]]\nhost = '127.0.0.1:8883'\nregion = 'eu'\nsend = []");
         for local in ["127.0.0.1:1883", "127.1.2.3:8883", "[::1]:1", "localhost:1"] {
             let granted = grant(&config, local).unwrap();
             assert!(granted.region == LOCAL && granted.permits(Content::Answer), "{local}");
@@ -205,14 +219,24 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_outside_the_residency_is_refused_even_where_nobody_looked_at_the_configuration() {
+        let config = config(
+            "residency = ['eu']\n[[allow]]\nhost = 'a:1'\nregion = 'eu'\n[[allow]]\nhost = 'b:1'\nregion = 'us'",
+        );
+        assert!(grant(&config, "a:1").is_ok());
+        let refused = grant(&config, "b:1").unwrap_err();
+        assert_eq!(refused, "b:1 is in \"us\", and egress.residency says where data may be: eu");
+    }
+
+    #[test]
     fn a_refusal_says_which_lines_to_add() {
         let refused = |text: &str| grant(&config(text), "[2001:db8::1]:1883").unwrap_err();
         let lines = "[2001:db8::1]:1883 is not in the allow-list; if data may go there, add the three lines \
                      `[[egress.allow]]`, `host = \"[2001:db8::1]:1883\"` and `region = \"REGION\"`, with ";
         let ends = [
             ("", "a word for where it is, such as eu or lan for REGION"),
-            ("regions = ['eu']", "eu for REGION"),
-            ("regions = ['eu', 'ch']", "one of eu, ch for REGION"),
+            ("residency = ['eu']", "eu for REGION"),
+            ("residency = ['eu', 'ch']", "one of eu, ch for REGION"),
         ];
         for (text, end) in ends {
             assert_eq!(refused(text), format!("{lines}{end}"));
@@ -225,12 +249,12 @@ mod tests {
     #[test]
     fn what_does_not_fit_together_is_told_by_its_key() {
         let config = config(
-            "regions = ['eu']\n[[allow]]\nhost = 'a:1'\nregion = 'eu'\n[[allow]]\nhost = 'A:1'\nregion = 'us'\n\
+            "residency = ['eu']\n[[allow]]\nhost = 'a:1'\nregion = 'eu'\n[[allow]]\nhost = 'A:1'\nregion = 'us'\n\
              [[allow]]\nhost = 'a:2'\nregion = 'local'",
         );
         let expected = [
             ("allow[1].host", "a:1 is named twice"),
-            ("allow[1].region", "\"us\" is none of egress.regions, where data may be: eu"),
+            ("allow[1].region", "\"us\" is none of egress.residency, where data may be: eu"),
             ("allow[2].region", "\"local\" is what never leaves this box: take another word, such as \"lan\""),
         ];
         assert_eq!(config.problems(), expected.map(|(key, problem)| (key.to_owned(), problem.to_owned())));
@@ -238,12 +262,12 @@ mod tests {
 
     #[test]
     fn a_mistake_in_an_entry_has_its_line_and_key() {
-        let text = "regions = ['eu', 'a b']\n[[allow]]\nhost = 'broker'\nregion = ''\n[[allow]]\nhost = 'b:1'\n\
+        let text = "residency = ['eu', 'a b']\n[[allow]]\nhost = 'broker'\nregion = ''\n[[allow]]\nhost = 'b:1'\n\
                     [[allow]]\nhosts = 'c:1'\nhost = 'c:1'\nregion = 'eu'\nsend = ['answers', 'protocol']\n";
         let found: Vec<_> =
             toml_check::parse::<EgressConfig>("f", text).unwrap_err().iter().map(ToString::to_string).collect();
         let expected = [
-            "f:1: regions[1]: region \"a b\" has a character outside A-Z a-z 0-9 . _ -",
+            "f:1: residency[1]: region \"a b\" has a character outside A-Z a-z 0-9 . _ -",
             "f:3: allow[0].host: expected \"HOST:PORT\" with a name, an IPv4 address or an IPv6 address in brackets, got \"broker\"",
             "f:4: allow[0].region: region \"\" is empty",
             "f:5: allow[1]: missing field `region`",

@@ -1,4 +1,4 @@
-//! TLS as a client: the only file that knows rustls.
+//! TLS as a client, and the files that both sides of it read.
 
 use std::io;
 use std::sync::Arc;
@@ -133,12 +133,12 @@ pub(super) struct Client {
 
 /// The time at which certificates are judged: that of the clock, but never before what is known to have passed.
 #[derive(Debug)]
-pub(super) struct Time {
-    pub(super) system_ms: fn() -> u64,
-    pub(super) floor: &'static Floor,
+pub(crate) struct CertificateTime {
+    pub(crate) system_ms: fn() -> u64,
+    pub(crate) floor: &'static Floor,
 }
 
-impl TimeProvider for Time {
+impl TimeProvider for CertificateTime {
     fn current_time(&self) -> Option<UnixTime> {
         let now_ms = self.floor.plausible_millis((self.system_ms)());
         Some(UnixTime::since_unix_epoch(Duration::from_millis(now_ms)))
@@ -155,11 +155,11 @@ pub(super) struct Peer {
 impl Client {
     /// Reads the files. It blocks.
     pub(super) fn read(settings: &TlsSettings, to: &HostPort) -> Result<Self, TlsError> {
-        Self::read_at(settings, to, Time { system_ms: clock::unix_millis, floor: &clock::FLOOR })
+        Self::read_at(settings, to, CertificateTime { system_ms: clock::unix_millis, floor: &clock::FLOOR })
     }
 
     /// As [`Self::read`], with certificates judged at `time`.
-    pub(super) fn read_at(settings: &TlsSettings, to: &HostPort, time: Time) -> Result<Self, TlsError> {
+    pub(super) fn read_at(settings: &TlsSettings, to: &HostPort, time: CertificateTime) -> Result<Self, TlsError> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let failed = |error: Error| TlsError::Failed { reason: error.to_string() };
         let builder = ClientConfig::builder_with_details(provider, Arc::new(time))
@@ -309,7 +309,7 @@ fn roots(ca: Option<&SecretFile>) -> Result<RootCertStore, TlsError> {
     if roots.is_empty() { Err(TlsError::NoSystemCa) } else { Ok(roots) }
 }
 
-fn certificates(file: &SecretFile) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+pub(crate) fn certificates(file: &SecretFile) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let pem = file.read()?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match found {
@@ -319,13 +319,13 @@ fn certificates(file: &SecretFile) -> Result<Vec<CertificateDer<'static>>, TlsEr
     }
 }
 
-fn private_key(file: &SecretFile) -> Result<PrivateKeyDer<'static>, TlsError> {
+pub(crate) fn private_key(file: &SecretFile) -> Result<PrivateKeyDer<'static>, TlsError> {
     let pem = file.read()?;
     PrivateKeyDer::from_pem_slice(&pem)
         .map_err(|error| TlsError::BadKey { file: file.clone(), reason: error.to_string() })
 }
 
-fn identity_error(error: Error, certificate: &SecretFile, key: &SecretFile) -> TlsError {
+pub(crate) fn identity_error(error: Error, certificate: &SecretFile, key: &SecretFile) -> TlsError {
     match error {
         Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
             TlsError::KeyMismatch { certificate: certificate.clone(), key: key.clone() }

@@ -167,6 +167,19 @@ impl FeatureStore {
         }
     }
 
+    /// Waits until the writer has done what it was asked for before. Where its disk stands still that is never; without a
+    /// store, and after its end, at once.
+    pub async fn turned(&self) {
+        let Some(Ok(opened)) = self.shared.opened.get() else { return };
+        let (reply, answer) = oneshot::channel();
+        let sent = opened.engine.commands.send(Command::Turn { reply }).await;
+        let answered = sent.is_ok() && answer.await.is_ok();
+        if !answered && !matches!(&**opened.engine.state.load(), State::Closed) {
+            // Its thread died.
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// Writes what waits, and closes the files. No call is answered afterwards.
     pub fn close(&self) {
         let Some(Ok(opened)) = self.shared.opened.get() else { return };

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::de::{SeqAccess, Visitor, value::SeqAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::tls::config::HttpTlsConfig;
 use crate::toml_check::{from_text, in_range};
 
 /// The longest path of a Unix socket that Linux takes, in bytes.
@@ -38,6 +39,8 @@ pub struct HttpConfig {
     /// How long a caller may take to send the body of a request, in milliseconds.
     #[serde(deserialize_with = "in_range::<100, 3_600_000, _, _>")]
     pub body_timeout_ms: u64,
+    /// The section `[http.tls]`: for addresses that start with `https://`.
+    pub tls: HttpTlsConfig,
 }
 
 impl Default for HttpConfig {
@@ -53,6 +56,7 @@ impl Default for HttpConfig {
             max_connections: 1024,
             header_timeout_ms: 30_000,
             body_timeout_ms: 60_000,
+            tls: HttpTlsConfig::default(),
         }
     }
 }
@@ -68,6 +72,12 @@ impl HttpConfig {
         Duration::from_millis(self.body_timeout_ms)
     }
 
+    /// Makes relative paths relative to `root`: those of Unix sockets, and of the files for TLS.
+    pub fn resolve(&mut self, root: &Path) {
+        self.resolve_sockets(root);
+        self.tls.resolve(root);
+    }
+
     /// Makes the paths of Unix sockets relative to `root`.
     pub fn resolve_sockets(&mut self, root: &Path) {
         for address in &mut self.listen {
@@ -77,14 +87,12 @@ impl HttpConfig {
         }
     }
 
-    /// Whether it listens beyond loopback.
+    /// Whether it listens beyond loopback. Only callers with a credential belong there.
     pub fn is_exposed(&self) -> bool {
-        // An IPv4 address written as IPv6 reaches the same network.
-        let is_exposed = |address: &ListenAddress| match address {
-            ListenAddress::Tcp(tcp) => !tcp.ip().to_canonical().is_loopback(),
+        self.listen.iter().any(|address| match address {
+            ListenAddress::Tcp(at) | ListenAddress::Tls(at) => beyond_loopback(at),
             ListenAddress::Unix(_) => false,
-        };
-        self.listen.iter().any(is_exposed)
+        })
     }
 
     /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
@@ -98,10 +106,9 @@ impl HttpConfig {
                 format!("{address} is named twice")
             } else {
                 match address {
-                    // An IPv4 address written as IPv6 reaches the same network.
-                    ListenAddress::Tcp(tcp) if !tcp.ip().to_canonical().is_loopback() => format!(
-                        "{tcp} can be reached from the network, and there is no TLS and no authentication yet: set it to \
-                         127.0.0.1:{port}, [::1]:{port} or a unix: path, and put a reverse proxy that does both in front",
+                    ListenAddress::Tcp(tcp) if beyond_loopback(tcp) => format!(
+                        "{tcp} can be reached from the network, where everybody on the way could read along: set it to \
+                         https://{tcp} with a certificate in [http.tls], or to 127.0.0.1:{port}, [::1]:{port} or a unix: path",
                         port = tcp.port(),
                     ),
                     ListenAddress::Unix(path) if path.as_os_str().len() > MAX_SOCKET_PATH => {
@@ -115,15 +122,28 @@ impl HttpConfig {
             };
             problems.push(("listen", problem));
         }
+        problems.extend(self.tls.problems(self.serves_tls()));
         problems
+    }
+
+    /// Whether an address is listened on with TLS.
+    pub fn serves_tls(&self) -> bool {
+        self.listen.iter().any(|address| matches!(address, ListenAddress::Tls(_)))
     }
 }
 
-/// Where to listen: `HOST:PORT` or `unix:PATH`.
+/// Whether an address can be reached from the network. An IPv4 address written as IPv6 reaches the same one.
+fn beyond_loopback(address: &SocketAddr) -> bool {
+    !address.ip().to_canonical().is_loopback()
+}
+
+/// Where to listen: `HOST:PORT`, `https://HOST:PORT` or `unix:PATH`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ListenAddress {
     /// An address and port; port 0 lets the system choose.
     Tcp(SocketAddr),
+    /// The same with TLS.
+    Tls(SocketAddr),
     /// A Unix socket.
     Unix(PathBuf),
 }
@@ -131,13 +151,18 @@ pub enum ListenAddress {
 impl ListenAddress {
     /// Whether both cannot be listened on at once. Port 0 is another port each time.
     fn takes_from(&self, other: &Self) -> bool {
-        self == other && !matches!(self, Self::Tcp(address) if address.port() == 0)
+        match (self, other) {
+            (Self::Tcp(one) | Self::Tls(one), Self::Tcp(other) | Self::Tls(other)) => one == other && one.port() != 0,
+            _ => self == other,
+        }
     }
 }
 
 /// Why a text is no listen address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("expected \"HOST:PORT\" with an IP address or localhost, or \"unix:PATH\", got {text:?}")]
+#[error(
+    "expected \"HOST:PORT\" or \"https://HOST:PORT\" with an IP address or localhost, or \"unix:PATH\", got {text:?}"
+)]
 pub struct InvalidAddress {
     text: String,
 }
@@ -147,16 +172,20 @@ impl FromStr for ListenAddress {
 
     fn from_str(text: &str) -> Result<Self, InvalidAddress> {
         let invalid = || InvalidAddress { text: text.chars().take(MAX_SOCKET_PATH).collect() };
-        match (text.strip_prefix("unix:"), text.strip_prefix("localhost:")) {
+        match (text.strip_prefix("unix:"), text.strip_prefix("https://")) {
             (Some(path), _) if !path.is_empty() && !path.contains('\0') => Ok(Self::Unix(path.into())),
             (Some(_), _) => Err(invalid()),
-            (None, Some(port)) => {
-                let port = port.parse().map_err(|_| invalid())?;
-                Ok(Self::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port))))
-            }
-            // A name would be resolved once, at start, to whatever the network says then.
-            (None, None) => text.parse().map(Self::Tcp).map_err(|_| invalid()),
+            (None, Some(text)) => tcp(text).map(Self::Tls).ok_or_else(invalid),
+            (None, None) => tcp(text).map(Self::Tcp).ok_or_else(invalid),
         }
+    }
+}
+
+fn tcp(text: &str) -> Option<SocketAddr> {
+    match text.strip_prefix("localhost:") {
+        Some(port) => Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port.parse().ok()?))),
+        // A name would be resolved once, at start, to whatever the network says then.
+        None => text.parse().ok(),
     }
 }
 
@@ -164,6 +193,7 @@ impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),
+            Self::Tls(address) => write!(f, "https://{address}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
@@ -236,7 +266,7 @@ fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ListenA
         type Value = Vec<ListenAddress>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a list of \"HOST:PORT\" or \"unix:PATH\"")
+            f.write_str("a list of \"HOST:PORT\", \"https://HOST:PORT\" or \"unix:PATH\"")
         }
 
         fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
@@ -257,25 +287,53 @@ mod tests {
 
     #[test]
     fn an_address_is_an_ip_with_port_localhost_or_a_socket_path() {
-        for good in ["127.0.0.1:8000", "[::1]:0", "0.0.0.0:80", "unix:ledge.sock", "unix:/run/ledge/ledge.sock"] {
+        for good in [
+            "127.0.0.1:8000",
+            "[::1]:0",
+            "0.0.0.0:80",
+            "https://0.0.0.0:8443",
+            "https://[::]:0",
+            "unix:ledge.sock",
+            "unix:/run/ledge/ledge.sock",
+        ] {
             assert_eq!(good.parse::<ListenAddress>().map(|address| address.to_string()), Ok(good.into()));
         }
         assert_eq!("localhost:1".parse(), Ok(ListenAddress::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)))));
-        for bad in
-            ["", "localhost", "8000", ":8000", "example.com:80", "127.0.0.1", "127.0.0.1:65536", "unix:", "unix:\0"]
-        {
+        assert_eq!("https://localhost:1".parse(), Ok(ListenAddress::Tls(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)))));
+        for bad in [
+            "",
+            "localhost",
+            "8000",
+            ":8000",
+            "example.com:80",
+            "127.0.0.1",
+            "127.0.0.1:65536",
+            "https://",
+            "https://127.0.0.1",
+            "https://127.0.0.1:1/",
+            "https://example.com:443",
+            "http://127.0.0.1:1",
+            "unix:",
+            "unix:\0",
+        ] {
             assert!(bad.parse::<ListenAddress>().is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn listening_beyond_loopback_is_refused() {
-        let problems = |listen: &[&str]| {
+    fn listening_beyond_loopback_is_refused_without_tls() {
+        let config = |listen: &[&str]| {
             let listen = listen.iter().map(|text| text.parse().unwrap()).collect();
-            HttpConfig { listen, ..HttpConfig::default() }.problems().len()
+            let tls = HttpTlsConfig { self_signed: true, ..HttpTlsConfig::default() };
+            HttpConfig { listen, tls, ..HttpConfig::default() }
         };
+        let problems = |listen: &[&str]| config(listen).problems().len();
         assert_eq!(problems(&["127.0.0.1:1", "127.8.8.8:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "unix:x"]), 0);
         assert_eq!(problems(&["0.0.0.0:1", "[::]:1", "192.168.1.2:1", "[::ffff:192.168.1.2]:1"]), 4);
+        let open = ["127.0.0.1:1", "https://127.0.0.1:2", "https://0.0.0.0:3", "https://[::]:4"];
+        assert_eq!(problems(&open), 0);
+        assert!(config(&open).is_exposed());
+        assert!(!config(&open[..2]).is_exposed());
     }
 
     #[test]
@@ -284,7 +342,10 @@ mod tests {
         assert_eq!(config.problems().len(), 1);
         config.listen = ["127.0.0.1:0", "127.0.0.1:0", "unix:a", "unix:a"].map(|text| text.parse().unwrap()).into();
         assert_eq!(config.problems(), [("listen", "unix:a is named twice".into())]);
-        config.listen.truncate(3);
+        config.listen = ["127.0.0.1:1", "https://127.0.0.1:1"].map(|text| text.parse().unwrap()).into();
+        config.tls.self_signed = true;
+        assert_eq!(config.problems(), [("listen", "https://127.0.0.1:1 is named twice".into())]);
+        config.listen = ["127.0.0.1:0", "unix:a"].map(|text| text.parse().unwrap()).into();
         config.resolve_sockets(Path::new(&format!("/{}", "x".repeat(200))));
         assert_eq!(config.problems().len(), 1);
     }

@@ -1,7 +1,7 @@
 //! Listeners and connections: bound early, served late, drained in order.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -16,12 +16,13 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Semaphore;
 use tower_service::Service;
 
 use super::config::{HttpConfig, ListenAddress};
 use super::handover::{Handover, SocketFile};
+use super::tls::{ServerTls, TlsCaller};
 use crate::identity::authentication::Peer;
 use crate::readiness::Readiness;
 use crate::shutdown::Shutdown;
@@ -76,11 +77,11 @@ impl Listeners {
             let left = listeners.handover.take(address);
             listeners.handed_over |= left.is_some();
             match (address, left) {
-                (ListenAddress::Tcp(_), Some((socket, _))) => {
+                (ListenAddress::Tcp(_) | ListenAddress::Tls(_), Some((socket, _))) => {
                     let listener = TcpListener::from_std(nonblocking(socket).map_err(refused)?.into());
                     listeners.tcp.push((listener.map_err(refused)?, address.clone()));
                 }
-                (ListenAddress::Tcp(at), None) => {
+                (ListenAddress::Tcp(at) | ListenAddress::Tls(at), None) => {
                     listeners.tcp.push((TcpListener::bind(at).await.map_err(refused)?, address.clone()));
                 }
                 (ListenAddress::Unix(path), left) => {
@@ -105,13 +106,23 @@ impl Listeners {
         Ok(listeners)
     }
 
-    /// The TCP addresses, with the ports that the system chose.
-    pub fn tcp_addresses(&self) -> Vec<SocketAddr> {
-        self.tcp.iter().filter_map(|(listener, _)| listener.local_addr().ok()).collect()
+    /// The TCP addresses, with the ports that the system chose, and the scheme that is spoken at each.
+    pub fn tcp_addresses(&self) -> Vec<(SocketAddr, &'static str)> {
+        let scheme = |address: &ListenAddress| if matches!(address, ListenAddress::Tls(_)) { "https" } else { "http" };
+        let bound = self.tcp.iter().map(|(listener, address)| Some((listener.local_addr().ok()?, scheme(address))));
+        bound.flatten().collect()
     }
 
-    /// Starts accepting on every socket. Connections end with `shutdown`, after the request they are answering.
-    pub fn serve(self, router: &Router, config: &HttpConfig, readiness: &Arc<Readiness>, shutdown: &Shutdown) {
+    /// Starts accepting on every socket. Connections end with `shutdown`, after the request they are answering. Without `tls`
+    /// nobody is served where it is to be spoken.
+    pub fn serve(
+        self,
+        router: &Router,
+        config: &HttpConfig,
+        tls: Option<&ServerTls>,
+        readiness: &Arc<Readiness>,
+        shutdown: &Shutdown,
+    ) {
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(config.header_timeout()).pipeline_flush(true);
         let server = Server {
@@ -123,15 +134,24 @@ impl Listeners {
         };
         for (listener, address) in self.tcp {
             let (server, handover) = (server.clone(), self.handover.clone());
+            let tls = match address {
+                ListenAddress::Tls(_) => Some(tls.cloned()),
+                _ => None,
+            };
             shutdown.spawn_essential("http tcp listener", async move {
-                server
-                    .accept(|| async {
-                        let (stream, peer) = listener.accept().await?;
-                        // Answers are written at once and whole: waiting for more to send only delays them.
-                        stream.set_nodelay(true)?;
-                        Ok((stream, Peer::address(peer.ip())))
-                    })
-                    .await;
+                let accept = || async {
+                    let (stream, peer) = listener.accept().await?;
+                    // Answers are written at once and whole: waiting for more to send only delays them.
+                    stream.set_nodelay(true)?;
+                    Ok((stream, peer.ip().to_canonical()))
+                };
+                match tls {
+                    None => server.accept(accept, |server, stream, ip| server.plain(stream, Peer::address(ip))).await,
+                    Some(Some(tls)) => {
+                        server.accept(accept, |server, stream, ip| server.encrypted(tls.clone(), stream, ip)).await;
+                    }
+                    Some(None) => server.shutdown.requested().await,
+                }
                 if server.shutdown.is_restart() {
                     handover.keep(address, listener.into_std()?.into(), None);
                 }
@@ -141,13 +161,12 @@ impl Listeners {
         for (listener, address, file) in self.unix {
             let (server, handover) = (server.clone(), self.handover.clone());
             shutdown.spawn_essential("http unix listener", async move {
-                server
-                    .accept(|| async {
-                        let (stream, _) = listener.accept().await?;
-                        let uid = stream.peer_cred()?.uid();
-                        Ok((stream, Peer::User(uid)))
-                    })
-                    .await;
+                let accept = || async {
+                    let (stream, _) = listener.accept().await?;
+                    let uid = stream.peer_cred()?.uid();
+                    Ok((stream, Peer::User(uid)))
+                };
+                server.accept(accept, Server::plain).await;
                 if server.shutdown.is_restart() {
                     handover.keep(address, listener.into_std()?.into(), Some(file));
                 }
@@ -189,12 +208,11 @@ struct Server {
 }
 
 impl Server {
-    /// Accepts until the stop is asked for.
-    async fn accept<S, A, F>(&self, mut accept: A)
+    /// Accepts until the stop is asked for, and has each connection served.
+    async fn accept<S, P, A, F>(&self, mut accept: impl FnMut() -> A, serve: impl Fn(Self, S, P) -> F)
     where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        A: FnMut() -> F,
-        F: Future<Output = io::Result<(S, Peer)>>,
+        A: Future<Output = io::Result<(S, P)>>,
+        F: Future<Output = ()> + Send + 'static,
     {
         if let Some(readiness) = &self.held_until {
             tokio::select! {
@@ -211,7 +229,7 @@ impl Server {
             };
             match accepted {
                 Ok((stream, peer)) => {
-                    let connection = self.clone().connection(stream, peer);
+                    let connection = serve(self.clone(), stream, peer);
                     self.shutdown.spawn(async move {
                         connection.await;
                         drop(permit);
@@ -225,7 +243,32 @@ impl Server {
         }
     }
 
-    async fn connection<S>(self, stream: S, peer: Peer)
+    /// A connection without TLS.
+    async fn plain<S>(self, stream: S, peer: Peer)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        self.connection(stream, peer, None).await;
+    }
+
+    /// A connection with TLS, from its handshake on.
+    async fn encrypted(self, tls: ServerTls, stream: TcpStream, ip: IpAddr) {
+        let stop = async {
+            self.shutdown.requested().await;
+            // One that has begun may come to its end.
+            tokio::time::sleep(LINGER).await;
+        };
+        let accepted = tokio::select! {
+            accepted = tls.accept(stream, ip) => accepted,
+            () = stop => None,
+        };
+        if let Some((stream, caller)) = accepted {
+            let peer = Peer::Address { ip, certificate: caller.certificate.clone() };
+            self.connection(stream, peer, Some(caller)).await;
+        }
+    }
+
+    async fn connection<S>(self, stream: S, peer: Peer, caller: Option<TlsCaller>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -247,8 +290,17 @@ impl Server {
             }
         });
         let mut connection = pin!(self.builder.serve_connection(TokioIo::new(stream), service));
+        let outdated = async {
+            match caller {
+                Some(caller) => caller.outdated().await,
+                None => std::future::pending().await,
+            }
+        };
         let stop = async {
-            self.shutdown.requested().await;
+            tokio::select! {
+                () = self.shutdown.requested() => {}
+                () = outdated => return,
+            }
             if self.shutdown.is_restart() {
                 tokio::time::sleep(LINGER).await;
             }

@@ -68,7 +68,7 @@ impl Handover {
             rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC).ok()?;
             let file = match &address {
                 ListenAddress::Unix(path) => Some(SocketFile::new(path.clone())),
-                ListenAddress::Tcp(_) => None,
+                ListenAddress::Tcp(_) | ListenAddress::Tls(_) => None,
             };
             Some(Kept { address, socket, file })
         };
@@ -126,11 +126,11 @@ mod tests {
         let address = |text: &str| text.parse::<ListenAddress>().unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let bound = listener.local_addr().unwrap();
-        handover.keep(address("127.0.0.1:0"), listener.into(), None);
-        assert!(handover.take(&address("127.0.0.1:1")).is_none());
-        let (socket, _) = handover.take(&address("127.0.0.1:0")).unwrap();
-        assert_eq!(std::net::TcpListener::from(socket).local_addr().unwrap(), bound);
+        handover.keep(address("https://127.0.0.1:0"), listener.into(), None);
         assert!(handover.take(&address("127.0.0.1:0")).is_none());
+        let (socket, _) = handover.take(&address("https://127.0.0.1:0")).unwrap();
+        assert_eq!(std::net::TcpListener::from(socket).local_addr().unwrap(), bound);
+        assert!(handover.take(&address("https://127.0.0.1:0")).is_none());
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod features;
 mod messages;
 mod models;
 mod process;
+mod tls;
 mod updates;
 
 use axum::Extension;
@@ -56,6 +57,9 @@ impl Collector for Scrape {
         process::encode(&mut encoder)?;
         process::encode_machine(&mut encoder, &self.app.machine().read())?;
         egress::encode(&mut encoder, &self.app.egress().statistics())?;
+        if let Some(tls) = self.app.tls() {
+            tls::encode(&mut encoder, &tls.status())?;
+        }
         if let Some(messages) = self.app.messages() {
             messages::encode(&mut encoder, &messages.snapshot())?;
         }

@@ -20,6 +20,7 @@ mod openapi;
 mod reply;
 pub mod routes;
 mod terms;
+pub mod tls;
 mod updates;
 
 use std::path::{Path, PathBuf};
@@ -43,6 +44,7 @@ use config::HttpConfig;
 pub use connection::{BindError, Listeners};
 pub use handover::{Handover, VARIABLE as LISTENERS_VARIABLE};
 use reply::{Failure, error};
+pub use tls::ServerTls;
 
 /// What every handler may use.
 #[derive(Debug, Clone)]
@@ -69,6 +71,8 @@ pub struct Parts {
     pub audit: AuditState,
     /// The folder of the audit log.
     pub audit_path: PathBuf,
+    /// TLS, where it is served.
+    pub tls: Option<ServerTls>,
     /// The section `[http]`.
     pub config: HttpConfig,
     /// The end of the daemon.
@@ -121,6 +125,10 @@ impl App {
 
     fn audit_path(&self) -> &Path {
         &self.shared.parts.audit_path
+    }
+
+    fn tls(&self) -> Option<&ServerTls> {
+        self.shared.parts.tls.as_ref()
     }
 
     fn config(&self) -> &HttpConfig {

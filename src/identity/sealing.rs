@@ -3,16 +3,29 @@
 //! AES-256-GCM-SIV (RFC 8452) with a random nonce: unlike GCM it loses nothing but equality when a nonce comes twice, so
 //! that a box may seal for years under one key. Sealed bytes name the master key that they need, so that what was sealed
 //! under an old one still opens while everything is sealed anew.
+//!
+//! A rotation needs no restart: [`Sealer::reload`] changes the keys of every clone at once, and each store that holds
+//! sealed bytes seals them anew when it is told ([`Reseal`]). Until then both keys open.
 
+mod folder;
+mod stream;
+
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, Nonce, UnboundKey};
 use serde::{Deserialize, Serialize};
 
+use zeroize::{Zeroize, Zeroizing};
+
 use crate::secret::{SecretError, SecretFile};
 use crate::toml_check::{empty_if_none, none_if_empty};
+
+pub use folder::{FolderError, OpenedFolder, SealedFolder, remove_leftovers};
+pub use stream::{CHUNK, Header, StreamError, chunk_ids, chunks, open_chunk, open_stream, seal_chunk, seal_stream};
 
 /// What sealed bytes begin with.
 const MAGIC: &[u8; 4] = b"LSE1";
@@ -30,7 +43,8 @@ pub const KEY: usize = 32;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EncryptionConfig {
-    /// The file with the master key: 32 bytes, or 64 hexadecimal digits. `None` seals nothing.
+    /// The file with the master key: 32 bytes, or 64 hexadecimal digits. Where it has several lines of digits, the first
+    /// is the key and the others are those before it. `None` seals nothing.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub master_key_file: Option<SecretFile>,
     /// Files with the master keys before it, which open what was sealed under them.
@@ -75,7 +89,7 @@ impl SealPurpose {
 }
 
 /// Which master key: the first bytes of a hash of it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId([u8; ID]);
 
 impl fmt::Display for KeyId {
@@ -97,11 +111,19 @@ pub enum MasterKeyError {
     #[error(transparent)]
     Secret(#[from] SecretError),
     /// A file holds something else.
-    #[error("{file} holds no master key: it has to be {KEY} random bytes, or 64 hexadecimal digits")]
+    #[error(
+        "{file} holds no master key: it has to be {KEY} random bytes, or lines of 64 hexadecimal digits, \
+         as `ledge encryption make-key FILE` makes it"
+    )]
     Malformed {
         /// As configured.
         file: SecretFile,
     },
+    /// There are only old keys.
+    #[error(
+        "encryption.old_key_files is set without encryption.master_key_file: old keys only open, nothing would be sealed"
+    )]
+    OnlyOld,
 }
 
 /// Why sealed bytes do not open.
@@ -123,14 +145,18 @@ pub enum OpenError {
     Unsealable,
 }
 
-/// Seals and opens. Clones share the keys.
+/// Seals and opens. Clones share the keys, also those that [`Sealer::reload`] brings.
 #[derive(Clone, Default)]
 pub struct Sealer {
-    keys: Arc<[MasterKey]>,
+    keys: Arc<ArcSwap<Keys>>,
 }
+
+/// The current one first.
+type Keys = Vec<Arc<MasterKey>>;
 
 struct MasterKey {
     id: KeyId,
+    // The library cleans their memory when they are dropped.
     derived: Vec<(SealPurpose, LessSafeKey)>,
 }
 
@@ -139,8 +165,8 @@ impl MasterKey {
         let mut id = [0; ID];
         id.copy_from_slice(blake3::derive_key("ledge 2026-11 sealing v1 key id", secret).get(..ID)?);
         let derive = |purpose: SealPurpose| {
-            let key = blake3::derive_key(purpose.context(), secret);
-            Some((purpose, LessSafeKey::new(UnboundKey::new(&AES_256_GCM_SIV, &key).ok()?)))
+            let key = Zeroizing::new(blake3::derive_key(purpose.context(), secret));
+            Some((purpose, LessSafeKey::new(UnboundKey::new(&AES_256_GCM_SIV, key.as_slice()).ok()?)))
         };
         Some(Self { id: KeyId(id), derived: SealPurpose::ALL.into_iter().map(derive).collect::<Option<_>>()? })
     }
@@ -152,7 +178,7 @@ impl MasterKey {
 
 impl fmt::Debug for Sealer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.keys.iter().map(|key| key.id)).finish()
+        f.debug_list().entries(self.ids()).finish()
     }
 }
 
@@ -164,27 +190,49 @@ impl Sealer {
 
     /// With the keys of the configuration, which are read now.
     pub fn load(config: &EncryptionConfig) -> Result<Self, MasterKeyError> {
-        let files = config.master_key_file.iter().chain(&config.old_key_files);
-        let keys = files.map(|file| {
-            let secret = parse(&file.read()?).ok_or_else(|| MasterKeyError::Malformed { file: file.clone() })?;
-            MasterKey::new(&secret).ok_or_else(|| MasterKeyError::Malformed { file: file.clone() })
-        });
-        Ok(Self { keys: keys.collect::<Result<_, _>>()? })
+        Ok(Self { keys: Arc::new(ArcSwap::from_pointee(read(config)?)) })
     }
 
     /// With these master keys, the current one first.
     pub fn with_keys(secrets: &[[u8; KEY]]) -> Self {
-        Self { keys: secrets.iter().filter_map(MasterKey::new).collect() }
+        let keys = secrets.iter().filter_map(MasterKey::new).map(Arc::new).collect();
+        Self { keys: Arc::new(ArcSwap::from_pointee(keys)) }
+    }
+
+    /// Reads the keys of the configuration again, for every clone; whether another one seals now. With an error nothing
+    /// changes. The keys that this process had go on opening until it ends: who forgot to keep the old one as such loses
+    /// nothing, as long as everything is sealed anew before the end.
+    pub fn reload(&self, config: &EncryptionConfig) -> Result<bool, MasterKeyError> {
+        let mut keys = read(config)?;
+        let before = self.keys.load_full();
+        let is_new = keys.first().map(|key| key.id) != before.first().map(|key| key.id);
+        for known in before.iter() {
+            if !keys.is_empty() && keys.iter().all(|key| key.id != known.id) {
+                keys.push(known.clone());
+            }
+        }
+        self.keys.store(Arc::new(keys));
+        Ok(is_new)
     }
 
     /// Whether anything is sealed.
     pub fn is_on(&self) -> bool {
-        !self.keys.is_empty()
+        !self.keys.load().is_empty()
     }
 
     /// The master key that seals now.
     pub fn current(&self) -> Option<KeyId> {
-        self.keys.first().map(|key| key.id)
+        self.keys.load().first().map(|key| key.id)
+    }
+
+    /// Every master key that opens, the current one first.
+    pub fn ids(&self) -> Vec<KeyId> {
+        self.keys.load().iter().map(|key| key.id).collect()
+    }
+
+    /// Whether bytes as they lie on the disk are to be sealed anew: they are plain or under an old key, and sealing is on.
+    pub fn is_outdated(&self, bytes: &[u8]) -> bool {
+        self.is_on() && Self::key_of(bytes) != self.current()
     }
 
     /// Whether these are sealed bytes.
@@ -200,7 +248,8 @@ impl Sealer {
 
     /// Seals `plain` for one purpose and one place, which `associated` names; the same bytes where sealing is off.
     pub fn seal(&self, purpose: SealPurpose, associated: &[u8], plain: &[u8]) -> Result<Vec<u8>, OpenError> {
-        let Some(master) = self.keys.first() else { return Ok(plain.to_vec()) };
+        let keys = self.keys.load();
+        let Some(master) = keys.first() else { return Ok(plain.to_vec()) };
         let key = master.key(purpose).ok_or(OpenError::Unsealable)?;
         let mut nonce = [0; NONCE];
         getrandom::fill(&mut nonce).map_err(|_| OpenError::Unsealable)?;
@@ -208,10 +257,15 @@ impl Sealer {
         sealed.extend_from_slice(MAGIC);
         sealed.extend_from_slice(&master.id.0);
         sealed.extend_from_slice(&nonce);
-        let mut body = plain.to_vec();
-        key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(associated), &mut body)
-            .map_err(|_| OpenError::Unsealable)?;
-        sealed.append(&mut body);
+        sealed.extend_from_slice(plain);
+        let (_, body) = sealed.split_at_mut_checked(MAGIC.len() + ID + NONCE).ok_or(OpenError::Unsealable)?;
+        let tag = key.seal_in_place_separate_tag(Nonce::assume_unique_for_key(nonce), Aad::from(associated), body);
+        let tag = tag.map_err(|_| {
+            // Half of it may be plain still.
+            sealed.zeroize();
+            OpenError::Unsealable
+        })?;
+        sealed.extend_from_slice(tag.as_ref());
         Ok(sealed)
     }
 
@@ -219,7 +273,8 @@ impl Sealer {
     /// acceptable only the caller knows.
     pub fn open(&self, purpose: SealPurpose, associated: &[u8], sealed: &[u8]) -> Result<Vec<u8>, OpenError> {
         let id = Self::key_of(sealed).ok_or(OpenError::NotSealed)?;
-        let master = self.keys.iter().find(|key| key.id == id).ok_or(OpenError::NoKey(id))?;
+        let keys = self.keys.load();
+        let master = keys.iter().find(|key| key.id == id).ok_or(OpenError::NoKey(id))?;
         let key = master.key(purpose).ok_or(OpenError::Unsealable)?;
         let (_, rest) = sealed.split_at_checked(MAGIC.len() + ID).ok_or(OpenError::NotSealed)?;
         let (nonce, body) = rest.split_at_checked(NONCE).ok_or(OpenError::NotSealed)?;
@@ -231,71 +286,87 @@ impl Sealer {
     }
 }
 
-fn parse(content: &[u8]) -> Option<[u8; KEY]> {
-    if let Ok(secret) = content.try_into() {
-        return Some(secret);
+/// A store whose bytes are sealed, and can be sealed anew while it is in use.
+pub trait Reseal: Send + Sync {
+    /// What it holds, in a word or two: for the log, the audit log and people.
+    fn what(&self) -> &'static str;
+
+    /// Seals under the current master key what is plain or under an old one. It is called on a thread that may wait for the
+    /// disk, beside whatever else uses the store; `stop` says that the process ends, and the rest may wait for the next
+    /// start. What it has done when it is interrupted stays done.
+    fn reseal(&self, stop: &dyn Fn() -> bool) -> Result<Resealed, String>;
+}
+
+/// What [`Reseal::reseal`] did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Resealed {
+    /// Files or values that were plain.
+    pub plain: u64,
+    /// Files or values that were under an old key.
+    pub old: u64,
+}
+
+impl Resealed {
+    /// Both together.
+    pub fn total(self) -> u64 {
+        self.plain + self.old
     }
-    let text = std::str::from_utf8(content).ok()?.trim();
-    let digits = text.len() == 2 * KEY && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let byte = |at: usize| u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok();
-    let bytes: Option<Vec<u8>> = if digits { (0..KEY).map(byte).collect() } else { None };
-    bytes?.try_into().ok()
+}
+
+impl std::ops::AddAssign for Resealed {
+    fn add_assign(&mut self, other: Self) {
+        self.plain += other.plain;
+        self.old += other.old;
+    }
+}
+
+/// How many files or values are under which master key; `None` counts those that are plain.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Survey(pub BTreeMap<Option<KeyId>, u64>);
+
+impl Survey {
+    /// Counts one.
+    pub fn count(&mut self, key: Option<KeyId>) {
+        *self.0.entry(key).or_default() += 1;
+    }
+}
+
+fn read(config: &EncryptionConfig) -> Result<Keys, MasterKeyError> {
+    if config.master_key_file.is_none() && !config.old_key_files.is_empty() {
+        return Err(MasterKeyError::OnlyOld);
+    }
+    let mut keys = Keys::new();
+    for file in config.master_key_file.iter().chain(&config.old_key_files) {
+        let malformed = || MasterKeyError::Malformed { file: file.clone() };
+        for secret in parse(&Zeroizing::new(file.read()?)).ok_or_else(malformed)?.iter() {
+            let key = MasterKey::new(secret).ok_or_else(malformed)?;
+            if keys.iter().all(|known| known.id != key.id) {
+                keys.push(Arc::new(key));
+            }
+        }
+    }
+    Ok(keys)
+}
+
+/// The master keys in the content of a key file, the current one first: 32 bytes, or lines of 64 hexadecimal digits.
+pub fn parse(content: &[u8]) -> Option<Zeroizing<Vec<[u8; KEY]>>> {
+    if let Ok(secret) = content.try_into() {
+        return Some(Zeroizing::new(vec![secret]));
+    }
+    let text = std::str::from_utf8(content).ok()?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let keys: Vec<_> = lines.map(digits).collect::<Option<_>>()?;
+    (!keys.is_empty()).then(|| Zeroizing::new(keys))
+}
+
+fn digits(text: &str) -> Option<[u8; KEY]> {
+    let valid = text.len() == 2 * KEY && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let mut key = [0; KEY];
+    for (at, byte) in key.iter_mut().enumerate().filter(|_| valid) {
+        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    valid.then_some(key)
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const PLACE: &[u8] = b"here";
-
-    #[test]
-    fn a_rotation_opens_what_the_old_key_sealed_and_seals_under_the_new_one() {
-        let old = Sealer::with_keys(&[[1; KEY]]);
-        let both = Sealer::with_keys(&[[2; KEY], [1; KEY]]);
-        let sealed = old.seal(SealPurpose::Model, PLACE, b"weights").unwrap();
-        assert_eq!(both.open(SealPurpose::Model, PLACE, &sealed).unwrap(), b"weights");
-        let again = both.seal(SealPurpose::Model, PLACE, b"weights").unwrap();
-        assert_eq!(Sealer::key_of(&again), both.current());
-        assert_eq!(old.open(SealPurpose::Model, PLACE, &again), Err(OpenError::NoKey(both.current().unwrap())));
-    }
-
-    #[test]
-    fn what_is_sealed_for_one_place_does_not_open_in_another() {
-        let sealer = Sealer::with_keys(&[[1; KEY]]);
-        let sealed = sealer.seal(SealPurpose::AuditKey, PLACE, b"seed").unwrap();
-        assert_eq!(sealer.open(SealPurpose::AuditKey, b"there", &sealed), Err(OpenError::Forged));
-        assert_eq!(sealer.open(SealPurpose::TagKey, PLACE, &sealed), Err(OpenError::Forged));
-        assert!(matches!(Sealer::none().open(SealPurpose::AuditKey, PLACE, &sealed), Err(OpenError::NoKey(_))));
-        assert_eq!(sealer.open(SealPurpose::AuditKey, PLACE, b"seed"), Err(OpenError::NotSealed));
-        assert_eq!(Sealer::none().seal(SealPurpose::AuditKey, PLACE, b"seed").unwrap(), b"seed");
-    }
-
-    #[test]
-    fn a_master_key_is_bytes_or_digits() {
-        assert_eq!(parse(&[7; KEY]), Some([7; KEY]));
-        assert_eq!(parse(format!("{}\n", "07".repeat(KEY)).as_bytes()), Some([7; KEY]));
-        for bad in [&b""[..], &[7; 31], &[7; 33], b"+7", "é".repeat(32).as_bytes(), "0g".repeat(32).as_bytes()] {
-            assert_eq!(parse(bad), None, "{bad:?}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn a_changed_byte_anywhere_is_noticed(plain in proptest::collection::vec(any::<u8>(), 0..200), at: prop::sample::Index, bit in 0..8u32) {
-            let sealer = Sealer::with_keys(&[[1; KEY]]);
-            let mut sealed = sealer.seal(SealPurpose::Model, PLACE, &plain).unwrap();
-            prop_assert_eq!(sealed.len(), plain.len() + OVERHEAD);
-            prop_assert_eq!(&sealer.open(SealPurpose::Model, PLACE, &sealed).unwrap(), &plain);
-            let at = at.index(sealed.len());
-            sealed[at] ^= 1u8 << bit;
-            prop_assert!(sealer.open(SealPurpose::Model, PLACE, &sealed).is_err());
-        }
-
-        #[test]
-        fn any_bytes_are_opened_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
-            let _ = Sealer::with_keys(&[[1; KEY]]).open(SealPurpose::Model, PLACE, &bytes);
-        }
-    }
-}
+mod tests;

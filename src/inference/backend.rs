@@ -3,7 +3,7 @@
 //! Whatever crosses this seam could cross a process boundary too.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -81,6 +81,20 @@ pub struct ModelFiles {
     /// The names of inputs and outputs in the file's order, where the file tells (ONNX). A runtime that knows several
     /// names for one tensor takes these.
     pub port_names: Option<PortNames>,
+}
+
+impl ModelFiles {
+    /// The same files in another folder.
+    pub fn moved_to(&self, folder: &Path) -> Self {
+        let moved = |path: &PathBuf| folder.join(path.file_name().unwrap_or_default());
+        Self { model: moved(&self.model), weights: self.weights.as_ref().map(moved), ..self.clone() }
+    }
+
+    /// How long they are together, as far as they can be looked at.
+    pub fn bytes(&self) -> u64 {
+        let files = [Some(&self.model), self.weights.as_ref()];
+        files.into_iter().flatten().filter_map(|path| Some(path.metadata().ok()?.len())).sum()
+    }
 }
 
 /// The names of a model's inputs and outputs, in the model's order.

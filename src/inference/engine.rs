@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 
@@ -12,9 +12,13 @@ use super::queue::{Job, Queue};
 use super::scheduler::{Entry, Instance, State};
 use super::warm_up::WarmUp;
 use super::{Runtimes, cores, worker};
+use crate::identity::sealing::{FolderError, SealedFolder};
 use crate::sys;
 use crate::telemetry::process;
 use crate::tensor::Tensor;
+
+/// How often it is looked whether a run has ended.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// A handle to the engine. Clones share it; with the last one the workers end.
 #[derive(Debug, Clone)]
@@ -38,6 +42,8 @@ pub(super) struct Shared {
     /// The core of each worker.
     pub cpus: Vec<usize>,
     runtimes: Runtimes,
+    /// When each worker took the run that it is in.
+    runs_since: Vec<Mutex<Option<Instant>>>,
     /// Loads take turns where there is a budget, so that what each adds to the process can be told.
     loading: Mutex<()>,
 }
@@ -55,6 +61,7 @@ impl Engine {
         let shared = Shared {
             state: Mutex::new(State::new(cpus.len(), memory_budget)),
             wakers: cpus.iter().map(|_| Condvar::new()).collect(),
+            runs_since: cpus.iter().map(|_| Mutex::default()).collect(),
             keeper: Condvar::new(),
             cpus,
             runtimes,
@@ -71,6 +78,18 @@ impl Engine {
     /// The runtimes that models are loaded into.
     pub fn runtimes(&self) -> &Runtimes {
         &self.handle.shared.runtimes
+    }
+
+    /// Waits until each worker has ended the run that it is in now. One that never comes back from a runtime, and one whose
+    /// thread died in a run, keeps this waiting for ever.
+    pub async fn turned(&self) {
+        let shared = &self.handle.shared;
+        let before = shared.runs_since();
+        let is_same = |(now, before): (Option<Instant>, &Option<Instant>)| now.is_some() && now == *before;
+        while shared.runs_since().into_iter().zip(&before).any(is_same) {
+            // Looked for seldom: nobody waits for the moment, and telling it would cost each run.
+            tokio::time::sleep(LOOK).await;
+        }
     }
 
     /// Loads one instance on a thread of its own.
@@ -189,6 +208,17 @@ impl Shared {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing panics under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes when `worker` took the run that it is in; `None` when it has ended.
+    pub(super) fn set_runs_since(&self, worker: usize, since: Option<Instant>) {
+        if let Some(place) = self.runs_since.get(worker) {
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = since;
+        }
+    }
+
+    fn runs_since(&self) -> Vec<Option<Instant>> {
+        self.runs_since.iter().map(|since| *since.lock().unwrap_or_else(PoisonError::into_inner)).collect()
     }
 
     /// Sleeps as `worker` until woken, or until `until`.
@@ -313,15 +343,19 @@ fn load(shared: &Shared, spec: &Spec, alive: watch::Receiver<()>) -> Result<Inst
     let bounded = shared.lock().memory_budget.is_some();
     let _turn = bounded.then(|| shared.loading.lock().unwrap_or_else(PoisonError::into_inner));
     let before = process::resident_bytes();
-    let mut backend = protected(spec.runtime, || shared.runtimes.load(spec.runtime, &spec.files, &spec.options))?;
+    let refused = |error: FolderError| LoadError::Refused { runtime: spec.runtime, reason: error.to_string() };
+    // A runtime may read on in a file that it has mapped: the memory stays as long as that does, the name goes at once.
+    let opened = spec.sealed.as_ref().map(SealedFolder::open).transpose().map_err(refused)?;
+    let files = opened.as_ref().map_or_else(|| spec.files.clone(), |opened| spec.files.moved_to(opened.path()));
+    let mut backend = protected(spec.runtime, || shared.runtimes.load(spec.runtime, &files, &spec.options))?;
+    let on_disk = files.bytes();
+    drop(opened);
     let outputs: Vec<usize> = (0..backend.signature().outputs.len()).collect();
     for (_, inputs) in spec.warm_up.get().into_iter().flat_map(WarmUp::runs) {
         // What the first instance took, this one takes.
         let _ = catch_unwind(AssertUnwindSafe(|| backend.run(&inputs, &outputs)));
     }
     let grown = process::resident_bytes().saturating_sub(before);
-    let files = [Some(&spec.files.model), spec.files.weights.as_ref()];
-    let on_disk: u64 = files.into_iter().flatten().filter_map(|path| Some(path.metadata().ok()?.len())).sum();
     let observer = spec.observer.clone();
     let bytes = grown.max(on_disk);
     Ok(Instance { backend, last_worker: usize::MAX, last_used: Instant::now(), bytes, observer, alive })

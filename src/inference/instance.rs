@@ -12,6 +12,7 @@ use super::queue::{Job, JobInputs, Preparation, QueueLimits};
 use super::scheduler::Scale;
 use super::terms::{Priority, Terms};
 use super::warm_up::WarmUp;
+use crate::identity::sealing::SealedFolder;
 use crate::principal::Principal;
 use crate::tensor::Tensor;
 
@@ -79,6 +80,8 @@ pub struct Spec {
     pub runtime: Runtime,
     /// The files.
     pub files: ModelFiles,
+    /// Where they are to be opened first, whenever an instance is loaded.
+    pub sealed: Option<SealedFolder>,
     /// How to load them. `threads` is the number of cores of one run.
     pub options: LoadOptions,
     /// How many instances.

@@ -45,6 +45,7 @@ pub(super) fn serve(shared: &Shared, index: usize) {
             }
             Next::Run(task) => {
                 shared.unlock_and_wake(state, task.taken);
+                shared.set_runs_since(index, Some(task.taken));
                 let Task { model, mut instance, jobs, reserved, taken } = task;
                 // A runtime starts its threads where its caller may run, and may keep them for all models: let that be
                 // every core. They find their places on those that stand still.
@@ -52,6 +53,7 @@ pub(super) fn serve(shared: &Shared, index: usize) {
                 let bytes = jobs.iter().map(Job::bytes).sum();
                 let tensors = jobs.iter().all(|job| job.tensors().is_some());
                 let ran = run(&mut instance, jobs, taken);
+                shared.set_runs_since(index, None);
                 if wide {
                     let _ = cores::pin(&own);
                 }

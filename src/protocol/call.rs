@@ -1,5 +1,6 @@
 //! One inference call from its bytes to its answer's bytes, whatever carried it: HTTP, MQTT or the command line.
 
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use super::encode::encode_response;
 use super::error::ProtocolError;
 use super::photograph::PhotographAnswer;
 use super::status;
+use crate::complaints::Complaints;
 use crate::inference::terms::Priority;
 use crate::names::ModelVersion;
 use crate::pipeline::image::ImageFormat;
@@ -155,12 +157,39 @@ impl<'a> ErrorBody<'a> {
     }
 }
 
-/// Answers a call.
+/// Answers a call, and says so in the log: whose it was, of which model, what came of it.
 pub async fn answer(serving: &Serving, call: Call, principal: &Principal) -> Result<Answered, CallError> {
-    match call.form {
+    let (model, arrived, mut id) = (call.target.model.clone(), call.arrived, None);
+    let answered = match call.form {
         Form::Photograph => photograph(serving, call, principal).await,
-        Form::Tensors { header_length } => tensors(serving, call, header_length, principal).await,
+        Form::Tensors { header_length } => tensors(serving, call, header_length, principal, &mut id).await,
+    };
+    let latency_us = arrived.elapsed().as_micros();
+    let request_id = id.as_deref();
+    match &answered {
+        Ok(Answered { version, .. }) => {
+            tracing::debug!(%model, %version, %principal, request_id, latency_us, status = 200, "answered");
+        }
+        Err(error) => {
+            let (status, reason) = (error.status(), error.to_string());
+            // The box's own fault is worth a line, but not thousands in each second; the caller's is told to the caller.
+            if status >= 500
+                && let Some(suppressed) = complain(status)
+            {
+                tracing::warn!(%model, %principal, request_id, latency_us, status, reason, suppressed, "not answered");
+            } else {
+                tracing::debug!(%model, %principal, request_id, latency_us, status, reason, "not answered");
+            }
+        }
     }
+    answered
+}
+
+/// Whether calls of this status are to be told of again, and how many were not since the last.
+fn complain(status: u16) -> Option<u64> {
+    static COMPLAINTS: LazyLock<Mutex<Complaints>> = LazyLock::new(Mutex::default);
+    let mut complaints = COMPLAINTS.lock().unwrap_or_else(PoisonError::into_inner);
+    complaints.take(("call", status.into()), Instant::now())
 }
 
 async fn photograph(serving: &Serving, call: Call, principal: &Principal) -> Result<Answered, CallError> {
@@ -178,6 +207,7 @@ async fn tensors(
     call: Call,
     header_length: Option<usize>,
     principal: &Principal,
+    told_id: &mut Option<String>,
 ) -> Result<Answered, CallError> {
     let looks_like = ImageFormat::sniff(&call.body).filter(|_| header_length.is_none());
     let (priority, deadline) = (call.priority, call.deadline);
@@ -186,6 +216,7 @@ async fn tensors(
         Some(format) => CallError::UnmarkedPhotograph { content_type: format.content_type() },
         None => error.into(),
     })?;
+    told_id.clone_from(&id);
     request.priority = request.priority.or(priority);
     request.deadline = [deadline, request.deadline].into_iter().flatten().min();
     let response = serving.infer(request, principal).await?;

@@ -162,7 +162,7 @@ impl Repository {
         }
         // A model of which nothing is left but the trial that has ended.
         let is_managed = self.managed_version(&model.name).is_some();
-        let has_folder = self.path().join(model.name.as_str()).is_dir();
+        let has_folder = self.has_folder(&model.name);
         if model.slot.live().is_empty() && !is_managed && !has_folder {
             self.forget(&model.name);
         }

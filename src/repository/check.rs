@@ -28,12 +28,12 @@ pub struct Trial {
 impl Repository {
     /// The models on disk, whether loaded or not.
     pub fn names_on_disk(&self) -> Result<Vec<ModelName>, FolderError> {
-        Ok(folder::models(self.path())?.0)
+        Ok(self.shared.sources.models()?.0)
     }
 
     /// The model config and the versions on disk of one model.
     pub fn on_disk(&self, name: &ModelName) -> Result<(ModelConfig, Vec<ModelVersion>), FolderError> {
-        let path = self.path().join(name.as_str());
+        let path = self.shared.sources.folder(name);
         Ok((folder::model_config(&path)?.0, folder::versions(&path)?.0))
     }
 
@@ -45,7 +45,7 @@ impl Repository {
         choice: Choice,
     ) -> Result<Arc<LoadedModel>, String> {
         let (config, _) = self.on_disk(name).map_err(|error| error.to_string())?;
-        let path = self.path().join(name.as_str());
+        let path = self.shared.sources.folder(name);
         let instance_group = InstanceGroup {
             count: Some(choice.instances),
             min: None,
@@ -75,6 +75,7 @@ impl Repository {
             config_text: "",
             golden_min: None,
             statistics,
+            sealed: None,
         };
         let defaults =
             ModelDefaults { profiles: Profiles::none(self.runtimes().clone()), ..self.shared.defaults.clone() };
@@ -101,6 +102,7 @@ impl Repository {
             config_text: &config_text,
             golden_min,
             statistics: Arc::default(),
+            sealed: None,
         };
         let loaded = loading::load(source, &self.shared.engine, &self.shared.defaults).await;
         loaded.map(Arc::new).map_err(|error| error.to_string())
@@ -116,7 +118,7 @@ impl Repository {
     /// The digest of one version's files, which names its profile, and the runtimes that may run it.
     pub fn tunable(&self, name: &ModelName, version: ModelVersion) -> Result<(String, Vec<Runtime>), FolderError> {
         let (config, _) = self.on_disk(name)?;
-        let folder = folder::version(&self.path().join(name.as_str()).join(version.to_string()))?;
+        let folder = folder::version(&self.shared.sources.folder(name).join(version.to_string()))?;
         Ok((folder.digest, config.runtime.candidates(folder.files.format)))
     }
 
@@ -133,7 +135,7 @@ impl Repository {
     /// Tries every version that the model's policy selects in every runtime that its config allows.
     pub async fn try_runtimes(&self, name: &ModelName) -> Result<Vec<Trial>, FolderError> {
         let (config, versions) = self.on_disk(name)?;
-        let path = self.path().join(name.as_str());
+        let path = self.shared.sources.folder(name);
         let mut trials = Vec::new();
         for version in config.version_policy.select(&versions) {
             let files = path.join(version.to_string());
@@ -150,6 +152,7 @@ impl Repository {
                     config_text: "",
                     golden_min: None,
                     statistics,
+                    sealed: None,
                 };
                 let started = Instant::now();
                 let outcome = loading::load(source, &self.shared.engine, &self.shared.defaults).await;

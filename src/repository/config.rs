@@ -1,6 +1,6 @@
 //! The section `[repository]` of the configuration.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -12,13 +12,27 @@ use crate::toml_check::in_range;
 pub struct RepositoryConfig {
     /// The model repository: a folder with one folder a model.
     pub path: PathBuf,
+    /// The models that the package brought, laid out likewise and never written to. Empty: there are none.
+    pub packaged: PathBuf,
     /// How many models load at the same time.
     #[serde(deserialize_with = "in_range::<1, 64, _, _>")]
     pub parallel_loads: usize,
 }
 
+impl RepositoryConfig {
+    /// Makes the paths relative to `root`.
+    pub fn resolve(&mut self, root: &Path) {
+        // Through its components, so that "." does not stay in the middle.
+        let below = |path: &Path| root.join(path).components().collect();
+        self.path = below(&self.path);
+        if !self.packaged.as_os_str().is_empty() {
+            self.packaged = below(&self.packaged);
+        }
+    }
+}
+
 impl Default for RepositoryConfig {
     fn default() -> Self {
-        Self { path: "models".into(), parallel_loads: 2 }
+        Self { path: "models".into(), packaged: PathBuf::new(), parallel_loads: 2 }
     }
 }

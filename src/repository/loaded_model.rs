@@ -11,6 +11,7 @@ use bytes::Bytes;
 use super::model_config::ModelConfig;
 use super::profile::Profiles;
 use super::statistics::Statistics;
+use crate::identity::sealing::Sealer;
 use crate::inference::backend::{Port, Runtime, Signature};
 use crate::inference::batcher::BatchPolicy;
 use crate::inference::instance::{Answer, InferError, Instances, Residence};
@@ -37,6 +38,8 @@ pub struct ModelDefaults {
     pub profiles: Profiles,
     /// Whether a model that several runtimes accept, and that was not measured yet, is measured when it is loaded.
     pub measure: bool,
+    /// Opens the models that updates brought.
+    pub sealer: Sealer,
 }
 
 /// A loaded version. Dropping the last handle frees the model.

@@ -12,6 +12,7 @@ use super::model_config::ModelConfig;
 use super::profile::{Choice, Effort, Profile};
 use super::statistics::Statistics;
 use super::{golden, placement, tuning};
+use crate::identity::sealing::SealedFolder;
 use crate::inference::backend::{ComputeTime, LoadOptions, Runtime};
 use crate::inference::batcher::BatchPolicy;
 use crate::inference::engine::Engine;
@@ -50,6 +51,8 @@ pub(super) struct VersionSource<'a> {
     /// The least share of the golden inputs that must be answered right; `None` is all of them.
     pub golden_min: Option<f64>,
     pub statistics: Arc<Statistics>,
+    /// Where the two folders above hold what was opened: where it lies sealed.
+    pub sealed: Option<&'a SealedFolder>,
 }
 
 /// Loads a version: into the runtime that its profile names, else into the one that runs it fastest, among those that
@@ -144,7 +147,12 @@ impl Loading<'_> {
             name: self.source.name.to_string(),
             runtime,
             files: self.folder.files.clone(),
-            options: LoadOptions { threads: scale.threads, cache_dir: defaults.cache_dir.clone() },
+            sealed: self.source.sealed.cloned(),
+            // What OpenVINO keeps of a model it compiled holds the weights: of a sealed one nothing is kept.
+            options: LoadOptions {
+                threads: scale.threads,
+                cache_dir: defaults.cache_dir.clone().filter(|_| self.source.sealed.is_none()),
+            },
             scale,
             limits: QueueLimits {
                 jobs: config.queue.max_size.unwrap_or(defaults.max_queue_size),
@@ -170,7 +178,7 @@ impl Loading<'_> {
             name: self.source.name.clone(),
             version: self.source.version,
             digest: self.folder.digest.clone(),
-            folder: self.source.files.to_owned(),
+            folder: self.source.sealed.map_or(self.source.files, SealedFolder::home).to_owned(),
             config_text: self.source.config_text.to_owned(),
             config: config.clone(),
             batch_limit,

@@ -25,7 +25,7 @@ impl Repository {
     /// Brings what is loaded in line with what is on disk: loads what is new or changed, unloads what is gone, leaves
     /// the rest alone. A model that fails is listed with its reason. Fails only when the folder itself cannot be read.
     pub async fn refresh(&self, principal: &Principal) -> Result<(), FolderError> {
-        let (mut names, strange) = folder::models(&self.shared.path)?;
+        let (mut names, strange) = self.shared.sources.models()?;
         for folder in strange {
             tracing::debug!(folder, "not a model name; passed over");
         }
@@ -61,7 +61,7 @@ impl Repository {
     /// Loads a model anew from disk and swaps it in; on failure what was live before stays live.
     pub async fn load(&self, name: &ModelName, principal: &Principal) -> Result<(), LoadModelError> {
         self.refuse_managed(name, principal, "model_load")?;
-        if !self.shared.path.join(name.as_str()).is_dir() {
+        if !self.has_folder(name) {
             return Err(LoadModelError::Unknown { model: name.clone() });
         }
         self.load_model(&self.model_or_new(name), principal, Effort::Always).await
@@ -131,7 +131,7 @@ impl Repository {
     }
 
     async fn load_versions(&self, model: &Model, principal: &Principal, effort: Effort) -> Result<(), String> {
-        let path = self.shared.path.join(model.name.as_str());
+        let path = self.shared.sources.folder(&model.name);
         let (config, config_text) = folder::model_config(&path).map_err(|error| error.to_string())?;
         let (on_disk, strange) = folder::versions(&path).map_err(|error| error.to_string())?;
         for folder in strange {
@@ -158,6 +158,7 @@ impl Repository {
                 config_text: &config_text,
                 golden_min: None,
                 statistics: model.statistics(version),
+                sealed: None,
             };
             if let Some(old) = old
                 && effort == Effort::Changed

@@ -11,6 +11,7 @@ use super::loading::VersionSource;
 use super::loads::Effort;
 use super::observations::Observations;
 use super::{Model, Repository, State, folder};
+use crate::identity::sealing::{FolderError, SealPurpose, SealedFolder};
 use crate::names::{ModelName, ModelVersion};
 use crate::principal::Principal;
 
@@ -117,7 +118,7 @@ impl Repository {
     }
 
     async fn restore_owners(&self, model: &Model, kept: Option<Arc<LoadedModel>>) -> Result<(), String> {
-        let path = self.shared.path.join(model.name.as_str());
+        let path = self.shared.sources.folder(&model.name);
         let is_owners = |loaded: &Arc<LoadedModel>| loaded.folder.starts_with(&path);
         if let Some(kept) = kept.filter(is_owners) {
             drop(self.go_live(model, &kept, None));
@@ -155,7 +156,7 @@ impl Repository {
         if !model.slot.live().is_empty() {
             return Ok(());
         }
-        let owners = self.shared.path.join(model.name.as_str());
+        let owners = self.shared.sources.folder(&model.name);
         model.set(release.version, State::Loading);
         match self.load_release(&model.name, release, model.statistics(release.version)).await {
             Ok(loaded) => {
@@ -191,7 +192,16 @@ impl Repository {
         release: &ManagedVersion,
         statistics: Arc<super::statistics::Statistics>,
     ) -> Result<LoadedModel, String> {
-        let folder = &release.folder;
+        let (home, sealer) = (release.folder.clone(), self.shared.defaults.sealer.clone());
+        let opening = tokio::task::spawn_blocking(move || {
+            let sealed = SealedFolder::find(&home, SealPurpose::Model, &sealer)?;
+            let opened = sealed.as_ref().map(SealedFolder::open).transpose()?;
+            Ok::<_, FolderError>((sealed, opened))
+        });
+        let opened = opening.await.map_err(|panic| format!("opening the model panicked: {panic}"))?;
+        // Held until the model is loaded, golden inputs and all: every runtime finds it open.
+        let (sealed, opened) = opened.map_err(|error| error.to_string())?;
+        let folder = opened.as_ref().map_or(release.folder.as_path(), |opened| opened.path());
         let (config, config_text) = folder::model_config(folder).map_err(|error| error.to_string())?;
         let source = VersionSource {
             name,
@@ -202,6 +212,7 @@ impl Repository {
             config_text: &config_text,
             golden_min: release.golden_min,
             statistics,
+            sealed: sealed.as_ref(),
         };
         self.load_version(source, &Principal::Local).await
     }

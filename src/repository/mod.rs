@@ -24,11 +24,12 @@ mod placement;
 pub mod profile;
 pub mod search;
 pub mod slot;
+pub mod sources;
 pub mod statistics;
 pub mod tuning;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
@@ -46,6 +47,7 @@ pub use loaded_model::{LoadedModel, ModelDefaults};
 pub use managed::{ManagedState, ManagedVersion};
 pub use observations::{ObservationConfig, Observations, Observed};
 use slot::Slot;
+pub use sources::Sources;
 use statistics::Statistics;
 
 /// Why a model or version asked for is not there.
@@ -134,7 +136,7 @@ pub struct Repository {
 
 #[derive(Debug)]
 struct Shared {
-    path: PathBuf,
+    sources: Sources,
     engine: Engine,
     defaults: ModelDefaults,
     audit: AuditSink,
@@ -197,18 +199,18 @@ impl Model {
 }
 
 impl Repository {
-    /// A repository over the folder `path`; nothing is loaded yet.
+    /// A repository over these folders; nothing is loaded yet.
     ///
     /// `parallel_loads` bounds how many models are loaded side by side.
     pub fn new(
-        path: PathBuf,
+        sources: Sources,
         engine: Engine,
         defaults: ModelDefaults,
         parallel_loads: usize,
         audit: AuditSink,
     ) -> Self {
         let shared = Shared {
-            path,
+            sources,
             engine,
             defaults,
             audit,
@@ -225,9 +227,24 @@ impl Repository {
         self.shared.engine.runtimes()
     }
 
-    /// The folder on disk.
+    /// What the models run on.
+    pub fn engine(&self) -> &Engine {
+        &self.shared.engine
+    }
+
+    /// The owner's folder on disk.
     pub fn path(&self) -> &Path {
-        &self.shared.path
+        self.shared.sources.owners()
+    }
+
+    /// Whether the owner, or the package, has a model of this name.
+    pub fn has_folder(&self, name: &ModelName) -> bool {
+        self.shared.sources.folder(name).is_dir()
+    }
+
+    /// Whether these files belong to a model of the owner or of the package, and not to a release.
+    pub fn is_of_folder(&self, files: &Path) -> bool {
+        self.shared.sources.has(files)
     }
 
     /// Pins a version, as for a look at it: nothing is drawn and nothing counted.

@@ -2,9 +2,10 @@
 //!
 //! systemd-journal-logger is a backend of the crate `log`. The layer here hands it one record an event, with the fields
 //! of the event and of the spans around it as key-values. It writes a key as a journal field: upper case, other
-//! characters as underscores, at most 64 bytes.
+//! characters as underscores, at most 64 bytes. The message has the fields of the event too, for those who read what
+//! `journalctl` shows without asking for fields.
 
-use std::fmt::Debug;
+use std::fmt::{Debug, Write as _};
 
 use log::{Log, Record};
 use tracing::field::{Field, Visit};
@@ -25,6 +26,8 @@ pub struct JournalLayer<L>(pub L);
 #[derive(Default)]
 struct Fields {
     message: String,
+    /// The fields as they are written in the source, for people.
+    told: String,
     pairs: Vec<(String, String)>,
     /// Where a record of the crate `log` came from: `tracing` knows its target, file and line as fields only.
     target: Option<String>,
@@ -42,6 +45,9 @@ impl Fields {
             "log.file" => self.file = Some(value),
             "log.line" => self.line = value.parse().ok(),
             name => {
+                let gap = if self.told.is_empty() { "" } else { " " };
+                // Writing to a text cannot fail.
+                let _ = write!(self.told, "{gap}{name}={value}");
                 let upper = name.to_ascii_uppercase();
                 let name = if FILLED_BY_BACKEND.contains(&upper.as_str()) { format!("FIELD_{upper}") } else { upper };
                 match self.pairs.iter_mut().find(|(known, _)| *known == name) {
@@ -50,6 +56,11 @@ impl Fields {
                 }
             }
         }
+    }
+
+    /// Between the message and the fields.
+    fn gap(&self) -> &'static str {
+        if self.message.is_empty() || self.told.is_empty() { "" } else { " " }
     }
 
     /// Takes the fields of an outer span that the inner ones do not have: `journalctl` shows the first of a name.
@@ -117,7 +128,7 @@ where
                 .module_path(fields.module.as_deref().or(metadata.module_path()))
                 .file(fields.file.as_deref().or(metadata.file()))
                 .line(fields.line.or(metadata.line()))
-                .args(format_args!("{}", fields.message))
+                .args(format_args!("{}{}{}", fields.message, fields.gap(), fields.told))
                 .key_values(&fields)
                 .build(),
         );
@@ -181,7 +192,7 @@ pub(super) mod tests {
     fn the_fields_of_an_event_stay_fields() {
         check(
             || tracing::warn!(target: "t", model = "resnet", latency_us = 12, ok = true, share = 0.5, "took {}", "long"),
-            "WARN t src/telemetry/journal.rs a line MODEL=resnet LATENCY_US=12 OK=true SHARE=0.5: took long",
+            "WARN t src/telemetry/journal.rs a line MODEL=resnet LATENCY_US=12 OK=true SHARE=0.5: took long model=resnet latency_us=12 ok=true share=0.5",
         );
     }
 
@@ -196,7 +207,15 @@ pub(super) mod tests {
                 let _inner = tracing::info_span!("inner", model = "inner", version = 2).entered();
                 tracing::error!(target: "t", version = 3, "failed");
             },
-            "ERROR t src/telemetry/journal.rs a line VERSION=3 MODEL=inner REQUEST=1 PRINCIPAL=uid:0: failed",
+            "ERROR t src/telemetry/journal.rs a line VERSION=3 MODEL=inner REQUEST=1 PRINCIPAL=uid:0: failed version=3",
+        );
+    }
+
+    #[test]
+    fn an_event_without_a_message_is_told_by_its_fields() {
+        check(
+            || tracing::info!(target: "t", event = "{}"),
+            "INFO t src/telemetry/journal.rs a line EVENT={}: event={}",
         );
     }
 
@@ -204,7 +223,7 @@ pub(super) mod tests {
     fn a_field_does_not_hide_behind_a_standard_one() {
         check(
             || tracing::info!(target: "t", priority = 7, "x"),
-            "INFO t src/telemetry/journal.rs a line FIELD_PRIORITY=7: x",
+            "INFO t src/telemetry/journal.rs a line FIELD_PRIORITY=7: x priority=7",
         );
     }
 }

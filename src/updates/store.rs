@@ -12,11 +12,15 @@
 //!
 //! A name without a dot appears by a rename, after everything behind it was fsynced. So whatever is found under such a name
 //! after a power cut is whole; what is found under any other counts for nothing and may go.
+//! Blobs of models are sealed where sealing is on, and still named by what they hold in plain. Those of settings and of
+//! runtimes are not: the one is read before there is a key, the other loaded by path and public.
 //! Hashes, names and versions come from signed metadata. This file trusts none of them to be a safe name.
 
 mod garbage;
 pub(super) mod part;
 mod release;
+mod sealed;
+mod sealed_part;
 /// Where a release lies, or would, in the store at `folder`, for whoever only reads it.
 pub(super) fn release_folder(folder: &Path, subject: &Subject, release: &Installed) -> PathBuf {
     let digits: String = release.digest.chars().filter(char::is_ascii_hexdigit).take(16).collect();
@@ -31,15 +35,18 @@ fn releases(folder: &Path, subject: &Subject) -> PathBuf {
 mod tests;
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::digest::{Context, Digest, SHA256};
 
 use super::state::{Cause, Installed};
 use super::subject::Subject;
 use crate::durable;
+use crate::identity::sealing::{Header, OpenError, SealPurpose, Sealer, StreamError, open_stream};
+
+pub use sealed::survey;
 
 /// As much of a file as is read at once.
 const BLOCK: usize = 256 << 10;
@@ -51,6 +58,9 @@ const BLOCK: usize = 256 << 10;
 #[derive(Debug, Clone)]
 pub struct BlobStore {
     folder: Arc<Path>,
+    sealer: Sealer,
+    /// Held while names change: releases and blobs are sealed anew beside whatever updates do.
+    names: Arc<Mutex<()>>,
     /// Held as long as there is a handle.
     _lock: Arc<File>,
 }
@@ -75,6 +85,14 @@ pub enum StoreError {
     Missing {
         /// Which.
         sha256: String,
+    },
+    /// A file is sealed, and there is no key for it.
+    #[error("{path}: {error}", path = path.display())]
+    Sealed {
+        /// Which.
+        path: PathBuf,
+        /// Why it does not open.
+        error: OpenError,
     },
     /// The disk is full.
     #[error("no room on the disk for {path}: {error}", path = path.display())]
@@ -101,7 +119,7 @@ impl StoreError {
     pub fn cause(&self) -> Cause {
         match self {
             Self::Digest { .. } | Self::Missing { .. } => Cause::Download,
-            Self::Locked { .. } | Self::Full { .. } | Self::File { .. } => Cause::Disk,
+            Self::Locked { .. } | Self::Sealed { .. } | Self::Full { .. } | Self::File { .. } => Cause::Disk,
         }
     }
 
@@ -122,9 +140,14 @@ impl StoreError {
 }
 
 impl BlobStore {
+    /// The store in `folder`, which seals nothing. See [`Self::open_with`].
+    pub fn open(folder: &Path) -> Result<Self, StoreError> {
+        Self::open_with(folder, &Sealer::none())
+    }
+
     /// The store in `folder`, which is made. Nobody else has it as long as there is a handle of it; the lock of a process
     /// that died is gone with it.
-    pub fn open(folder: &Path) -> Result<Self, StoreError> {
+    pub fn open_with(folder: &Path, sealer: &Sealer) -> Result<Self, StoreError> {
         for folder in [folder.join("blobs"), folder.join("releases")] {
             durable::create_folder(&folder).map_err(StoreError::at("create", &folder))?;
         }
@@ -135,7 +158,8 @@ impl BlobStore {
             Ok(()) => {
                 // What cannot be removed is in nobody's way.
                 let _ = durable::remove_leftovers(folder);
-                Ok(Self { folder: folder.into(), _lock: Arc::new(lock) })
+                let names = Arc::default();
+                Ok(Self { folder: folder.into(), sealer: sealer.clone(), names, _lock: Arc::new(lock) })
             }
             Err(fs::TryLockError::WouldBlock) => Err(StoreError::Locked { folder: folder.to_owned() }),
             Err(fs::TryLockError::Error(error)) => Err(StoreError::at("lock", &path)(error)),
@@ -158,6 +182,20 @@ impl BlobStore {
         let found = rustix::fs::statvfs(&*self.folder).map_err(io::Error::from);
         let found = found.map_err(StoreError::at("ask for the room at", &self.folder))?;
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+
+    fn names(&self) -> MutexGuard<'_, ()> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sealed_header(&self, sha256: &str, length: u64) -> Result<Header, StoreError> {
+        self.blob(sha256)?;
+        let mut name = [0; 32];
+        for (at, byte) in name.iter_mut().enumerate() {
+            let digits = sha256.get(2 * at..2 * at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+            *byte = digits.unwrap_or_default();
+        }
+        Ok(Header { name, length })
     }
 
     fn blobs(&self) -> PathBuf {
@@ -193,9 +231,30 @@ fn hash_some(file: &mut File, context: &mut Context, length: u64) -> io::Result<
     }
 }
 
-/// The SHA-256 of a file.
-fn hash(path: &Path) -> io::Result<String> {
+/// The SHA-256 of the plain content of a file; nothing for one that is sealed and was changed since.
+fn hash(path: &Path, sealer: &Sealer) -> Result<String, StoreError> {
+    let read = StoreError::at("read", path);
     let mut context = Context::new(&SHA256);
-    hash_some(&mut File::open(path)?, &mut context, u64::MAX)?;
+    let mut file = File::open(path).map_err(&read)?;
+    match Header::read(&mut file).map_err(&read)? {
+        None => {
+            file.rewind().map_err(&read)?;
+            hash_some(&mut file, &mut context, u64::MAX).map_err(&read)?;
+        }
+        Some(header) => {
+            let take = |plain: &[u8]| {
+                context.update(plain);
+                Ok(())
+            };
+            match open_stream(sealer, SealPurpose::Model, &header, &mut file, take) {
+                Ok(()) => {}
+                Err(StreamError::File(error)) => return Err(read(error)),
+                Err(StreamError::Open(error @ OpenError::NoKey(_))) => {
+                    return Err(StoreError::Sealed { path: path.to_owned(), error });
+                }
+                Err(StreamError::Open(_)) => return Ok(String::new()),
+            }
+        }
+    }
     Ok(hex(&context.finish()))
 }

@@ -35,7 +35,7 @@ impl AuditBox {
         let root = TestRoot::new().set("device.id=\"box-1\"");
         let audit = root.folder.path().join("audit");
         std::fs::create_dir(&audit).unwrap();
-        let (key, _) = AuditKey::load_or_create(&audit, &device()).unwrap();
+        let (key, _) = AuditKey::load_or_create(&audit, &device(), &ledge::identity::sealing::Sealer::none()).unwrap();
         let log = Log::open(&audit, &device(), &key).unwrap().log;
         Self { root, key, log }
     }
@@ -53,7 +53,7 @@ impl AuditBox {
         let root = TestRoot::new();
         let audit = root.folder.path().join("audit");
         write(&audit.join("key"), &std::fs::read(self.audit().join("key")).unwrap());
-        let (key, _) = AuditKey::load_or_create(&audit, &device()).unwrap();
+        let (key, _) = AuditKey::load_or_create(&audit, &device(), &ledge::identity::sealing::Sealer::none()).unwrap();
         let log = Log::open(&audit, &device(), &key).unwrap().log;
         Self { root, key, log }
     }

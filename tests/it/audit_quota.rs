@@ -40,7 +40,13 @@ impl Offline {
         }
         let (sink, queue) = AuditSink::channel();
         let state = AuditState::default();
-        let writer = Writer::new(&config, &"box-1".parse().unwrap(), queue, state.clone());
+        let writer = Writer::new(
+            &config,
+            &"box-1".parse().unwrap(),
+            queue,
+            state.clone(),
+            ledge::identity::sealing::Sealer::none(),
+        );
         let thread = std::thread::spawn(move || writer.run());
         let runtime = Builder::new_current_thread().build().unwrap();
         Self { root, runtime, sink, state, thread, quota: quota_mb << 20, offered: 0, rows: 0, most: 0 }

@@ -58,6 +58,11 @@ impl Client {
         Ok(Self { stream: BufReader::new(Box::new(stream)) })
     }
 
+    /// Over a connection that stands.
+    pub fn over(stream: impl Stream + 'static) -> Self {
+        Self { stream: BufReader::new(Box::new(stream)) }
+    }
+
     pub fn unix(path: &Path) -> Self {
         let stream = UnixStream::connect(path).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();

@@ -8,11 +8,12 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
+use ledge::identity::sealing::{CHUNK, Header, KEY, OVERHEAD, Sealer};
 use ledge::updates::config::RepositoryAddress;
 use ledge::updates::download::{DownloadError, DownloadLimits, fetch};
 use ledge::updates::source::Source;
 use ledge::updates::state::Installed;
-use ledge::updates::store::BlobStore;
+use ledge::updates::store::{BlobStore, StoreError};
 use ledge::updates::subject::{FileName, Subject};
 use ledge::updates::trust::Target;
 
@@ -29,6 +30,15 @@ const RELEASES: [&[(&str, u8, usize)]; 3] = [
     &[("model.onnx", 1, 90_001), ("labels.txt", 9, 4_000)],
     &[("model.onnx", 2, 2_700_000), ("weights.bin", 3, 1_048_577), ("model.toml", 4, 200), ("labels.txt", 9, 4_000)],
 ];
+
+/// Says that models are sealed.
+const SEALED: &str = "sealed";
+
+/// The store in a folder, sealed or not.
+fn open(folder: &Path) -> Result<BlobStore, StoreError> {
+    let sealer = if folder.join(SEALED).exists() { Sealer::with_keys(&[[7; KEY]]) } else { Sealer::none() };
+    BlobStore::open_with(&folder.join("updates"), &sealer)
+}
 
 fn content(of: u8, length: usize) -> Vec<u8> {
     (0..length).map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()[2] ^ of).collect()
@@ -68,7 +78,7 @@ fn publish(folder: &Path) {
 
 /// Fetches a release, puts it together, and keeps it and the one before. Returns the bytes that came.
 async fn update(folder: &Path, number: usize, cancelled_once: bool) -> Result<u64, DownloadError> {
-    let store = BlobStore::open(&folder.join("updates"))?;
+    let store = open(folder)?;
     let source = Source::new(&RepositoryAddress::Folder(folder.join("repository")), None);
     let limits =
         DownloadLimits { max_bytes_per_s: 0, min_free_bytes: 0, stall: Duration::from_mins(1), min_bytes_per_s: 0 };
@@ -134,10 +144,15 @@ fn assert_whole(folder: &Path, what: &str) {
         let path = entry.unwrap().path();
         if path.extension().is_none() {
             let name = path.file_name().unwrap().to_str().unwrap();
-            assert_eq!(sha256(&std::fs::read(&path).unwrap()), name, "{what}");
+            let content = std::fs::read(&path).unwrap();
+            // Of a sealed one the release says whether it is whole.
+            match Header::parse(&content) {
+                None => assert_eq!(sha256(&content), name, "{what}"),
+                Some(header) => assert_eq!(content.len() as u64, header.sealed_length(), "{what}"),
+            }
         }
     }
-    let store = BlobStore::open(&folder.join("updates")).unwrap();
+    let store = open(folder).unwrap();
     assert!(store.verify_release(&subject(), &release(1)).unwrap(), "{what}: what ran is damaged");
     let new = store.release_folder(&subject(), &release(2));
     assert!(!new.exists() || store.verify_release(&subject(), &release(2)).unwrap(), "{what}: the new one is damaged");
@@ -149,15 +164,30 @@ fn missing(points: &Points, folder: &Path, point: usize) -> u64 {
     let here = |target: &Target| {
         let blob = folder.join("updates/blobs").join(&target.sha256);
         let found = lengths.get(&blob).or_else(|| lengths.get(&blob.with_extension("part")));
-        found.copied().unwrap_or(0)
+        let found = found.copied().unwrap_or(0);
+        if folder.join(SEALED).exists() { plain_length(found) } else { found }
     };
     targets(2).iter().map(|(_, target)| target.length - here(target)).sum()
 }
 
+/// The plain bytes in a sealed file of so many.
+fn plain_length(sealed: u64) -> u64 {
+    let chunks = sealed.saturating_sub(Header::BYTES as u64);
+    let lengths = (CHUNK + OVERHEAD) as u64;
+    chunks / lengths * CHUNK as u64 + (chunks % lengths).saturating_sub(OVERHEAD as u64)
+}
+
 fn cut_off_at(chosen: impl Fn(&Points) -> Vec<usize>, how: CutOff) {
+    cut_off(chosen, how, false);
+}
+
+fn cut_off(chosen: impl Fn(&Points) -> Vec<usize>, how: CutOff, sealed: bool) {
     let (folder, mut random) = (tempfile::tempdir().unwrap(), Random::new(&format!("{how:?}")));
     let folder = folder.path().canonicalize().unwrap();
     publish(&folder);
+    if sealed {
+        crate::daemon::write(&folder.join(SEALED), b"");
+    }
     for number in [0, 1] {
         updated(&folder, number);
     }
@@ -190,6 +220,16 @@ fn a_killed_update_leaves_what_ran_and_goes_on() {
 #[test]
 fn an_update_without_power_leaves_what_ran_and_goes_on() {
     cut_off_at(|points| points.spread(12), CutOff::Power);
+}
+
+#[test]
+fn a_sealed_update_that_is_killed_goes_on() {
+    cut_off(|points| points.spread(12), CutOff::Kill, true);
+}
+
+#[test]
+fn a_sealed_update_without_power_goes_on() {
+    cut_off(|points| points.spread(12), CutOff::Power, true);
 }
 
 #[test]

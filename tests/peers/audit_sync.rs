@@ -66,7 +66,8 @@ struct LogBox {
 impl LogBox {
     fn new(root: TempDir, config: &str) -> Self {
         let device = "box-1".parse().unwrap();
-        let (key, _) = AuditKey::load_or_create(root.path(), &device).unwrap();
+        let (key, _) =
+            AuditKey::load_or_create(root.path(), &device, &ledge::identity::sealing::Sealer::none()).unwrap();
         let log = Log::open(root.path(), &device, &key).unwrap().log;
         let config = toml::from_str(&format!("interval_s = 1\n{config}")).unwrap();
         Self { root, key, log, state: AuditState::default(), config }

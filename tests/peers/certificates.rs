@@ -1,6 +1,9 @@
 //! A private certificate authority, for brokers and clients that speak TLS.
 
-use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName, DnType, IsCa, Issuer,
+    KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber, date_time_ymd,
+};
 
 /// Signs certificates.
 pub struct Authority {
@@ -32,12 +35,37 @@ impl Authority {
 
     /// A certificate for an address or a name. To a clock at 1970 it is not valid yet.
     pub fn issue(&self, name: &str) -> Identity {
+        self.issue_with(name, |_| ())
+    }
+
+    /// The same, but for what `change` changes of it.
+    pub fn issue_with(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Identity {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.distinguished_name = named(name);
-        params.not_before = rcgen::date_time_ymd(2025, 1, 1);
+        params.not_before = date_time_ymd(2025, 1, 1);
+        change(&mut params);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
         Identity { certificate, key: key.serialize_pem() }
+    }
+
+    /// The list of what it has revoked, as PEM.
+    pub fn revoke(&self, serials: &[u64]) -> String {
+        let revoked = |serial: &u64| RevokedCertParams {
+            serial_number: SerialNumber::from(*serial),
+            revocation_time: date_time_ymd(2026, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2026, 1, 1),
+            next_update: date_time_ymd(2050, 1, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: serials.iter().map(revoked).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.issuer).unwrap().pem().unwrap()
     }
 }
 

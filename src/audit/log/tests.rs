@@ -27,7 +27,8 @@ impl Disk {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let device: DeviceName = "box-1".parse().unwrap();
-        let (key, _) = AuditKey::load_or_create(folder.path(), &device).unwrap();
+        let (key, _) =
+            AuditKey::load_or_create(folder.path(), &device, &crate::identity::sealing::Sealer::none()).unwrap();
         Self { folder, device, key }
     }
 

@@ -27,7 +27,8 @@ struct TestBox {
 impl TestBox {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let (key, _) = AuditKey::load_or_create(folder.path(), &device()).unwrap();
+        let (key, _) =
+            AuditKey::load_or_create(folder.path(), &device(), &crate::identity::sealing::Sealer::none()).unwrap();
         let log = Log::open(folder.path(), &device(), &key).unwrap().log;
         Self { folder, key, log, state: AuditState::default() }
     }

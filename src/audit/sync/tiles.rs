@@ -162,7 +162,8 @@ mod tests {
     fn a_log_gives_its_tiles_and_earlier_roots_and_no_tile_of_which_a_byte_is_another() {
         let folder = tempfile::tempdir().unwrap();
         let device = "box-1".parse().unwrap();
-        let (key, _) = AuditKey::load_or_create(folder.path(), &device).unwrap();
+        let (key, _) =
+            AuditKey::load_or_create(folder.path(), &device, &crate::identity::sealing::Sealer::none()).unwrap();
         let mut log = Log::open(folder.path(), &device, &key).unwrap().log;
         let mut heads: Vec<SignedCheckpoint> = Vec::new();
         for size in [1, 255, 256, 257, 512, 600, 900, 66_000] {

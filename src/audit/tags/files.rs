@@ -1,4 +1,4 @@
-//! The folder of the keys for tags.
+//! The folder of the keys for tags. Where sealing is on, each key is sealed under the name of its own file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -8,17 +8,22 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 use super::TagsError;
 use crate::audit_event::tag::TagKey;
 use crate::durable;
+use crate::identity::sealing::{OpenError, Resealed, SealPurpose, Sealer, Survey};
 
 const FOLDER: &str = "tags";
 const LIST: &str = "list.json";
 
 /// The folder.
 #[derive(Debug)]
-pub(super) struct Folder(PathBuf);
+pub(super) struct Folder {
+    path: PathBuf,
+    sealer: Sealer,
+}
 
 /// A key with its period.
 #[derive(Serialize, Deserialize)]
@@ -43,24 +48,24 @@ fn decoded(key: &str) -> Option<[u8; 32]> {
 
 impl Folder {
     /// The one in the folder `audit`.
-    pub fn of(audit: &Path) -> Self {
-        Self(audit.join(FOLDER))
+    pub fn of(audit: &Path, sealer: &Sealer) -> Self {
+        Self { path: audit.join(FOLDER), sealer: sealer.clone() }
     }
 
     /// The same, which is there after this, without what a killed process left.
-    pub fn create(audit: &Path) -> Result<Self, TagsError> {
-        let folder = Self::of(audit);
-        let created = durable::create_folder(&folder.0).and_then(|()| durable::remove_leftovers(&folder.0));
-        created.map_err(failed(&folder.0))?;
+    pub fn create(audit: &Path, sealer: &Sealer) -> Result<Self, TagsError> {
+        let folder = Self::of(audit, sealer);
+        let created = durable::create_folder(&folder.path).and_then(|()| durable::remove_leftovers(&folder.path));
+        created.map_err(failed(&folder.path))?;
         Ok(folder)
     }
 
     fn key(&self, period: u32) -> PathBuf {
-        self.0.join(format!("{period}.key"))
+        self.path.join(format!("{period}.key"))
     }
 
     fn aside(&self, period: u32) -> PathBuf {
-        self.0.join(format!("{period}.key.damaged"))
+        self.path.join(format!("{period}.key.damaged"))
     }
 
     /// Whether a key is there, or what is left of a damaged one: most of it may be whole. What cannot be looked at is.
@@ -77,7 +82,7 @@ impl Folder {
     pub fn periods(&self) -> Result<Vec<u32>, TagsError> {
         let listed = || -> io::Result<Vec<u32>> {
             let mut periods = Vec::new();
-            for entry in std::fs::read_dir(&self.0)? {
+            for entry in std::fs::read_dir(&self.path)? {
                 let name = entry?.file_name();
                 let number = name.to_str().and_then(|name| name.strip_suffix(".key"));
                 let period = number.and_then(|number| number.parse::<u32>().ok().filter(|it| it.to_string() == number));
@@ -88,17 +93,82 @@ impl Folder {
         };
         match listed() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            listed => listed.map_err(failed(&self.0)),
+            listed => listed.map_err(failed(&self.path)),
         }
     }
 
     /// The key of a period.
     pub fn read(&self, period: u32) -> Result<KeyFile, TagsError> {
         let path = self.key(period);
-        let content = std::fs::read(&path).map_err(failed(&path))?;
-        let parsed: Option<KeyFile> = serde_json::from_slice(&content).ok();
+        let content = Zeroizing::new(std::fs::read(&path).map_err(failed(&path))?);
+        let plain = self.opened(period, &content)?;
+        let parsed: Option<KeyFile> = serde_json::from_slice(&plain).ok();
         let is_whole = |file: &KeyFile| file.period == period && decoded(&file.key).is_some();
         parsed.filter(is_whole).ok_or(TagsError::Damaged { path })
+    }
+
+    /// The plain content of a key's file. One whose master key is not here is as good as before once that is back; one
+    /// that was changed is damaged.
+    fn opened(&self, period: u32, content: &[u8]) -> Result<Zeroizing<Vec<u8>>, TagsError> {
+        if !Sealer::is_sealed(content) {
+            return Ok(Zeroizing::new(content.to_vec()));
+        }
+        let opened = self.sealer.open(SealPurpose::TagKey, &sealed_for(period), content).map(Zeroizing::new);
+        opened.map_err(|error| match error {
+            OpenError::NoKey(_) | OpenError::Unsealable => TagsError::Sealed { path: self.key(period), error },
+            OpenError::Forged | OpenError::NotSealed => TagsError::Damaged { path: self.key(period) },
+        })
+    }
+
+    fn write(&self, period: u32, plain: &[u8]) -> Result<(), TagsError> {
+        let path = self.key(period);
+        let content = self.sealer.seal(SealPurpose::TagKey, &sealed_for(period), plain);
+        let content = content.map_err(|error| TagsError::Sealed { path: path.clone(), error })?;
+        durable::replace_private(&path, &content).map_err(failed(&path))
+    }
+
+    /// Seals every key under the current master key, where it is not.
+    pub fn reseal(&self) -> Result<Resealed, TagsError> {
+        let mut done = Resealed::default();
+        for period in self.periods()? {
+            let _alone = self.lock()?;
+            let path = self.key(period);
+            let content = match std::fs::read(&path) {
+                // Destroyed since.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                content => Zeroizing::new(content.map_err(failed(&path))?),
+            };
+            if !self.sealer.is_outdated(&content) {
+                continue;
+            }
+            match self.opened(period, &content) {
+                Ok(plain) => self.write(period, &plain)?,
+                // It is for whoever reads it to set it aside.
+                Err(TagsError::Damaged { .. }) => continue,
+                Err(error) => return Err(error),
+            }
+            let was_plain = u64::from(!Sealer::is_sealed(&content));
+            done += Resealed { plain: was_plain, old: 1 - was_plain };
+        }
+        Ok(done)
+    }
+
+    /// Under which master key each key is.
+    pub fn survey(&self, survey: &mut Survey) -> Result<(), TagsError> {
+        for period in self.periods()? {
+            let path = self.key(period);
+            let content = Zeroizing::new(std::fs::read(&path).map_err(failed(&path))?);
+            survey.count(Sealer::key_of(&content));
+        }
+        Ok(())
+    }
+
+    /// Keeps other processes from destroying a key while it is sealed anew, which would bring it back. It ends with the
+    /// handle.
+    fn lock(&self) -> Result<File, TagsError> {
+        let folder = File::open(&self.path).map_err(failed(&self.path))?;
+        folder.lock().map_err(failed(&self.path))?;
+        Ok(folder)
     }
 
     /// The key of a period. A damaged one gets another name, so that it stays for whoever can repair it, and is in
@@ -122,13 +192,17 @@ impl Folder {
         let mut key = [0; 32];
         getrandom::fill(&mut key).map_err(io::Error::from).map_err(failed(&path))?;
         let file = KeyFile { period, begins_ms, ends_ms, key: STANDARD.encode(key) };
-        let content = serde_json::to_vec(&file).map_err(io::Error::from).map_err(failed(&path))?;
-        durable::replace_private(&path, &content).map_err(failed(&path))?;
+        let plain = Zeroizing::new(serde_json::to_vec(&file).map_err(io::Error::from).map_err(failed(&path))?);
+        self.write(period, &plain)?;
         Ok(file)
     }
 
     /// Overwrites and removes the key of a period, and what was set aside of it; whether there was any.
     pub fn destroy(&self, period: u32) -> Result<bool, TagsError> {
+        if is_absent(&self.path) {
+            return Ok(false);
+        }
+        let _alone = self.lock()?;
         let mut any = false;
         for path in [self.key(period), self.aside(period)] {
             match shred(&path) {
@@ -138,13 +212,13 @@ impl Folder {
             }
         }
         if any {
-            durable::sync_folder(&self.0).map_err(failed(&self.0))?;
+            durable::sync_folder(&self.path).map_err(failed(&self.path))?;
         }
         Ok(any)
     }
 
     pub fn read_list<L: DeserializeOwned>(&self) -> Result<Option<L>, TagsError> {
-        let path = self.0.join(LIST);
+        let path = self.path.join(LIST);
         match std::fs::read(&path) {
             Ok(content) => serde_json::from_slice(&content).map(Some).map_err(|_| TagsError::Damaged { path }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -153,10 +227,15 @@ impl Folder {
     }
 
     pub fn save_list(&self, list: &impl Serialize) -> Result<(), TagsError> {
-        let path = self.0.join(LIST);
+        let path = self.path.join(LIST);
         let content = serde_json::to_vec(list).map_err(io::Error::from).map_err(failed(&path))?;
         durable::replace_private(&path, &content).map_err(failed(&path))
     }
+}
+
+/// What the key of a period is sealed with beside.
+fn sealed_for(period: u32) -> Vec<u8> {
+    format!("audit/{FOLDER}/{period}.key").into_bytes()
 }
 
 fn is_absent(path: &Path) -> bool {

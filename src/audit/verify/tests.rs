@@ -33,7 +33,8 @@ fn record(seq: u64, event: AuditEvent) -> AuditRecord {
 impl Writer {
     fn new() -> Self {
         let audit = tempfile::tempdir().unwrap();
-        let (key, _) = AuditKey::load_or_create(audit.path(), &device()).unwrap();
+        let (key, _) =
+            AuditKey::load_or_create(audit.path(), &device(), &crate::identity::sealing::Sealer::none()).unwrap();
         let log = Log::open(audit.path(), &device(), &key).unwrap().log;
         Self { audit, key, log }
     }
@@ -214,7 +215,9 @@ async fn another_history_under_the_same_key_is_a_fork() {
     for (size, found) in [(300, Wrong::Fork), (700, Wrong::Fork), (299, Wrong::Tampered)] {
         // A box that was set back to an image of an earlier day.
         let mut twin = Writer::new();
-        twin.key = AuditKey::load_or_create(writer.audit.path(), &device()).unwrap().0;
+        twin.key = AuditKey::load_or_create(writer.audit.path(), &device(), &crate::identity::sealing::Sealer::none())
+            .unwrap()
+            .0;
         twin.append(10);
         twin.append_event(AuditEvent::TrustReset);
         twin.append(size - 11);

@@ -63,13 +63,13 @@ impl Writer {
     fn try_open(&mut self, now_ms: u64) -> Result<OpenLog, OpenError> {
         let folder = |error| OpenError::Folder { path: self.folder.clone(), error };
         durable::create_folder(&self.folder).map_err(folder)?;
-        let (key, is_new) = AuditKey::load_or_create(&self.folder, &self.device)?;
+        let (key, is_new) = AuditKey::load_or_create(&self.folder, &self.device, &self.sealer)?;
         if is_new {
             self.tell(now_ms, AuditEvent::AuditKeyMade { verifier_key: key.verifier_key().to_owned() });
         }
         let Opened { log, begun } = Log::open(&self.folder, &self.device, &key)?;
         let (days, keep) = self.tag_days;
-        let (tags, tag_events) = Tags::open(&self.folder, days, keep, now_ms)?;
+        let (tags, tag_events) = Tags::open(&self.folder, days, keep, now_ms, &self.sealer)?;
         if let Some(begun) = begun {
             self.begins(begun, now_ms);
         } else if let Some(last_ms) = last_ms(&self.folder, &log)

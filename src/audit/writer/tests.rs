@@ -20,7 +20,13 @@ impl Bench {
         let config = AuditConfig { path: folder.path().join("audit"), min_free_mb: 0, ..AuditConfig::default() };
         let (sink, queue) = AuditSink::channel();
         let state = AuditState::default();
-        let writer = Writer::new(&config, &"box-1".parse().unwrap(), queue, state.clone());
+        let writer = Writer::new(
+            &config,
+            &"box-1".parse().unwrap(),
+            queue,
+            state.clone(),
+            crate::identity::sealing::Sealer::none(),
+        );
         Self { folder, sink, state, writer }
     }
 
@@ -156,7 +162,8 @@ async fn another_history_on_the_platform_is_an_alarm_and_another_log_begins() {
     let folder = tempfile::tempdir().unwrap();
     let config = AuditConfig { path: folder.path().to_owned(), ..AuditConfig::default() };
     let ((sink, queue), state) = (AuditSink::channel(), AuditState::default());
-    let writer = Writer::new(&config, &"box-1".parse().unwrap(), queue, state.clone());
+    let writer =
+        Writer::new(&config, &"box-1".parse().unwrap(), queue, state.clone(), crate::identity::sealing::Sealer::none());
     let thread = std::thread::spawn(move || writer.run());
     let mut heads = state.heads();
     let is_of = |generation| {

@@ -29,6 +29,8 @@ pub struct EgressArgs {
 #[derive(Debug, Serialize)]
 struct Report {
     contents: Vec<Kind>,
+    /// The regions where data may be; none: any that an entry of the configuration names.
+    residency: Vec<String>,
     /// Where the configuration lets something go, and where something went before.
     destinations: Vec<Elsewhere>,
     /// Since when it is counted; `None` before the first start.
@@ -55,6 +57,8 @@ struct Kind {
 struct Elsewhere {
     destination: String,
     region: String,
+    /// Whether data may be in that region.
+    is_resident: bool,
     /// What it may get; `None`: the configuration does not allow it any more.
     allowed: Option<Vec<&'static str>>,
     connections: u64,
@@ -91,6 +95,7 @@ impl Report {
         let counts_were_damaged = counts.as_ref().is_some_and(|counts| counts.after_damage);
         Self {
             contents: Content::ALL.map(Kind::of).into(),
+            residency: config.egress.residency.iter().map(ToString::to_string).collect(),
             destinations: destinations(&config.egress, counts.map(|counts| counts.destinations).unwrap_or_default()),
             counted_since: since,
             counts_were_damaged,
@@ -111,7 +116,10 @@ impl Report {
                 }));
             }
         }
-        lines.push("\nWhere to:".to_owned());
+        lines.push(match self.residency.as_slice() {
+            [] => "\nWhere to (egress.residency is empty, so any region that an entry names):".to_owned(),
+            regions => format!("\nWhere to (data may be in {}):", regions.join(", ")),
+        });
         if self.destinations.is_empty() {
             lines.push("  nowhere: the configuration allows no destination".to_owned());
         }
@@ -120,7 +128,8 @@ impl Report {
                 None => "not allowed any more".to_owned(),
                 Some(contents) => format!("may get {}", contents.join(", ")),
             };
-            lines.push(format!("  {} in {}: {allowed}", of.destination, of.region));
+            let outside = if of.is_resident { "" } else { ", outside the residency" };
+            lines.push(format!("  {} in {}{outside}: {allowed}", of.destination, of.region));
             let sent: Vec<_> = of.sent.iter().filter(|(_, bytes)| **bytes > 0).collect();
             let sent: Vec<_> = sent.into_iter().map(|(content, bytes)| format!("{bytes} bytes of {content}")).collect();
             let sent = if sent.is_empty() { "nothing sent".to_owned() } else { format!("sent {}", sent.join(", ")) };
@@ -159,7 +168,8 @@ impl Kind {
 fn destinations(config: &EgressConfig, counts: Vec<DestinationCounts>) -> Vec<Elsewhere> {
     let with = |counts: DestinationCounts, allowed| {
         let DestinationCounts { destination, region, connections, failures, sent, received } = counts;
-        Elsewhere { destination, region, allowed, connections, failures, sent, received }
+        let is_resident = region.parse().is_ok_and(|region| config.is_counted_resident(&region));
+        Elsewhere { destination, region, is_resident, allowed, connections, failures, sent, received }
     };
     let mut left = counts;
     let mut found = Vec::new();

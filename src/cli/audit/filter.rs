@@ -12,6 +12,7 @@ use crate::audit::tags;
 use crate::audit_event::AuditEvent;
 use crate::audit_event::tag::{Tag, TagKey};
 use crate::clock;
+use crate::identity::sealing::Sealer;
 use crate::names::ModelName;
 
 /// Which records are shown.
@@ -166,8 +167,9 @@ impl FilterArgs {
 }
 
 fn keys(globals: &Globals) -> anyhow::Result<Vec<TagKey>> {
-    let folder = globals.load_config()?.audit.path;
-    let keys = tags::all(&folder)?;
+    let config = globals.load_config()?;
+    let folder = &config.audit.path;
+    let keys = tags::all(folder, &Sealer::load(&config.encryption)?)?;
     anyhow::ensure!(
         !keys.is_empty(),
         "{} has no keys for tags: only the box that made them can find them",

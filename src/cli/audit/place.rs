@@ -1,6 +1,6 @@
 //! Which log a command is about, and what it is checked with.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -14,6 +14,7 @@ use crate::audit::verify::{Place, Scope};
 use crate::config::Config;
 use crate::egress::{TlsFiles, WebAddress};
 use crate::identity::device;
+use crate::identity::sealing::Sealer;
 use crate::names::DeviceName;
 use crate::secret::SecretFile;
 
@@ -148,7 +149,7 @@ fn own_logs(globals: &Globals) -> anyhow::Result<Found> {
     let mut places = Vec::new();
     for generation in local::generations(folder).map_err(|error| FilesError::of(folder, error))? {
         let log = LocalLog::open(&log_folder(folder, generation));
-        let mut keys: Vec<String> = key_of(folder, &log)?.into_iter().collect();
+        let mut keys: Vec<String> = key_of(&config, &log)?.into_iter().collect();
         keys.extend(current.clone().filter(|key| !keys.contains(key)));
         places.push(Place { files: LogFiles::Local(log), generation: Some(generation), keys });
     }
@@ -161,14 +162,16 @@ fn own_logs(globals: &Globals) -> anyhow::Result<Found> {
 /// This box's verifier key; `None` when it has none yet.
 pub fn own_key(config: &Config) -> anyhow::Result<Option<String>> {
     let Some(device) = device::load(&config.state.path, &config.device)? else { return Ok(None) };
-    Ok(AuditKey::verifier_key_in(&config.audit.path, &device.id)?)
+    let sealer = Sealer::load(&config.encryption)?;
+    Ok(AuditKey::verifier_key_in(&config.audit.path, &device.id, &sealer)?)
 }
 
 /// This box's verifier key under the name that the log has: a box may have been renamed since.
-fn key_of(folder: &Path, log: &LocalLog) -> anyhow::Result<Option<String>> {
+fn key_of(config: &Config, log: &LocalLog) -> anyhow::Result<Option<String>> {
     let note = log.checkpoint().map_err(|error| FilesError::of(log.folder(), error))?.unwrap_or_default();
     let origin = note.split(|byte| *byte == b'\n').next().and_then(|line| std::str::from_utf8(line).ok());
     let name = origin.and_then(|origin| origin.strip_prefix("ledge.audit/")?.rsplit_once('/'));
     let Some(device) = name.and_then(|(device, _)| device.parse::<DeviceName>().ok()) else { return Ok(None) };
-    Ok(AuditKey::verifier_key_in(folder, &device)?)
+    let sealer = Sealer::load(&config.encryption)?;
+    Ok(AuditKey::verifier_key_in(&config.audit.path, &device, &sealer)?)
 }

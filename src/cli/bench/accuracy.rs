@@ -72,7 +72,7 @@ struct Model<'a> {
 
 impl<'a> Model<'a> {
     fn load(runtime: &'a Runtime, config: &Config, subject: &Subject, folder: &Path) -> anyhow::Result<Self> {
-        subject.isolate(&config.repository.path, folder)?;
+        subject.isolate(&config.repository, folder)?;
         let serving = super::load(runtime, config, folder.to_owned(), subject)?;
         Ok(Self { runtime, serving, target: Target { model: subject.model.clone(), version: subject.version } })
     }

@@ -43,6 +43,7 @@ impl Daemon {
             "log.format=\"json\"".to_owned(),
             "log.level=\"info\"".to_owned(),
             format!("repository.path={}", text(repository)),
+            "repository.packaged=\"\"".to_owned(),
             format!("state.path={}", text(state)),
             // Its records are nobody's.
             format!("audit.path={}", text(&state.join("audit"))),

@@ -48,7 +48,7 @@ pub fn run(
     let daemon = if args.in_process || !args.url.is_empty() {
         None
     } else {
-        args.subject.isolate(&config.repository.path, &repository)?;
+        args.subject.isolate(&config.repository, &repository)?;
         let own = &config.runtimes.cache;
         let cache = if own.is_dir() { own.clone() } else { scratch.path().join("cache") };
         Some(Daemon::start(globals, &repository, &scratch.path().join("state"), &cache)?)
@@ -58,7 +58,7 @@ pub fn run(
     let unknown = broker.is_some() && url.is_none() && args.input.is_none();
     let serving = if in_process || unknown {
         if daemon.is_none() {
-            args.subject.isolate(&config.repository.path, &repository).with_context(|| match (unknown, url) {
+            args.subject.isolate(&config.repository, &repository).with_context(|| match (unknown, url) {
                 (true, _) => "a broker does not tell what the model takes (--input FILE, or its server's --url, does)",
                 (_, Some(_)) => "the model cannot be measured in this process (--http measures the server alone)",
                 (_, None) => "the model cannot be measured",

@@ -12,6 +12,8 @@ use super::random::Random;
 use crate::durable;
 use crate::inference::backend::Runtime;
 use crate::names::{ModelName, ModelVersion};
+use crate::repository::Sources;
+use crate::repository::config::RepositoryConfig;
 
 /// A model, one of its versions or the one that is served, in one runtime or the one that its config says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,8 +81,9 @@ impl Drop for Scratch {
 impl Subject {
     /// Makes a repository at `folder` that holds this model alone, by links into `repository`, with its version and
     /// runtime pinned.
-    pub fn isolate(&self, repository: &Path, folder: &Path) -> anyhow::Result<()> {
-        let own = repository.join(self.model.as_str());
+    pub fn isolate(&self, repository: &RepositoryConfig, folder: &Path) -> anyhow::Result<()> {
+        let own = Sources::of(repository).folder(&self.model);
+        let repository = &repository.path;
         if !own.is_dir() {
             bail!("no model '{}' in {}: 'ledge models list' shows what is there", self.model, repository.display());
         }

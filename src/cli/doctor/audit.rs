@@ -15,6 +15,7 @@ use crate::cli::top::own_daemon;
 use crate::config::Config;
 use crate::egress::{DaemonConnection, Egress, HttpClient, HttpSettings, Purpose};
 use crate::identity::device;
+use crate::identity::sealing::Sealer;
 
 /// How long the server of the copy may take.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -76,7 +77,11 @@ fn status(config: &Config) -> Value {
 fn key(config: &Config) -> Check {
     let name = "audit key";
     let device = device::load(&config.state.path, &config.device).ok().flatten();
-    match device.map_or(Ok(None), |device| AuditKey::verifier_key_in(&config.audit.path, &device.id)) {
+    let sealer = match Sealer::load(&config.encryption) {
+        Ok(sealer) => sealer,
+        Err(error) => return Check::fail("encryption", error.to_string(), "the daemon does not start without it"),
+    };
+    match device.map_or(Ok(None), |device| AuditKey::verifier_key_in(&config.audit.path, &device.id, &sealer)) {
         Ok(None) => Check::ok(name, "none yet: the first start makes it"),
         Ok(Some(verifier_key)) => Check::ok(name, format!("others check the log with {verifier_key}")),
         Err(error) => {

@@ -87,7 +87,7 @@ fn mistakes_of_every_source_come_together() {
         ],
         &["http.listen=['0.0.0.0:80']", "log.level=verbose", "http.socket_mode=[", "verbose", "shutdown.grace_ms=-1"],
         &[
-            "ledge.toml:2: http.listen[0]: expected \"HOST:PORT\" with an IP address or localhost, or \"unix:PATH\", got \"localhost\"",
+            "ledge.toml:2: http.listen[0]: expected \"HOST:PORT\" or \"https://HOST:PORT\" with an IP address or localhost, or \"unix:PATH\", got \"localhost\"",
             "ledge.toml:3: http.max_connections: invalid value: integer `0`, expected a whole number from 1 to 65536",
             "ledge.toml:5: log.format: unknown variant `xml`, expected one of `auto`, `journal`, `text`, `json`",
             "ledge.toml:7: htpp: unknown field `htpp`, expected one of `http`, `access`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `features`, `egress`, `audit`, `encryption`, `log`, `device`, `mqtt`, `updates`, `state`, `shutdown`, `control`",
@@ -96,7 +96,7 @@ fn mistakes_of_every_source_come_together() {
             "LEDGE_DEVICE_ID: device.id: device name \"shop/7\" has a character outside A-Z a-z 0-9 . _ -",
             "LEDGE_HTPP_LISTEN: htpp: unknown field `htpp`, expected one of `http`, `access`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `features`, `egress`, `audit`, `encryption`, `log`, `device`, `mqtt`, `updates`, `state`, `shutdown`, `control`",
             "LEDGE_HTTP: names no key: expected LEDGE_SECTION_KEY",
-            "LEDGE_HTTP_MAX_BODY_BYTE: http.max_body_byte: unknown field `max_body_byte`, expected one of `listen`, `socket_mode`, `max_body_bytes`, `max_pixels`, `max_connections`, `header_timeout_ms`, `body_timeout_ms`",
+            "LEDGE_HTTP_MAX_BODY_BYTE: http.max_body_byte: unknown field `max_body_byte`, expected one of `listen`, `socket_mode`, `max_body_bytes`, `max_pixels`, `max_connections`, `header_timeout_ms`, `body_timeout_ms`, `tls`",
             "--set log.level: expected off, error, warn, info, debug or trace, or TARGET=LEVEL, separated by commas, got \"verbose\"",
             "--set http.socket_mode: is no TOML value: unclosed array, expected `]`",
             "--set verbose: expected SECTION.KEY=VALUE, for example log.level=debug",
@@ -222,10 +222,10 @@ fn what_does_not_fit_together_is_blamed_on_where_it_was_set() {
 #[test]
 fn an_element_of_an_array_has_a_line_of_its_own() {
     let root = Root::new(
-        "[egress]\nregions = ['eu']\n\n[[egress.allow]]\nhost = 'Broker:1'\nregion = 'us'\n\n[[egress.allow]]\n\
+        "[egress]\nresidency = ['eu']\n\n[[egress.allow]]\nhost = 'Broker:1'\nregion = 'us'\n\n[[egress.allow]]\n\
          host = 'broker:1'\nregion = 'ch'\n",
     );
-    let foreign = |region: &str| format!("\"{region}\" is none of egress.regions, where data may be: eu");
+    let foreign = |region: &str| format!("\"{region}\" is none of egress.residency, where data may be: eu");
     root.mistakes(
         &[],
         &[],
@@ -238,7 +238,7 @@ fn an_element_of_an_array_has_a_line_of_its_own() {
     // Nothing is left of the array that a later source replaces, its lines neither.
     let environment = [("LEDGE_EGRESS_ALLOW", "[{host = 'a:1', region = 'us'}]")];
     root.mistakes(&environment, &[], &[&format!("LEDGE_EGRESS_ALLOW: egress.allow[0].region: {}", foreign("us"))]);
-    let shown = root.load(&[], &["egress.regions=[]", "egress.allow=[{host='a:1', region='us'}]"]).to_toml().unwrap();
+    let shown = root.load(&[], &["egress.residency=[]", "egress.allow=[{host='a:1', region='us'}]"]).to_toml().unwrap();
     let own = "[[egress.allow]]  # from --set egress.allow\nhost = \"a:1\"  # from --set egress.allow\n";
     assert!(shown.contains(own) && !shown.contains("ledge.toml"), "{shown}");
 }

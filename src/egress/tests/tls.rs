@@ -12,7 +12,7 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion, version};
 use tokio_rustls::server::TlsStream as ServerStream;
 
-use super::super::tls::Time;
+use super::super::tls::CertificateTime;
 use super::*;
 use crate::clock::{self, Floor};
 use crate::secret::SecretFile;
@@ -210,7 +210,7 @@ async fn a_clock_at_1970_is_not_believed_when_it_is_known_to_be_later() {
         let acceptor = modern(&identity, None);
         let (near, far) = tokio::io::duplex(1 << 16);
         let to = HostPort::new("localhost", 8883).unwrap();
-        let client = Client::read_at(&authority.trusting(), &to, Time { system_ms: || 0, floor }).unwrap();
+        let client = Client::read_at(&authority.trusting(), &to, CertificateTime { system_ms: || 0, floor }).unwrap();
         let (connected, _) = tokio::join!(client.connect(near), acceptor.accept(far));
         connected.map(drop)
     };

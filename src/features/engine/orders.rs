@@ -69,6 +69,11 @@ pub enum Command {
         /// Told when pushes are taken again: the index that has had its day, if there was one.
         reply: mpsc::Sender<Option<Arc<Index>>>,
     },
+    /// Whether the writer is there: answered when what waited before is done.
+    Turn {
+        /// Told so.
+        reply: oneshot::Sender<()>,
+    },
     /// The end: what waits is written first.
     Close,
 }

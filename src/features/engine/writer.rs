@@ -121,6 +121,9 @@ impl Writer {
             Command::EndRestore { replay_from, reply } => {
                 let _ = reply.send(self.end_restore(replay_from));
             }
+            Command::Turn { reply } => {
+                let _ = reply.send(());
+            }
             Command::Push { .. } | Command::Close => {}
         }
     }

@@ -10,7 +10,7 @@ use crate::inference::engine::Engine;
 use crate::mqtt::bindings::BindingConfig;
 use crate::mqtt::client::packet::{PacketId, Properties};
 use crate::repository::profile::Profiles;
-use crate::repository::{ModelDefaults, Repository};
+use crate::repository::{ModelDefaults, Repository, Sources};
 use crate::serving::ServingLimits;
 
 /// A serving core without models.
@@ -24,8 +24,15 @@ fn serving() -> Serving {
         cache_dir: None,
         profiles: Profiles::new(None, runtimes.clone(), 1),
         measure: false,
+        sealer: crate::identity::sealing::Sealer::none(),
     };
-    let repository = Repository::new("models".into(), Engine::new(runtimes, vec![0], None), defaults, 1, audit.clone());
+    let repository = Repository::new(
+        Sources::new("models".into()),
+        Engine::new(runtimes, vec![0], None),
+        defaults,
+        1,
+        audit.clone(),
+    );
     let limits = ServingLimits {
         max_pixels: 1,
         cache_bytes: 0,

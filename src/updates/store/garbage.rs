@@ -21,6 +21,7 @@ impl BlobStore {
         keep: &BTreeMap<Subject, Vec<Installed>>,
         wanted: &BTreeSet<String>,
     ) -> Result<u64, StoreError> {
+        let _alone = self.names();
         let kept = |(subject, releases): (&Subject, &Vec<Installed>)| -> Vec<PathBuf> {
             releases.iter().map(|release| self.release_folder(subject, release)).collect()
         };

@@ -4,6 +4,8 @@
 //! those up to the last whole step below N are on the disk for certain; a transfer that ends in order syncs the rest too,
 //! and says so in the file beside it. What is not certain is cut off before the part is continued: after a power cut it may
 //! be zeros. A hash that is wrong at the end is then the fault of whoever sent the bytes.
+//! A part of a file that is to be sealed holds sealed chunks of one step each, see `sealed_part.rs`: no plain byte of it
+//! reaches the disk.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -12,12 +14,14 @@ use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{Context, SHA256};
 
+use super::sealed_part::Chunks;
 use super::{BlobStore, StoreError, hash_some, hex};
 use crate::durable;
+use crate::identity::sealing::{CHUNK, Header};
 
 /// A power cut costs two of these at most: the one under way, and the one before when nothing of the next is on the disk,
 /// as its fdatasync may not have been the end of it.
-const STEP: u64 = 512 << 10;
+pub(super) const STEP: u64 = CHUNK as u64;
 
 /// A blob on its way. It is written by one at a time.
 pub(in crate::updates) struct Part {
@@ -28,16 +32,28 @@ pub(in crate::updates) struct Part {
     length: u64,
     /// So many bytes are on the disk for certain.
     synced: u64,
+    /// How it is written, where it is sealed.
+    chunks: Option<Chunks>,
 }
 
 impl BlobStore {
     /// The part of a blob of `length` bytes, with everything of it that is certain. It waits for whoever still writes it.
     pub(in crate::updates) fn part(&self, sha256: &str, length: u64) -> Result<Part, StoreError> {
+        self.part_as(sha256, length, None)
+    }
+
+    /// The same of a blob that is sealed, where sealing is on.
+    pub(in crate::updates) fn sealed_part(&self, sha256: &str, length: u64) -> Result<Part, StoreError> {
+        let header = self.sealed_header(sha256, length)?;
+        self.part_as(sha256, length, self.sealer.is_on().then(|| Chunks::new(self.sealer.clone(), header)))
+    }
+
+    fn part_as(&self, sha256: &str, length: u64, chunks: Option<Chunks>) -> Result<Part, StoreError> {
         let blob = self.blob(sha256)?;
         let path = blob.with_extension("part");
         let file = lock(&path).map_err(StoreError::at("open", &path))?;
-        let mut part = Part { blob, path, file, context: Context::new(&SHA256), length: 0, synced: 0 };
-        let resumed = part.resume(sha256, length);
+        let mut part = Part { blob, path, file, context: Context::new(&SHA256), length: 0, synced: 0, chunks };
+        let resumed = if part.chunks.is_some() { part.resume_sealed() } else { part.resume(sha256, length) };
         resumed.map_err(StoreError::at("read", &part.path))?;
         Ok(part)
     }
@@ -54,7 +70,11 @@ impl Part {
         while !bytes.is_empty() {
             let room = STEP - self.length % STEP;
             let (now, later) = bytes.split_at(bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
-            self.file.write_all(now).map_err(StoreError::at("write", &self.path))?;
+            let written = match &mut self.chunks {
+                Some(chunks) => chunks.write(&mut self.file, now),
+                None => self.file.write_all(now),
+            };
+            written.map_err(StoreError::at("write", &self.path))?;
             self.context.update(now);
             self.length += now.len() as u64;
             bytes = later;
@@ -70,6 +90,11 @@ impl Part {
         if self.synced == self.length {
             return Ok(());
         }
+        if let Some(chunks) = &mut self.chunks {
+            // Chunks are certain by themselves: they open, or they do not.
+            chunks.write_rest(&mut self.file).map_err(StoreError::at("write", &self.path))?;
+            return self.sync();
+        }
         self.sync()?;
         let note = note(&self.path);
         durable::replace(&note, self.length.to_string().as_bytes()).map_err(StoreError::at("write", &note))
@@ -81,6 +106,9 @@ impl Part {
         let found = hex(&self.context.clone().finish());
         if self.blob.file_name().is_none_or(|name| name != found.as_str()) {
             return Ok(false);
+        }
+        if let Some(chunks) = &mut self.chunks {
+            chunks.finish(&mut self.file).map_err(StoreError::at("write", &self.path))?;
         }
         // Releases have hard links to it: who writes to one would write to all.
         let mut permissions = self.file.metadata().map_err(StoreError::at("look at", &self.path))?.permissions();
@@ -100,7 +128,9 @@ impl Part {
 
     fn resume(&mut self, sha256: &str, length: u64) -> io::Result<()> {
         let there = self.file.metadata()?.len();
-        if there == 0 || there > length {
+        // What was begun while sealing was on is of no use without it.
+        let is_sealed = Header::read(&mut self.file)?.is_some();
+        if there == 0 || there > length || is_sealed {
             return self.empty();
         }
         let noted = fs::read_to_string(note(&self.path)).ok().and_then(|text| text.parse().ok());
@@ -123,6 +153,17 @@ impl Part {
         Ok(())
     }
 
+    fn resume_sealed(&mut self) -> io::Result<()> {
+        let Some(chunks) = &mut self.chunks else { return Ok(()) };
+        let context = &mut self.context;
+        match chunks.resume(&mut self.file, |plain| context.update(plain))? {
+            Some(length) => (self.length, self.synced) = (length, length),
+            // Another file, or a plain part of before sealing was on.
+            None => self.empty()?,
+        }
+        Ok(())
+    }
+
     /// Forgets every byte. What was noted of them goes first: it would be believed of the next ones.
     fn empty(&mut self) -> io::Result<()> {
         match fs::remove_file(note(&self.path)) {
@@ -133,14 +174,16 @@ impl Part {
         self.file.set_len(0)?;
         self.file.seek(SeekFrom::Start(0))?;
         (self.context, self.length, self.synced) = (Context::new(&SHA256), 0, 0);
-        Ok(())
+        self.chunks.as_mut().map_or(Ok(()), |chunks| chunks.begin(&mut self.file))
     }
 
     /// After a failed fdatasync nobody knows what is on the disk, and the next one would succeed all the same: everything
     /// since the last good one is cut off.
     fn sync(&mut self) -> Result<(), StoreError> {
         if let Err(error) = self.file.sync_data() {
-            let _ = self.file.set_len(self.synced);
+            let synced = self.synced;
+            let certain = self.chunks.as_ref().map_or(synced, |_| Header::offset(synced / STEP));
+            let _ = self.file.set_len(certain);
             self.length = self.synced;
             return Err(StoreError::at("sync", &self.path)(error));
         }

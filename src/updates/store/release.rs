@@ -5,10 +5,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::sealed::is_sealed;
 use super::{BlobStore, StoreError, hash};
 use crate::durable;
 use crate::updates::state::Installed;
-use crate::updates::subject::{FileName, Subject};
+use crate::updates::subject::{FileName, Kind, Subject};
 
 /// The list of a release: `sha256sum -c .sha256sums` checks it by hand. No file of a release begins with a dot.
 const LIST: &str = ".sha256sums";
@@ -31,11 +32,17 @@ impl BlobStore {
         if fs::read(folder.join(LIST)).is_ok_and(|found| found == list.as_bytes()) {
             return Ok(folder);
         }
+        let _alone = self.names();
         let fresh = hidden(&folder, "new");
         remove_folder(&fresh)?;
         durable::create_folder(&fresh).map_err(StoreError::at("create", &fresh))?;
         for (name, sha256) in files {
             let (blob, path) = (self.blob(sha256)?, fresh.join(name));
+            if subject.kind != Kind::Model && is_sealed(&blob) {
+                // The same bytes came with a model: this release needs them plain.
+                self.unseal(&blob, &path)?;
+                continue;
+            }
             match fs::hard_link(blob, &path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     return Err(StoreError::Missing { sha256: sha256.to_owned() });
@@ -63,7 +70,7 @@ impl BlobStore {
             let path = entry.path();
             // What somebody else put there is no harm.
             let Some(sha256) = listed.get(&name) else { continue };
-            if hash(&path).map_err(StoreError::at("read", &path))? != *sha256 {
+            if hash(&path, &self.sealer)? != *sha256 {
                 return Ok(false);
             }
             found += 1;
@@ -75,10 +82,11 @@ impl BlobStore {
     /// Removes a release that [`Self::verify_release`] does not find whole, and those of its blobs that are not what their
     /// names say, so that they are fetched again.
     pub fn discard(&self, subject: &Subject, release: &Installed) -> Result<(), StoreError> {
+        let _alone = self.names();
         let folder = self.release_folder(subject, release);
         for sha256 in listed(&folder)?.unwrap_or_default().into_values() {
             let Ok(blob) = self.blob(&sha256) else { continue };
-            let found = hash(&blob);
+            let found = hash(&blob, &self.sealer);
             if found.is_ok_and(|found| found != sha256) {
                 fs::remove_file(&blob).map_err(StoreError::at("remove", &blob))?;
             }
@@ -88,7 +96,7 @@ impl BlobStore {
 }
 
 /// What a release should hold; `None` when it has no list that can be read.
-fn listed(folder: &Path) -> Result<Option<BTreeMap<String, String>>, StoreError> {
+pub(super) fn listed(folder: &Path) -> Result<Option<BTreeMap<String, String>>, StoreError> {
     let path = folder.join(LIST);
     let text = match fs::read(&path) {
         Ok(text) => String::from_utf8(text),

@@ -12,6 +12,7 @@ mod watch;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::package::{DeclaredPort, Package};
 use super::plan::Gate;
 use super::state::{Cause, Reason};
+use crate::identity::sealing::{OpenedFolder, SealPurpose, SealedFolder, Sealer};
 use crate::inference::Runtimes;
 use crate::inference::backend::Runtime;
 use crate::names::ModelName;
@@ -42,6 +44,8 @@ pub struct TrialSettings {
     pub threads: usize,
     /// Whether a model that several runtimes accept is tried in each, as the daemon does when it measures them.
     pub measure: bool,
+    /// Opens what is sealed, here: the process of the trial gets plain files in memory, and no key.
+    pub sealer: Sealer,
 }
 
 impl TrialSettings {
@@ -49,7 +53,8 @@ impl TrialSettings {
     pub fn new(runtimes: PathBuf) -> Self {
         // Through the kernel: the file may have been replaced since this program was started.
         let own_folders = BTreeMap::new();
-        Self { program: "/proc/self/exe".into(), runtimes, own_folders, threads: 1, measure: true }
+        let (threads, measure, sealer) = (1, true, Sealer::none());
+        Self { program: "/proc/self/exe".into(), runtimes, own_folders, threads, measure, sealer }
     }
 
     fn facts(&self) -> Facts {
@@ -154,6 +159,9 @@ pub async fn run(
     requirements::check(&package.requires, &facts)?;
     let TrialSettings { runtimes, own_folders, threads, measure, .. } = settings.clone();
     let what = What::Model(ModelTrial { runtimes, own_folders, threads, measure, golden_min: gate.golden_min });
+    // Until the process has ended.
+    let opened = open(folder, &settings.sealer).await?;
+    let folder = opened.as_ref().map_or(folder, |opened| opened.path());
     let order = order(folder, what, package, &facts);
     let report = watch::run(&settings.program, &order).await?;
     same_signature(&report, package)?;
@@ -177,15 +185,33 @@ pub async fn run_runtime(
     name: &ModelName,
     folder: &Path,
     package: &Package,
-    models: Vec<LiveModel>,
+    mut models: Vec<LiveModel>,
 ) -> Result<(), Reason> {
     let facts = settings.facts();
     requirements::check(&package.requires, &facts)?;
     let unknown = || Reason::new(Cause::Load, format!("{name} is no runtime that Ledge knows"));
     let runtime = runtime_named(name).ok_or_else(unknown)?;
+    let mut opened = Vec::new();
+    for model in &mut models {
+        if let Some(open) = open(&model.files, &settings.sealer).await? {
+            (model.folder, model.files) = (open.path().to_owned(), open.path().to_owned());
+            opened.push(open);
+        }
+    }
     let how = RuntimeTrial { runtime, threads: settings.threads, models };
     let order = order(folder, What::Runtime(how), package, &facts);
     watch::run(&settings.program, &order).await.map(drop)
+}
+
+/// The files of a model in memory, where they are sealed.
+async fn open(folder: &Path, sealer: &Sealer) -> Result<Option<Arc<OpenedFolder>>, Reason> {
+    let (folder, sealer) = (folder.to_owned(), sealer.clone());
+    let opening = tokio::task::spawn_blocking(move || {
+        let sealed = SealedFolder::find(&folder, SealPurpose::Model, &sealer)?;
+        sealed.as_ref().map(SealedFolder::open).transpose()
+    });
+    let opened = opening.await.map_err(|panic| Reason::new(Cause::Load, format!("opening it panicked: {panic}")))?;
+    opened.map_err(|error| Reason::new(Cause::Load, error.to_string()))
 }
 
 /// Tries the settings of the release in `folder`. `Err` says why they do not fit this box.

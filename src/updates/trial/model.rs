@@ -10,13 +10,14 @@ use serde::{Deserialize, Serialize};
 use super::child::{ChildError, step};
 use super::{Order, TrialReport};
 use crate::audit_event::AuditSink;
+use crate::identity::sealing::Sealer;
 use crate::inference::Runtimes;
 use crate::inference::backend::{Port, Runtime};
 use crate::inference::cores::Topology;
 use crate::inference::engine::Engine;
 use crate::names::{ModelName, ModelVersion};
 use crate::repository::profile::Profiles;
-use crate::repository::{LoadedModel, ManagedVersion, ModelDefaults, Repository, golden_score, tuning};
+use crate::repository::{LoadedModel, ManagedVersion, ModelDefaults, Repository, Sources, golden_score, tuning};
 use crate::telemetry::process;
 use crate::updates::package::DeclaredPort;
 use crate::updates::state::{Cause, Reason};
@@ -174,9 +175,11 @@ fn repository(runtimes: Runtimes, threads: usize, measure: bool) -> Repository {
         cache_dir: None,
         profiles: Profiles::none(runtimes.clone()),
         measure,
+        // What was sealed the daemon has opened, and only for the time of the trial: this process has no key.
+        sealer: Sealer::none(),
     };
     let engine = Engine::new(runtimes, Topology::read().budget(threads), None);
     // Nobody reads the events of a trial.
     let audit = AuditSink::to_nowhere();
-    Repository::new(PathBuf::new(), engine, defaults, 1, audit)
+    Repository::new(Sources::new(PathBuf::new()), engine, defaults, 1, audit)
 }

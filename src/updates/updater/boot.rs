@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::clock;
+use crate::identity::sealing::Sealer;
 use crate::names::ModelName;
 use crate::repository::ManagedVersion;
 use crate::updates::persisted::{Live, Persisted, PersistedError, live_as_it_lies};
@@ -40,8 +41,8 @@ pub enum BootError {
 ///
 /// With a state that is damaged beyond repair nothing is managed: both files are set aside, the models of this box's owner
 /// serve, and what the platform wants is fetched again.
-pub fn prepare(folder: &Path) -> Result<Prepared, BootError> {
-    let store = BlobStore::open(folder)?;
+pub fn prepare(folder: &Path, sealer: &Sealer) -> Result<Prepared, BootError> {
+    let store = BlobStore::open_with(folder, sealer)?;
     let mut persisted = match Persisted::load(folder) {
         Ok(persisted) => persisted,
         Err(damaged @ PersistedError::Damaged { .. }) => {

@@ -330,7 +330,7 @@ impl Updater {
             let is_it = |release: &&Installed| self.store.release_folder(&subject, release) == files;
             let golden_min = state.and_then(|state| state.golden_min(state.kept().find(is_it)?));
             // The owner's versions lie below the folder of their model, a release is flat.
-            let above = files.parent().filter(|_| files.starts_with(repository.path()));
+            let above = files.parent().filter(|_| repository.is_of_folder(&files));
             let folder = above.unwrap_or(&files).to_owned();
             LiveModel { name, version, folder, files, golden_min }
         };

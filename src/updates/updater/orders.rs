@@ -48,8 +48,7 @@ impl Updater {
 
     /// Whether a subject without a trial has something to go back to: a release, or what the owner of this box has.
     fn has_before(&self, subject: &Subject, state: &SubjectState) -> bool {
-        let owners =
-            || subject.kind != Kind::Model || self.parts.repository.path().join(subject.name.as_str()).is_dir();
+        let owners = || subject.kind != Kind::Model || self.parts.repository.has_folder(&subject.name);
         state.committed.is_some() && (state.previous.is_some() || owners())
     }
 

@@ -44,7 +44,8 @@ async fn a_checkpoint_that_this_log_never_had_is_a_fork() {
     // As a disk that was put back to an older image has it: the same key, another history.
     let other = TestBox::new();
     durable::replace(&other.folder.path().join("key"), &std::fs::read(of.folder.path().join("key")).unwrap()).unwrap();
-    let (key, _) = AuditKey::load_or_create(other.folder.path(), &device()).unwrap();
+    let (key, _) =
+        AuditKey::load_or_create(other.folder.path(), &device(), &crate::identity::sealing::Sealer::none()).unwrap();
     let mut same = TestBox { key, ..other };
     let shorter = same.grow(299, "other").checkpoint.note;
     let equal = same.grow(1, "other").checkpoint.note;

@@ -1,0 +1,104 @@
+"""`make deb` and `make rpm`: lays out what the packages have in target/packages/stage, and has cargo-deb or
+cargo-generate-rpm make packages of it. Cargo.toml says which file goes into which package.
+
+python3 packaging/build deb|rpm [--profile PROFILE | --binary FILE] [--version VERSION] [--output DIR] [--fast]
+"""
+import argparse
+import fcntl
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+from failure import Failure  # noqa: E402
+from stage import Stage, check_glibc  # noqa: E402
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+# The packages of each kind by the variant in Cargo.toml; the first is what people install.
+VARIANTS = {"full": None, "slim": "slim", "symbols": "symbols"}
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="packaging/build", description="Make packages of Ledge.")
+    parser.add_argument("kind", choices=["deb", "rpm"])
+    parser.add_argument("--profile", default="dist", help="the profile that cargo builds with [dist]")
+    parser.add_argument("--binary", type=Path, help="take this program, and build none")
+    parser.add_argument("--version", help="another version than Cargo.toml's, such as 0.1.0~prev")
+    parser.add_argument("--output", type=Path, default=CHECKOUT / "target" / "packages", help="[target/packages]")
+    parser.add_argument("--variant", choices=VARIANTS, action="append", help="only these [all]")
+    parser.add_argument("--fast", action="store_true", help="larger packages in less time")
+    options = parser.parse_args()
+    host, = re.findall(r"^host: (.*)$", run("rustc", "--version", "--verbose", stdout=subprocess.PIPE), re.MULTILINE)
+    metadata = json.loads(run(
+        "cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", host, stdout=subprocess.PIPE))
+    binary = options.binary or build(options.profile, Path(metadata["target_directory"]))
+    if not options.binary:
+        check_glibc(binary, CHECKOUT / "Cargo.toml")
+    package, = (package for package in metadata["packages"] if package["id"] == metadata["resolve"]["root"])
+    version = options.version or package["version"]
+    # There is one stage in a checkout.
+    lock = (CHECKOUT / "target" / "packages.lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    stage = Stage(CHECKOUT, binary.resolve(), version, metadata)
+    stage.fill()
+    options.output.mkdir(parents=True, exist_ok=True)
+    make = deb if options.kind == "deb" else rpm
+    for name in options.variant or VARIANTS:
+        made = make(VARIANTS[name], version, options)
+        print(f"{made.relative_to(CHECKOUT) if made.is_relative_to(CHECKOUT) else made}: {megabytes(made.stat().st_size)}")
+    if not options.variant:
+        for what, size in stage.sizes():
+            print(f"  installed, {what}: {megabytes(size)}")
+
+
+def build(profile, target):
+    run("cargo", "build", "--locked", "--bin", "ledge", "--profile", profile)
+    return target / ("debug" if profile == "dev" else profile) / "ledge"
+
+
+def deb(variant, version, options):
+    arguments = ["--no-build", "--no-strip", "--quiet", "--output", options.output]
+    if options.version:
+        arguments += ["--deb-version", version]
+    if variant:
+        arguments += ["--variant", variant]
+    if options.fast:
+        arguments += ["--fast"]
+    return Path(run("cargo", "deb", *arguments, stdout=subprocess.PIPE).strip().splitlines()[-1])
+
+
+def rpm(variant, version, options):
+    name, variants = {
+        None: ("ledge", "scripts"), "slim": ("ledge-slim", "scripts,slim"), "symbols": ("ledge-debuginfo", "symbols")}[variant]
+    made = options.output / f"{name}-{version}-1.{platform.machine()}.rpm"
+    # Cargo.toml says what it needs; what the runtimes need of each other, rpm would look for in other packages.
+    arguments = ["--output", made, "--auto-req", "disabled", "--set-metadata", f'version = "{version}"', "--variant", variants]
+    if options.fast:
+        arguments += ["--payload-compress", "gzip"]
+    run("cargo", "generate-rpm", *arguments)
+    return made
+
+
+def run(*command, stdout=None):
+    try:
+        done = subprocess.run([str(part) for part in command], cwd=CHECKOUT, check=True, stdout=stdout, text=True, env=os.environ)
+    except FileNotFoundError as error:
+        raise Failure(f"{error.filename} is not installed") from error
+    except subprocess.CalledProcessError as error:
+        raise Failure(f"{' '.join(map(str, command))} failed with status {error.returncode}") from error
+    return done.stdout
+
+
+def megabytes(size):
+    return f"{size / 1e6:.1f} MB"
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failure as failure:
+        sys.exit(f"packaging/build: {failure}")

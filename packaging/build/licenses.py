@@ -1,0 +1,103 @@
+"""The copyright file: every crate that is linked into the program, with its licence and each text that came with it, and the
+same for the models. It fails for a crate or a model whose text is missing."""
+import fnmatch
+import json
+import re
+import zipfile
+from pathlib import Path
+
+from failure import Failure
+
+TEXTS = re.compile(r"^(licen[cs]e|copying|notice|copyright|unlicense)([-._].*)?$", re.IGNORECASE)
+# The texts of vendored code lie deeper; those of code for tests and documents do not matter, and are left out.
+DEPTH = 4
+HEAD = """\
+Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+Upstream-Name: ledge
+
+Files: *
+Copyright: the authors of Ledge
+License: Apache-2.0
+Comment:
+ The program has the crates below linked in, each under the licence that stands behind its name. The texts that came with
+ them follow, each once, under the names of those it came with. A crate whose licence may be chosen is used under the
+ choice that deny.toml allows first. A crate under Apache-2.0 without a text of its own is under the text of /usr/bin/ledge.
+ THIRD-PARTY.md tells of the runtimes and the models; the texts of the runtimes are in licenses/ beside this file.
+"""
+
+
+def copyright_file(checkout, metadata, models):
+    crates = linked(metadata)
+    texts, missing = {}, []
+
+    def add(name, text):
+        # The same text with other line ends or indents is the same text.
+        texts.setdefault(" ".join(text.split()), (text, []))[1].append(name)
+
+    add("ledge", (checkout / "LICENSE").read_text())
+    for crate in crates:
+        name, license = f"{crate['name']} {crate['version']}", crate["license"]
+        files = [path.read_text(errors="replace") for path in text_files(Path(crate["manifest_path"]).parent)]
+        for text in files:
+            add(name, text)
+        # It asks for a copy of its text, which is ours too, and for the notices that are there.
+        if not license or not files and "Apache-2.0" not in re.split(r" OR |/", license):
+            missing.append(f"{name} ({license or 'no licence at all'})")
+    for name, text in model_texts(checkout, models):
+        add(name, text)
+    if missing:
+        raise Failure("these crates come without the text of their licence: " + ", ".join(missing))
+    lines = [HEAD, " .", " Linked in:"]
+    lines += [f" {crate['name']} {crate['version']}: {crate['license']}" for crate in crates]
+    for text, names in texts.values():
+        body = "\n".join(" " + (line.rstrip() or ".") for line in text.strip().splitlines())
+        lines += ["", "License: of " + ", ".join(sorted(set(names))), body]
+    return "\n".join(lines) + "\n"
+
+
+def linked(metadata):
+    """The crates that are part of the program: what it depends on, without what only tests and build scripts need."""
+    nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
+    packages = {package["id"]: package for package in metadata["packages"]}
+    root = metadata["resolve"]["root"]
+    found, waiting = set(), [root]
+    while waiting:
+        for dependency in nodes[waiting.pop()]["deps"]:
+            name = dependency["pkg"]
+            if name not in found and any(kind["kind"] is None for kind in dependency["dep_kinds"]):
+                found.add(name)
+                waiting.append(name)
+    return sorted((packages[name] for name in found), key=lambda package: (package["name"], package["version"]))
+
+
+def text_files(folder, depth=DEPTH):
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            if depth and path.name not in ("tests", "test", "benches", "examples", "docs", "target"):
+                yield from text_files(path, depth - 1)
+        elif TEXTS.match(path.name) and path.suffix not in (".rs", ".go", ".py", ".c", ".h"):
+            yield path
+
+
+def model_texts(checkout, models):
+    """The licences in the packages that the models are made of, which `make setup` keeps."""
+    sources = json.loads((checkout / "models" / "sources.json").read_text())["models"]
+    for model in models:
+        for requirement in sources[model].get("wheels", {}):
+            package, version = requirement.split("==")
+            pattern = f"{re.sub('[-.]+', '_', package)}-{version}-*.whl"
+            wheels = [path for path in (checkout / ".ledge/downloads").iterdir() if fnmatch.fnmatch(path.name, pattern)]
+            texts = [text for wheel in wheels for text in wheel_texts(wheel)]
+            if not texts:
+                raise Failure(
+                    f"the licence of {requirement}, which {model} is made of, is not there: remove .ledge/models/{model} and "
+                    "call `make setup`")
+            for text in texts:
+                yield f"{package} {version} (in the model {model})", text
+
+
+def wheel_texts(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if ".dist-info/" in name and TEXTS.match(Path(name).name):
+                yield archive.read(name).decode(errors="replace")

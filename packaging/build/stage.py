@@ -1,0 +1,147 @@
+"""The files of the packages, as they lie on a box: base/ for all of them, full/ for the one with runtimes and models,
+symbols/ for the debug symbols, and the scripts of the packages."""
+import gzip
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from failure import Failure
+from licenses import copyright_file
+
+DOC = "usr/share/doc/ledge"
+
+
+class Stage:
+    def __init__(self, checkout, binary, version, metadata):
+        self.checkout, self.binary, self.version, self.metadata = checkout, binary, version, metadata
+        # Cargo.toml names it, so it is the checkout's, whatever cargo's own target folder is.
+        self.folder = checkout / "target" / "packages" / "stage"
+        self.base, self.full, self.symbols = (self.folder / name for name in ("base", "full", "symbols"))
+
+    def fill(self):
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.program()
+        packaging, configs = self.checkout / "packaging", self.checkout / "configs"
+        copy(self.checkout / "systemd" / "ledge.service", self.base / "usr/lib/systemd/system/ledge.service")
+        copy(packaging / "ledge.sysusers", self.base / "usr/lib/sysusers.d/ledge.conf")
+        copy(packaging / "ledge.tmpfiles", self.base / "usr/lib/tmpfiles.d/ledge.conf")
+        copy(configs / "ledge.toml", self.base / "etc/ledge/ledge.toml")
+        copy(configs / "feature_views.d", self.base / "etc/ledge/feature_views.d")
+        copy(packaging / "THIRD-PARTY.md", self.base / DOC / "THIRD-PARTY.md")
+        write(self.base / DOC / "changelog.gz", gzip.compress((self.checkout / "CHANGELOG.md").read_bytes(), mtime=0))
+        write(self.folder / "copyright", copyright_file(self.checkout, self.metadata, self.models()).encode())
+        self.manuals()
+        self.runtimes()
+        for name in self.models():
+            copy(self.ledge / "models" / name, self.full / "usr/share/ledge/models" / name, ignore=[".made.json"])
+        self.scripts()
+
+    @property
+    def ledge(self):
+        return self.checkout / ".ledge"
+
+    def program(self):
+        """The program without its symbols, and the symbols where debuggers look for them: by the program's build id."""
+        program = self.base / "usr/bin/ledge"
+        copy(self.binary, program)
+        notes = tool("readelf", "--notes", program)
+        found = re.search(r"Build ID: ([0-9a-f]{40})", notes)
+        if not found:
+            raise Failure(f"{self.binary} has no build id: the linker is to be called with --build-id")
+        build_id = found[1]
+        symbols = self.symbols / "usr/lib/debug/.build-id" / build_id[:2] / f"{build_id[2:]}.debug"
+        symbols.parent.mkdir(parents=True)
+        tool("objcopy", "--only-keep-debug", "--compress-debug-sections", program, symbols)
+        tool("strip", "--strip-unneeded", "--remove-section=.comment", program)
+        symbols.chmod(0o644)
+        program.chmod(0o755)
+
+    def manuals(self):
+        """What the program itself writes."""
+        made = self.folder / "made"
+        tool(self.binary, "generate-assets", made)
+        for page in sorted((made / "man").glob("*.1")):
+            write(self.base / f"usr/share/man/man1/{page.name}.gz", gzip.compress(page.read_bytes(), mtime=0))
+        completions = made / "completions"
+        copy(completions / "bash/ledge", self.base / "usr/share/bash-completion/completions/ledge")
+        # Each distribution has its own place for it.
+        copy(completions / "zsh/_ledge", self.folder / "zsh/_ledge")
+        copy(completions / "fish/ledge.fish", self.base / "usr/share/fish/vendor_completions.d/ledge.fish")
+
+    def models(self):
+        lines = (self.checkout / "packaging" / "models.list").read_text().splitlines()
+        names = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        for name in names:
+            if not (self.ledge / "models" / name).is_dir():
+                raise Failure(f"packaging/models.list names {name}, and .ledge/models has no such folder: `make setup` makes it")
+        return names
+
+    def runtimes(self):
+        runtimes = self.ledge / "runtimes"
+        if not list(runtimes.glob("lib*")):
+            raise Failure(f"there are no runtimes in {runtimes}: `make setup` fetches them")
+        copy(runtimes, self.full / "usr/lib/ledge/runtimes", ignore=["licenses", ".made.json"])
+        copy(runtimes / "licenses", self.full / DOC / "licenses")
+
+    def scripts(self):
+        formats = tool(self.binary, "doctor", "--formats").split("\n")
+        known = " ".join("=".join(line.split()) for line in formats if line)
+        common = (self.checkout / "packaging" / "common.sh").read_text().replace("#FORMATS#", known)
+        common = common.replace("#VERSION#", self.version).strip()
+        for kind in ("deb", "rpm"):
+            for script in sorted((self.checkout / "packaging" / kind).iterdir()):
+                text = script.read_text().replace("#COMMON#", common)
+                write(self.folder / kind / script.name, text.encode(), 0o755)
+
+    def sizes(self):
+        """What lies on the disk of a box."""
+        def size(*folders):
+            return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
+
+        yield "full", size(self.base, self.full)
+        yield "slim", size(self.base)
+        yield "the program alone", (self.base / "usr/bin/ledge").stat().st_size
+        yield "the runtimes", size(self.full / "usr/lib/ledge")
+        yield "the models", size(self.full / "usr/share/ledge")
+
+
+def check_glibc(program, manifest):
+    """Whether the program runs wherever its packages can be installed."""
+    asked = re.search(r"libc6 \(>= ([0-9.]+)\)", manifest.read_text())[1]
+    used = re.findall(r"GLIBC_([0-9.]+)", tool("objdump", "--dynamic-syms", program))
+
+    def key(version):
+        return [int(number) for number in version.split(".")]
+
+    latest = max(used, key=key)
+    if key(latest) > key(asked):
+        raise Failure(
+            f"the program needs glibc {latest}, since it was built beside that or a later one, and Cargo.toml says that {asked} is "
+            "enough: build it on an older distribution, or raise the number of both packages there")
+
+
+def copy(source, target, ignore=()):
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        # What they link to: a package has the files.
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns(*ignore))
+    else:
+        shutil.copyfile(source, target)
+        shutil.copymode(source, target)
+
+
+def write(target, content, mode=0o644):
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(content)
+    target.chmod(mode)
+
+
+def tool(*command):
+    try:
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    except FileNotFoundError as error:
+        raise Failure(f"{error.filename} is not installed; Debian and Ubuntu: apt install binutils") from error
+    if done.returncode:
+        raise Failure(f"{' '.join(map(str, command))} failed: {done.stderr.strip()}")
+    return done.stdout

@@ -1,0 +1,34 @@
+# Part of the scripts of both packages; packaging/build puts it in the place of "#COMMON#".
+
+# Refuses to go back behind what a store was written by: the program of this package could not read it. The file is written
+# by the daemon's user, so nothing of it is taken but plain names and numbers.
+refuse_later_stores() {
+	known=' #FORMATS# '
+	[ -f /var/lib/ledge/formats ] && [ ! -L /var/lib/ledge/formats ] || return 0
+	while read -r store format _; do
+		case $store in '' | *[!a-z_]*) continue ;; esac
+		case $format in '' | *[!0-9]* | ??????????*) continue ;; esac
+		limit=${known#* "$store"=}
+		if [ "$limit" = "$known" ]; then limit=0; else limit=${limit%% *}; fi
+		[ "$format" -gt "$limit" ] || continue
+		echo "ledge: a later version has run on this machine: its store '$store' is of form $format, and version #VERSION#" >&2
+		echo "knows form $limit at most, so it could not read what is there. Nothing was changed." >&2
+		echo "Install the later version again; or move /var/lib/ledge away and start with nothing." >&2
+		exit 1
+	done </var/lib/ledge/formats
+}
+
+# Makes the user and the folders, with systemd's tools or, in a root without them, as they would.
+make_user_and_folders() {
+	if command -v systemd-sysusers >/dev/null; then
+		systemd-sysusers ledge.conf
+	elif ! getent passwd ledge >/dev/null; then
+		useradd --system --user-group --no-create-home --home-dir /var/lib/ledge --shell /usr/sbin/nologin \
+			--comment 'Ledge inference appliance' ledge
+	fi
+	if command -v systemd-tmpfiles >/dev/null; then
+		systemd-tmpfiles --create ledge.conf
+	else
+		install -d -o ledge -g ledge -m 0750 /var/lib/ledge /var/lib/ledge/models
+	fi
+}

@@ -1,0 +1,47 @@
+//! The keys of the audit log, sealed anew: under a new master key, or for the first time.
+
+use std::path::{Path, PathBuf};
+
+use super::key::{self, KeyError};
+use super::tags::{self, TagsError};
+use crate::identity::sealing::{Reseal, Resealed, Sealer, Survey};
+
+/// The key that signs the log and those for its tags, in their folder.
+#[derive(Debug, Clone)]
+pub struct AuditKeys {
+    /// The folder of the log.
+    pub folder: PathBuf,
+    /// Seals them.
+    pub sealer: Sealer,
+}
+
+impl Reseal for AuditKeys {
+    fn what(&self) -> &'static str {
+        "audit_keys"
+    }
+
+    fn reseal(&self, _: &dyn Fn() -> bool) -> Result<Resealed, String> {
+        let mut done = key::reseal(&self.folder, &self.sealer).map_err(|error| error.to_string())?;
+        done += tags::reseal(&self.folder, &self.sealer).map_err(|error| error.to_string())?;
+        Ok(done)
+    }
+}
+
+/// Why nobody can say what is sealed.
+#[derive(Debug, thiserror::Error)]
+pub enum SurveyError {
+    /// The key that signs.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The keys for tags.
+    #[error(transparent)]
+    Tags(#[from] TagsError),
+}
+
+/// Under which master keys the keys in the folder are, for one who only looks.
+pub fn survey(folder: &Path) -> Result<Survey, SurveyError> {
+    let mut survey = Survey::default();
+    key::survey(folder, &mut survey)?;
+    tags::survey(folder, &mut survey)?;
+    Ok(survey)
+}

@@ -1,0 +1,48 @@
+//! TLS: whether its files can be used, and how long the certificate lasts.
+
+use crate::cli::checks::Check;
+use crate::clock;
+use crate::config::Config;
+use crate::http::tls::{self, Inspected, WARNED_BEFORE};
+
+/// Whether `https://` can be served; `None` where it is not to be.
+pub fn check(config: &Config) -> Option<Check> {
+    let found = tls::inspect(&config.http, &config.state.path)?;
+    Some(judge(config, found, clock::FLOOR.plausible_millis(clock::unix_millis())))
+}
+
+fn judge(config: &Config, found: Result<Inspected, tls::ServerTlsError>, now_ms: u64) -> Check {
+    let name = "https";
+    let Inspected { certificate, crl_due_ms, .. } = match found {
+        Ok(found) => found,
+        Err(error) if config.http.tls.self_signed => {
+            return Check::warn(name, error.to_string(), "the server makes itself a certificate when it starts");
+        }
+        Err(error) => {
+            let advice = "correct it; until then a server that runs shows the certificate of before, and one that starts \
+                          serves no https://";
+            return Check::fail(name, error.to_string(), advice);
+        }
+    };
+    let until = clock::rfc3339(certificate.not_after_ms);
+    let detail = format!("a certificate for {}, until {until}", certificate.shown_names());
+    let left_ms = certificate.not_after_ms.saturating_sub(now_ms);
+    if left_ms == 0 {
+        Check::fail(name, format!("{detail}: it has expired"), "renew it: callers refuse it")
+    } else if u128::from(left_ms) < WARNED_BEFORE.as_millis() {
+        Check::warn(name, detail, "renew it: it is about to expire; the server takes up the new files by itself")
+    } else if config.http.tls.self_signed {
+        let advice = format!(
+            "it is signed by this box alone: compare the fingerprint {} where you connect, and set \
+             http.tls.certificate_file to one that your authority signed",
+            certificate.shown_fingerprint()
+        );
+        Check::warn(name, detail, advice)
+    } else if let Some(due_ms) = crl_due_ms.filter(|due_ms| *due_ms <= now_ms) {
+        let detail =
+            format!("{detail}; the list of revoked certificates was due to be renewed {}", clock::rfc3339(due_ms));
+        Check::warn(name, detail, "renew http.tls.client_crl_file: what was revoked since is not known here")
+    } else {
+        Check::ok(name, detail)
+    }
+}

@@ -1,0 +1,87 @@
+//! `ledge tls`: the certificate that callers over `https://` see.
+
+use std::io::Write as _;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+
+use super::{Exit, Globals, Output};
+use crate::clock;
+use crate::http::config::{HttpConfig, ListenAddress};
+use crate::http::tls::{self, CertificateFacts};
+
+/// The arguments of `ledge tls`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct TlsArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: TlsCommand,
+}
+
+/// What to do with TLS.
+#[derive(Debug, Subcommand)]
+pub enum TlsCommand {
+    /// Print the certificate for https:// as it lies on the disk: its names, its end and its fingerprint.
+    ///
+    /// Who connects to a box with a self-signed certificate compares the fingerprint with the one that they are shown.
+    Show(ShowArgs),
+}
+
+/// The arguments of `ledge tls show`.
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// Write JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ledge tls show
+  ledge tls show --json";
+
+/// Runs the verb.
+pub fn run(globals: &Globals, args: &TlsArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let TlsCommand::Show(args) = &args.command;
+    let config = globals.load_config()?;
+    let found = tls::inspect(&config.http, &config.state.path);
+    let found = found.context("no address of http.listen starts with https://, so there is no certificate")?;
+    let found = found.with_context(|| match config.http.tls.self_signed {
+        true => "the server makes itself a certificate when it starts",
+        false => "the files of http.tls cannot be used",
+    })?;
+    let certificate = &found.certificate;
+    if args.json {
+        let report = serde_json::json!({
+            "file": found.certificate_file,
+            "certificate": certificate,
+            "client_certificates": config.http.tls.client_certificates,
+            "listen": listeners(&config.http),
+        });
+        writeln!(out, "{report:#}")?;
+    } else {
+        write!(out, "{}", text(&config.http, &found.certificate_file.to_string(), certificate))?;
+    }
+    Ok(Exit::Success)
+}
+
+fn text(http: &HttpConfig, file: &str, certificate: &CertificateFacts) -> String {
+    let signed = if certificate.self_signed { "itself" } else { &certificate.issuer };
+    let rows = [
+        ("file", file.to_owned()),
+        ("names", certificate.shown_names()),
+        ("signed by", signed.to_owned()),
+        ("valid from", clock::rfc3339(certificate.not_before_ms)),
+        ("valid until", clock::rfc3339(certificate.not_after_ms)),
+        ("SHA-256", certificate.shown_fingerprint()),
+        ("shown at", listeners(http).join(", ")),
+        ("client certificates", http.tls.client_certificates.to_string()),
+    ];
+    rows.map(|(name, value)| format!("{name:<19}  {value}\n")).concat()
+}
+
+fn listeners(http: &HttpConfig) -> Vec<String> {
+    let with_tls = http.listen.iter().filter(|address| matches!(address, ListenAddress::Tls(_)));
+    with_tls.map(ToString::to_string).collect()
+}

@@ -1,0 +1,124 @@
+//! The allow-list as addresses, for a filter below this program that knows no names: systemd's `IPAddressAllow=`.
+
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs as _};
+
+use super::address::Host;
+use super::policy::EgressConfig;
+
+/// Where the system keeps the addresses of those who know names.
+pub const RESOLVER: &str = "/etc/resolv.conf";
+
+/// The addresses that one line of the filter is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Passed {
+    /// What is reached there, in words.
+    pub what: String,
+    /// Its addresses, in order.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Every address that the allow-list leads to now, those of name servers included where it has names; `resolver` is the
+/// text of [`RESOLVER`]. Asks DNS. The error is every name that has no address.
+pub fn passed(config: &EgressConfig, resolver: &str) -> Result<Vec<Passed>, Vec<String>> {
+    passed_with(config, resolver, |name, port| {
+        (name, port).to_socket_addrs().map(|found| found.map(|address| address.ip()).collect())
+    })
+}
+
+fn passed_with(
+    config: &EgressConfig,
+    resolver: &str,
+    resolve: impl Fn(&str, u16) -> io::Result<Vec<IpAddr>>,
+) -> Result<Vec<Passed>, Vec<String>> {
+    let (mut all, mut problems, mut has_names) = (Vec::new(), Vec::new(), false);
+    for entry in &config.allow {
+        let region = &entry.region;
+        match &entry.host.host {
+            // On this machine, which the filter lets through by itself.
+            host if host.is_loopback() => {}
+            Host::Ip(address) => {
+                all.push(Passed { what: format!("{}, in {region}", entry.host), addresses: vec![*address] });
+            }
+            Host::Name(name) => {
+                has_names = true;
+                let mut addresses = match resolve(name, entry.host.port) {
+                    Ok(found) if !found.is_empty() => found,
+                    Ok(_) => {
+                        problems.push(format!("{name} has no address"));
+                        continue;
+                    }
+                    Err(error) => {
+                        problems.push(format!("{name} has no address: {error}"));
+                        continue;
+                    }
+                };
+                addresses.sort_unstable();
+                addresses.dedup();
+                all.push(Passed { what: format!("{}, in {region}: its addresses of now", entry.host), addresses });
+            }
+        }
+    }
+    let servers = name_servers(resolver);
+    if has_names && !servers.is_empty() {
+        all.push(Passed { what: format!("the name servers of {RESOLVER}"), addresses: servers });
+    }
+    if problems.is_empty() { Ok(all) } else { Err(problems) }
+}
+
+/// The name servers that are not on this machine.
+fn name_servers(text: &str) -> Vec<IpAddr> {
+    let words = text.lines().map(str::split_whitespace);
+    let servers = words.filter_map(|mut words| words.next().filter(|word| *word == "nameserver").and(words.next()));
+    // The zone of a link-local address is no part of the filter's.
+    let addresses = servers.filter_map(|server| server.split('%').next()?.parse::<IpAddr>().ok());
+    addresses.filter(|address| !address.is_loopback()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::toml_check;
+
+    const ALLOWED: &str = "[[allow]]\nhost = 'b.example:1'\nregion = 'eu'\n[[allow]]\nhost = '[2001:db8::1]:2'\nregion = \
+                           'ch'\n[[allow]]\nhost = '127.0.0.1:3'\nregion = 'eu'";
+
+    fn of(text: &str, resolver: &str) -> Result<Vec<(String, Vec<String>)>, Vec<String>> {
+        let config: EgressConfig = toml_check::parse("f", text).unwrap();
+        let passed = passed_with(&config, resolver, |name, _| match name {
+            "b.example" => Ok(["192.0.2.9", "192.0.2.1", "192.0.2.9"].map(|text| text.parse().unwrap()).into()),
+            "empty.example" => Ok(Vec::new()),
+            _ => Err(io::Error::other("unknown")),
+        })?;
+        let told = |of: Passed| (of.what, of.addresses.iter().map(ToString::to_string).collect());
+        Ok(passed.into_iter().map(told).collect())
+    }
+
+    #[test]
+    fn names_become_their_addresses_and_bring_the_name_servers_along() {
+        let resolver = "# nameserver 192.0.2.1\nnameserver 127.0.0.53\n nameserver 192.0.2.53\nsearch example\n\
+                        nameserver fe80::1%eth0\nnameserver\n";
+        let texts = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let expected = vec![
+            ("b.example:1, in eu: its addresses of now".to_owned(), texts(&["192.0.2.1", "192.0.2.9"])),
+            ("[2001:db8::1]:2, in ch".to_owned(), texts(&["2001:db8::1"])),
+            ("the name servers of /etc/resolv.conf".to_owned(), texts(&["192.0.2.53", "fe80::1"])),
+        ];
+        assert_eq!(of(ALLOWED, resolver).unwrap(), expected);
+    }
+
+    #[test]
+    fn without_a_name_nobody_is_asked_for_one() {
+        let passed = of("[[allow]]\nhost = '192.0.2.4:1'\nregion = 'eu'", "nameserver 192.0.2.53").unwrap();
+        assert_eq!(passed, [("192.0.2.4:1, in eu".to_owned(), vec!["192.0.2.4".to_owned()])]);
+        assert_eq!(of("", "nameserver 192.0.2.53").unwrap(), []);
+    }
+
+    #[test]
+    fn every_name_without_an_address_is_told() {
+        let text =
+            "[[allow]]\nhost = 'gone.example:1'\nregion = 'eu'\n[[allow]]\nhost = 'empty.example:1'\nregion = 'eu'";
+        let expected = ["gone.example has no address: unknown", "empty.example has no address"];
+        assert_eq!(of(text, "").unwrap_err(), expected);
+    }
+}

@@ -1,0 +1,209 @@
+//! The section `[http.tls]` of the configuration.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::secret::SecretFile;
+use crate::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
+
+/// How this box proves who it is to callers over `https://`, and how they prove who they are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HttpTlsConfig {
+    /// The certificate of this box, and those between it and its authority.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub certificate_file: Option<SecretFile>,
+    /// The key of the certificate.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub key_file: Option<SecretFile>,
+    /// Whether this box makes itself a certificate, which nobody else vouches for.
+    pub self_signed: bool,
+    /// Whether callers show a certificate.
+    pub client_certificates: ClientCertificates,
+    /// The authorities that may have signed it.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub client_ca_file: Option<SecretFile>,
+    /// What they have revoked.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub client_crl_file: Option<SecretFile>,
+    /// How long a caller may take for the handshake, in milliseconds.
+    #[serde(deserialize_with = "in_range::<100, 60_000, _, _>")]
+    pub handshake_timeout_ms: u64,
+}
+
+impl Default for HttpTlsConfig {
+    fn default() -> Self {
+        Self {
+            certificate_file: None,
+            key_file: None,
+            self_signed: false,
+            client_certificates: ClientCertificates::None,
+            client_ca_file: None,
+            client_crl_file: None,
+            handshake_timeout_ms: 10_000,
+        }
+    }
+}
+
+impl HttpTlsConfig {
+    /// [`Self::handshake_timeout_ms`].
+    pub fn handshake_timeout(&self) -> Duration {
+        Duration::from_millis(self.handshake_timeout_ms)
+    }
+
+    /// Makes relative paths relative to `root`.
+    pub fn resolve(&mut self, root: &Path) {
+        let files =
+            [&mut self.certificate_file, &mut self.key_file, &mut self.client_ca_file, &mut self.client_crl_file];
+        files.into_iter().flatten().for_each(|file| file.resolve(root));
+    }
+
+    /// What is wrong although each value is well-formed: the key within `[http]`, and what to do about it. `served` is whether
+    /// an address is listened on with TLS.
+    pub(in crate::http) fn problems(&self, served: bool) -> Vec<(&'static str, String)> {
+        let mut problems = Vec::new();
+        let mut wrong = |key: &'static str, problem: &str| problems.push((key, problem.to_owned()));
+        match (&self.certificate_file, &self.key_file) {
+            (Some(_), None) => wrong("tls.certificate_file", "needs its key: set http.tls.key_file"),
+            (None, Some(_)) => wrong("tls.key_file", "needs its certificate: set http.tls.certificate_file"),
+            (Some(_), Some(_)) if self.self_signed => {
+                wrong("tls.self_signed", "is for a box without a certificate, and there is http.tls.certificate_file");
+            }
+            (None, None) if served && !self.self_signed => wrong(
+                "tls.certificate_file",
+                "is not set, and http.listen has an https: address: set it and http.tls.key_file, or for a first evening \
+                 http.tls.self_signed = true",
+            ),
+            _ => {}
+        }
+        let asks = self.client_certificates != ClientCertificates::None;
+        if asks && self.client_ca_file.is_none() {
+            wrong("tls.client_ca_file", "is not set: name the authorities whose client certificates are good");
+        }
+        if !asks && self.client_ca_file.is_some() {
+            wrong(
+                "tls.client_certificates",
+                "is \"none\", so that nobody is asked for a certificate of http.tls.client_ca_file: set it to \"optional\" or \
+                 \"required\"",
+            );
+        }
+        if self.client_crl_file.is_some() && self.client_ca_file.is_none() {
+            wrong("tls.client_crl_file", "revokes what no authority signed: set http.tls.client_ca_file");
+        }
+        problems
+    }
+}
+
+/// Whether callers show a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientCertificates {
+    /// They are not asked.
+    None,
+    /// They may. One that is not good ends the handshake, as always.
+    Optional,
+    /// They must.
+    Required,
+}
+
+impl ClientCertificates {
+    const ALL: [Self; 3] = [Self::None, Self::Optional, Self::Required];
+
+    /// As it is written in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Optional => "optional",
+            Self::Required => "required",
+        }
+    }
+}
+
+/// Why a text does not say it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected \"none\", \"optional\" or \"required\", got {text:?}")]
+pub struct InvalidClientCertificates {
+    text: String,
+}
+
+impl FromStr for ClientCertificates {
+    type Err = InvalidClientCertificates;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|choice| choice.as_str() == text);
+        found.ok_or_else(|| InvalidClientCertificates { text: text.chars().take(40).collect() })
+    }
+}
+
+impl fmt::Display for ClientCertificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for ClientCertificates {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
+
+impl Serialize for ClientCertificates {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(served: bool, change: impl Fn(&mut HttpTlsConfig)) -> Vec<&'static str> {
+        let mut config = HttpTlsConfig::default();
+        change(&mut config);
+        config.problems(served).into_iter().map(|(key, _)| key).collect()
+    }
+
+    fn file() -> Option<SecretFile> {
+        "x".parse().ok()
+    }
+
+    #[test]
+    fn an_https_address_needs_a_certificate_with_its_key_or_a_self_signed_one() {
+        assert_eq!(keys(false, |_| ()), [""; 0]);
+        assert_eq!(keys(true, |_| ()), ["tls.certificate_file"]);
+        assert_eq!(keys(true, |config| config.self_signed = true), [""; 0]);
+        assert_eq!(keys(true, |config| config.certificate_file = file()), ["tls.certificate_file"]);
+        assert_eq!(keys(true, |config| config.key_file = file()), ["tls.key_file"]);
+        let both = |config: &mut HttpTlsConfig| (config.certificate_file, config.key_file) = (file(), file());
+        assert_eq!(keys(true, both), [""; 0]);
+        assert_eq!(keys(false, both), [""; 0]);
+        let all = |config: &mut HttpTlsConfig| {
+            both(config);
+            config.self_signed = true;
+        };
+        assert_eq!(keys(true, all), ["tls.self_signed"]);
+    }
+
+    #[test]
+    fn client_certificates_and_their_authorities_go_together() {
+        let with = |choice, ca: bool, crl: bool| {
+            keys(true, |config| {
+                config.self_signed = true;
+                config.client_certificates = choice;
+                config.client_ca_file = if ca { file() } else { None };
+                config.client_crl_file = if crl { file() } else { None };
+            })
+        };
+        for choice in [ClientCertificates::Optional, ClientCertificates::Required] {
+            assert_eq!(choice.as_str().parse(), Ok(choice));
+            assert_eq!(with(choice, true, true), [""; 0]);
+            assert_eq!(with(choice, false, false), ["tls.client_ca_file"]);
+        }
+        assert_eq!(with(ClientCertificates::None, true, false), ["tls.client_certificates"]);
+        assert_eq!(with(ClientCertificates::None, false, true), ["tls.client_crl_file"]);
+        assert!("Required".parse::<ClientCertificates>().is_err());
+    }
+}

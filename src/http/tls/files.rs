@@ -1,0 +1,210 @@
+//! What the files of `[http.tls]` hold, ready to serve with.
+
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::CertificateRevocationListDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, ProducesTickets, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::TlsAcceptor;
+
+use super::certificate::{CertificateFacts, UnreadableCertificate, next_update_ms};
+use super::config::{ClientCertificates, HttpTlsConfig};
+use super::self_signed::SelfSignedError;
+use crate::egress::{CertificateTime, TlsError, certificates, identity_error, private_key};
+use crate::secret::SecretFile;
+
+/// The only application protocol.
+const ALPN: &[u8] = b"http/1.1";
+
+/// Why there is nothing to serve TLS with.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerTlsError {
+    /// A file of certificates or a key.
+    #[error(transparent)]
+    File(#[from] TlsError),
+    /// Without a certificate there is none to show.
+    #[error("no certificate is set: set http.tls.certificate_file and http.tls.key_file, or http.tls.self_signed")]
+    NoCertificate,
+    /// A certificate that nobody could accept.
+    #[error("the certificate in {file} is of no use: {reason}")]
+    Unreadable {
+        /// As configured.
+        file: SecretFile,
+        /// Why.
+        reason: UnreadableCertificate,
+    },
+    /// A new certificate that is worse than the one there is.
+    #[error("the certificate in {file} has expired")]
+    Expired {
+        /// As configured.
+        file: SecretFile,
+    },
+    /// A list of revoked certificates that is none.
+    #[error("{file} holds no list of revoked certificates (CRL, as PEM or DER) that can be used: {reason}")]
+    Revoked {
+        /// As configured.
+        file: SecretFile,
+        /// In the library's words.
+        reason: String,
+    },
+    /// Authorities that cannot be.
+    #[error("client certificates cannot be judged by {file}: {reason}")]
+    ClientCa {
+        /// As configured.
+        file: SecretFile,
+        /// In the library's words.
+        reason: String,
+    },
+    /// A certificate of one's own.
+    #[error(transparent)]
+    SelfSigned(#[from] SelfSignedError),
+    /// Anything else.
+    #[error("TLS cannot be served: {0}")]
+    Setup(String),
+}
+
+/// What was read.
+pub(super) struct Material {
+    /// Makes connections.
+    pub acceptor: TlsAcceptor,
+    /// What the certificate says.
+    pub facts: CertificateFacts,
+    /// When the next list of revoked certificates was due, in milliseconds since the Unix epoch.
+    pub crl_due_ms: Option<u64>,
+    /// Of all that was read.
+    pub digest: blake3::Hash,
+    /// Of what client certificates are judged by.
+    pub trust: blake3::Hash,
+}
+
+/// How to make it.
+pub(super) struct Recipe<'a> {
+    /// The section `[http.tls]`.
+    pub settings: &'a HttpTlsConfig,
+    /// The certificate and its key.
+    pub pair: (&'a SecretFile, &'a SecretFile),
+    /// By which clock client certificates are judged.
+    pub time: CertificateTime,
+    /// For clients that come back.
+    pub tickets: Option<&'a Arc<dyn ProducesTickets>>,
+}
+
+impl Recipe<'_> {
+    /// Reads the files. It blocks.
+    pub fn read(self) -> Result<Material, ServerTlsError> {
+        let (certificate_file, key_file) = self.pair;
+        let chain = certificates(certificate_file)?;
+        let key = private_key(key_file)?;
+        let unreadable = |reason| ServerTlsError::Unreadable { file: certificate_file.clone(), reason };
+        let leaf = chain.first().ok_or(ServerTlsError::NoCertificate)?;
+        let facts = CertificateFacts::read(leaf).map_err(unreadable)?;
+        let mut digest = blake3::Hasher::new();
+        chain.iter().for_each(|certificate| add(&mut digest, certificate));
+        add(&mut digest, key.secret_der());
+
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let clients = Clients::read(self.settings)?;
+        let trust = clients.digest();
+        digest.update(trust.as_bytes());
+        let crl_due_ms = clients.crls.iter().filter_map(|crl| next_update_ms(crl)).min();
+        let asks = clients.asks();
+        let builder = ServerConfig::builder_with_details(provider.clone(), Arc::new(self.time))
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+            .map_err(|error| ServerTlsError::Setup(error.to_string()))?
+            .with_client_cert_verifier(clients.verifier(self.settings, provider)?);
+        let mut config =
+            builder.with_single_cert(chain, key).map_err(|error| identity_error(error, certificate_file, key_file))?;
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        // A session that is resumed keeps the client certificate that it began with, whatever was revoked or has expired
+        // since: where certificates count, each connection shows one anew. Otherwise the state is in the ticket, and a
+        // flood of handshakes leaves nothing here.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        match self.tickets {
+            Some(tickets) if !asks => config.ticketer = tickets.clone(),
+            _ => config.send_tls13_tickets = 0,
+        }
+        Ok(Material { acceptor: Arc::new(config).into(), facts, crl_due_ms, digest: digest.finalize(), trust })
+    }
+}
+
+/// What client certificates are judged by.
+struct Clients {
+    roots: RootCertStore,
+    crls: Vec<CertificateRevocationListDer<'static>>,
+}
+
+impl Clients {
+    fn read(settings: &HttpTlsConfig) -> Result<Self, ServerTlsError> {
+        let (mut roots, mut crls) = (RootCertStore::empty(), Vec::new());
+        if let Some(file) = &settings.client_ca_file {
+            for certificate in certificates(file)? {
+                roots
+                    .add(certificate)
+                    .map_err(|error| ServerTlsError::ClientCa { file: file.clone(), reason: error.to_string() })?;
+            }
+            if let Some(file) = &settings.client_crl_file {
+                crls = revocation_lists(file)?;
+            }
+        }
+        Ok(Self { roots, crls })
+    }
+
+    fn asks(&self) -> bool {
+        !self.roots.is_empty()
+    }
+
+    fn digest(&self) -> blake3::Hash {
+        let mut digest = blake3::Hasher::new();
+        for root in &self.roots.roots {
+            add(&mut digest, &root.subject);
+            add(&mut digest, &root.subject_public_key_info);
+            add(&mut digest, root.name_constraints.as_deref().unwrap_or_default());
+        }
+        self.crls.iter().for_each(|crl| add(&mut digest, crl));
+        digest.finalize()
+    }
+
+    fn verifier(
+        self,
+        settings: &HttpTlsConfig,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Arc<dyn ClientCertVerifier>, ServerTlsError> {
+        let file = match (settings.client_certificates, &settings.client_ca_file) {
+            (ClientCertificates::None, _) => return Ok(WebPkiClientVerifier::no_client_auth()),
+            (_, Some(file)) => file,
+            // Nobody who asks for certificates without saying whose may let everybody in.
+            (_, None) => return Err(ServerTlsError::Setup("http.tls.client_ca_file is not set".into())),
+        };
+        let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots), provider).with_crls(self.crls);
+        let builder = match settings.client_certificates {
+            ClientCertificates::Required => builder,
+            _ => builder.allow_unauthenticated(),
+        };
+        let reason = |error: rustls::server::VerifierBuilderError| ServerTlsError::ClientCa {
+            file: file.clone(),
+            reason: error.to_string(),
+        };
+        builder.build().map_err(reason)
+    }
+}
+
+/// As PEM, or as the DER that authorities publish.
+fn revocation_lists(file: &SecretFile) -> Result<Vec<CertificateRevocationListDer<'static>>, ServerTlsError> {
+    let content = file.read().map_err(TlsError::from)?;
+    let wrong = |reason: String| ServerTlsError::Revoked { file: file.clone(), reason };
+    // The tag of a sequence, with which no PEM text begins.
+    if content.first() == Some(&0x30) {
+        return Ok(vec![content.into()]);
+    }
+    let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&content).collect();
+    let found = found.map_err(|error| wrong(error.to_string()))?;
+    if found.is_empty() { Err(wrong("it has none".into())) } else { Ok(found) }
+}
+
+fn add(digest: &mut blake3::Hasher, bytes: &[u8]) {
+    digest.update(&bytes.len().to_le_bytes());
+    digest.update(bytes);
+}

@@ -1,0 +1,301 @@
+//! The start of a connection over TLS: under a time limit, and not more at once than leaves room for others.
+
+use std::collections::HashMap;
+use std::future::pending;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustls::Error;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_rustls::server::TlsStream;
+
+use super::certificate::CertificateFacts;
+use super::{ServerTls, now_ms};
+use crate::complaints::Complaints;
+use crate::http::config::HttpConfig;
+use crate::identity::certificate::PeerCertificate;
+use crate::protocol::call::ErrorBody;
+
+/// How many handshakes one address may have under way at once.
+const MOST_OF_ONE: usize = 32;
+
+/// The first byte of a TLS record with a handshake message (RFC 8446, 5.1).
+const HANDSHAKE: u8 = 22;
+
+/// How long a caller without TLS may take to read that it needs TLS, and how much of its request is read meanwhile.
+const FAREWELL: Duration = Duration::from_secs(1);
+const FAREWELL_BYTES: u64 = 64 << 10;
+
+/// Who is at the other end of a connection, and for how long that holds.
+pub(in crate::http) struct TlsCaller {
+    /// What it proved to be.
+    pub certificate: Option<Arc<PeerCertificate>>,
+    /// When its certificate ends, in milliseconds since the Unix epoch.
+    not_after_ms: Option<u64>,
+    /// What certificates are judged by.
+    trust: watch::Receiver<Option<blake3::Hash>>,
+}
+
+impl TlsCaller {
+    /// Waits until what it proved has to be proven anew: its certificate has expired, or what certificates are judged by has
+    /// changed.
+    pub async fn outdated(mut self) {
+        if self.certificate.is_none() {
+            return pending().await;
+        }
+        let left = Duration::from_millis(self.not_after_ms.unwrap_or(u64::MAX).saturating_sub(now_ms()));
+        tokio::select! {
+            () = tokio::time::sleep(left) => {}
+            // The sender lives as long as the listener; nothing is outdated by its end.
+            changed = self.trust.changed() => if changed.is_err() { pending().await },
+        }
+    }
+}
+
+/// How handshakes ended since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HandshakeCounts {
+    /// With a connection.
+    pub accepted: u64,
+    /// The caller's certificate was missing or not good.
+    pub refused: u64,
+    /// The caller wanted what is not offered, or broke off.
+    pub failed: u64,
+    /// The caller was too slow.
+    pub timed_out: u64,
+    /// The caller spoke no TLS.
+    pub not_tls: u64,
+    /// The caller had too many under way, or all together had.
+    pub too_many: u64,
+    /// There was no certificate to show.
+    pub unavailable: u64,
+}
+
+/// The handshakes that are under way, and how the others ended.
+pub(super) struct Handshakes {
+    limit: Duration,
+    /// Of all callers together: half of the connections stay for those who are through.
+    most: usize,
+    under_way: Mutex<HashMap<IpAddr, usize>>,
+    complaints: Mutex<Complaints>,
+    ends: [AtomicU64; 7],
+}
+
+/// How one ended.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Accepted,
+    Refused,
+    Failed,
+    TimedOut,
+    NotTls,
+    TooMany,
+    Unavailable,
+}
+
+/// Why one came to nothing.
+struct Failed {
+    end: End,
+    reason: String,
+    /// Of a caller that speaks HTTP without TLS.
+    plain: Option<TcpStream>,
+}
+
+impl Failed {
+    fn new(end: End, reason: impl Into<String>) -> Self {
+        Self { end, reason: reason.into(), plain: None }
+    }
+}
+
+/// The place of one handshake.
+struct Place<'a> {
+    handshakes: &'a Handshakes,
+    of: IpAddr,
+}
+
+impl Handshakes {
+    pub fn new(http: &HttpConfig) -> Self {
+        Self {
+            limit: http.tls.handshake_timeout(),
+            most: (http.max_connections / 2).max(1),
+            under_way: Mutex::default(),
+            complaints: Mutex::default(),
+            ends: Default::default(),
+        }
+    }
+
+    pub fn counts(&self) -> HandshakeCounts {
+        let [accepted, refused, failed, timed_out, not_tls, too_many, unavailable] =
+            self.ends.each_ref().map(|count| count.load(Ordering::Relaxed));
+        HandshakeCounts { accepted, refused, failed, timed_out, not_tls, too_many, unavailable }
+    }
+
+    /// A place for a handshake of this caller, if there is one left.
+    fn place(&self, peer: IpAddr) -> Option<Place<'_>> {
+        let of = network(peer);
+        let mut under_way = self.under_way();
+        let all: usize = under_way.values().sum();
+        let own = under_way.get(&of).copied().unwrap_or(0);
+        if all >= self.most || own >= MOST_OF_ONE {
+            return None;
+        }
+        under_way.insert(of, own + 1);
+        Some(Place { handshakes: self, of })
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        // Nothing panics under this lock.
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts an end. Some are told, each kind at most once a minute: anybody can make thousands of them.
+    fn ended(&self, end: End, peer: IpAddr, reason: &str) {
+        if let Some(count) = self.ends.get(end as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        let told = match end {
+            End::Accepted => return,
+            End::Refused => "a client certificate was refused",
+            End::TooMany => "too many TLS handshakes are under way: a caller was turned away",
+            End::Unavailable => "a caller was turned away: there is no certificate to show yet",
+            End::Failed | End::TimedOut | End::NotTls => {
+                // Callers that hang up or send nonsense: worth a look when debugging, never an alarm.
+                tracing::debug!(%peer, reason, "a TLS handshake ended without a connection");
+                return;
+            }
+        };
+        let mut complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(suppressed) = complaints.take((told, 0), Instant::now()) {
+            tracing::warn!(%peer, reason, suppressed, "{told}");
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut under_way = self.handshakes.under_way();
+        if let Some(own) = under_way.get_mut(&self.of) {
+            *own -= 1;
+            if *own == 0 {
+                under_way.remove(&self.of);
+            }
+        }
+    }
+}
+
+/// Whom a caller is counted as: over IPv6 one customer has 2^64 addresses.
+fn network(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+    }
+}
+
+impl ServerTls {
+    /// Shakes hands with a caller; `None` when that comes to nothing.
+    pub(in crate::http) async fn accept(
+        &self,
+        stream: TcpStream,
+        peer: IpAddr,
+    ) -> Option<(TlsStream<TcpStream>, TlsCaller)> {
+        let handshakes = &self.shared.handshakes;
+        let Some(_place) = handshakes.place(peer) else {
+            handshakes.ended(End::TooMany, peer, "");
+            return None;
+        };
+        let Ok(shaken) = timeout(handshakes.limit, self.shake(stream)).await else {
+            handshakes.ended(End::TimedOut, peer, "it took too long");
+            return None;
+        };
+        match shaken {
+            Ok(accepted) => {
+                handshakes.ended(End::Accepted, peer, "");
+                Some(accepted)
+            }
+            Err(Failed { end, reason, plain }) => {
+                handshakes.ended(end, peer, &reason);
+                if let Some(stream) = plain {
+                    let _ = timeout(FAREWELL, refuse_plain(stream)).await;
+                }
+                None
+            }
+        }
+    }
+
+    async fn shake(&self, stream: TcpStream) -> Result<(TlsStream<TcpStream>, TlsCaller), Failed> {
+        let failed = |error: io::Error| Failed::new(end_of(&error), error.to_string());
+        let mut first = [0];
+        if stream.peek(&mut first).await.map_err(failed)? == 0 {
+            return Err(Failed::new(End::Failed, "nothing was sent"));
+        }
+        let [first] = first;
+        if first != HANDSHAKE {
+            // As the verbs of HTTP begin.
+            let plain = first.is_ascii_uppercase().then_some(stream);
+            return Err(Failed { plain, ..Failed::new(End::NotTls, format!("the first byte was {first:#04x}")) });
+        }
+        // Before the handshake: what changes during it is noticed after it.
+        let trust = self.shared.trust.subscribe();
+        let Some(acceptor) = self.shared.live.load().as_ref().map(|live| live.acceptor.clone()) else {
+            return Err(Failed::new(End::Unavailable, "see the log for what is wrong with the files of http.tls"));
+        };
+        let stream = acceptor.accept(stream).await.map_err(failed)?;
+        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).map(CertificateFacts::read);
+        let facts = match shown.transpose() {
+            Ok(facts) => facts,
+            // It was verified, but nobody could say whose it is.
+            Err(error) => return Err(Failed::new(End::Refused, error.to_string())),
+        };
+        let not_after_ms = facts.as_ref().map(|facts| facts.not_after_ms);
+        Ok((stream, TlsCaller { certificate: facts.map(|facts| Arc::new(facts.into_peer())), not_after_ms, trust }))
+    }
+}
+
+fn end_of(error: &io::Error) -> End {
+    match error.get_ref().and_then(|error| error.downcast_ref()) {
+        Some(Error::NoCertificatesPresented | Error::InvalidCertificate(_) | Error::InvalidCertRevocationList(_)) => {
+            End::Refused
+        }
+        _ => End::Failed,
+    }
+}
+
+/// Answers a caller that speaks HTTP without TLS, in words it understands.
+async fn refuse_plain(mut stream: TcpStream) -> io::Result<()> {
+    let body = ErrorBody::new("this port speaks TLS: use https://").to_json();
+    let head = format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(&[head.as_bytes(), body.as_ref()].concat()).await?;
+    stream.shutdown().await?;
+    // What is closed with unread bytes resets the connection, and the answer with it.
+    tokio::io::copy(&mut stream.take(FAREWELL_BYTES), &mut tokio::io::sink()).await.map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_has_so_many_handshakes_under_way_and_all_together_half_the_connections() {
+        let handshakes =
+            Handshakes::new(&HttpConfig { max_connections: 2 * (MOST_OF_ONE + 1), ..HttpConfig::default() });
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let mut of_one: Vec<_> =
+            (0..MOST_OF_ONE).map(|last| handshakes.place(address(&format!("2001:db8::{last:x}"))).unwrap()).collect();
+        assert!(handshakes.place(address("2001:db8::ffff:0:0:1")).is_none(), "one network");
+        let other = handshakes.place(address("2001:db8:0:1::1")).unwrap();
+        assert!(handshakes.place(address("192.0.2.1")).is_none(), "half of the connections");
+        of_one.pop();
+        assert!(handshakes.place(address("192.0.2.1")).is_some());
+        drop((of_one, other));
+        assert!(handshakes.under_way().is_empty());
+    }
+}

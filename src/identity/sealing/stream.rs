@@ -1,0 +1,294 @@
+//! Sealed files: chunks that are sealed one by one, so that no large file is ever held as a whole, and a transfer can be
+//! resumed behind the last chunk that opens.
+//!
+//! ```text
+//! "LSF1"  the name, 32 bytes  the plain length, 8 bytes little-endian
+//! chunk 0, chunk 1, …         each as `Sealer::seal` makes it, of CHUNK plain bytes; the last one of the rest
+//! ```
+//! The name is that of the content, its SHA-256. It, the length, and the number of the chunk are in what each chunk is
+//! authenticated with: a chunk that is missing, moved or of another file does not open. Which one is the last follows from
+//! the length. An empty file has one empty chunk.
+
+use std::io::{self, Read, Write};
+
+use zeroize::Zeroizing;
+
+use super::{KeyId, OVERHEAD, OpenError, SealPurpose, Sealer};
+
+/// What a sealed file begins with.
+const MAGIC: &[u8; 4] = b"LSF1";
+
+/// The plain bytes of a chunk.
+pub const CHUNK: usize = 512 << 10;
+
+/// Which file it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// The SHA-256 of the plain content.
+    pub name: [u8; 32],
+    /// How many plain bytes there are.
+    pub length: u64,
+}
+
+/// Why a sealed file cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamError {
+    /// It cannot be read or written at all.
+    #[error(transparent)]
+    File(#[from] io::Error),
+    /// It does not open.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+}
+
+impl Header {
+    /// The length of one, in bytes.
+    pub const BYTES: usize = MAGIC.len() + 32 + 8;
+
+    /// As it is written.
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let parts = MAGIC.iter().chain(&self.name).copied().chain(self.length.to_le_bytes());
+        bytes.iter_mut().zip(parts).for_each(|(to, from)| *to = from);
+        bytes
+    }
+
+    /// That of a file which begins with these bytes; `None` when it is not sealed.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let rest = bytes.strip_prefix(MAGIC)?;
+        let (name, rest) = rest.split_first_chunk::<32>()?;
+        let (length, _) = rest.split_first_chunk::<8>()?;
+        Some(Self { name: *name, length: u64::from_le_bytes(*length) })
+    }
+
+    /// That of a file, of which no more than it is read; `None` when it is not sealed.
+    pub fn read(file: &mut impl Read) -> io::Result<Option<Self>> {
+        let mut bytes = Vec::with_capacity(Self::BYTES);
+        file.by_ref().take(Self::BYTES as u64).read_to_end(&mut bytes)?;
+        Ok(Self::parse(&bytes))
+    }
+
+    /// How many chunks there are.
+    pub fn chunks(&self) -> u64 {
+        chunks(self.length)
+    }
+
+    /// The length of the sealed file.
+    pub fn sealed_length(&self) -> u64 {
+        self.length.saturating_add(self.chunks().saturating_mul(OVERHEAD as u64)).saturating_add(Self::BYTES as u64)
+    }
+
+    /// Where a chunk begins in the sealed file.
+    pub fn offset(index: u64) -> u64 {
+        (Self::BYTES as u64).saturating_add(index.saturating_mul((CHUNK + OVERHEAD) as u64))
+    }
+
+    /// The plain bytes of a chunk.
+    pub fn chunk_length(&self, index: u64) -> usize {
+        let before = index.saturating_mul(CHUNK as u64);
+        usize::try_from(self.length.saturating_sub(before)).unwrap_or(CHUNK).min(CHUNK)
+    }
+
+    /// What a chunk is authenticated with. Where it is not whole yet, its last bytes are on their way.
+    fn associated(&self, index: u64, whole: bool) -> Vec<u8> {
+        let parts: [&[u8]; 4] = [&self.name, &self.length.to_le_bytes(), &index.to_le_bytes(), &[u8::from(whole)]];
+        parts.concat()
+    }
+}
+
+/// How many chunks a file of so many plain bytes has.
+pub fn chunks(length: u64) -> u64 {
+    length.div_ceil(CHUNK as u64).max(1)
+}
+
+/// Seals a chunk. One that is shorter than it will be opens as such alone, and is to be replaced.
+pub fn seal_chunk(
+    sealer: &Sealer,
+    purpose: SealPurpose,
+    header: &Header,
+    index: u64,
+    plain: &[u8],
+) -> Result<Vec<u8>, OpenError> {
+    if !sealer.is_on() {
+        return Err(OpenError::Unsealable);
+    }
+    let whole = plain.len() == header.chunk_length(index);
+    sealer.seal(purpose, &header.associated(index, whole), plain)
+}
+
+/// Opens a chunk, which may be a part of one that [`seal_chunk`] made before the rest was there.
+pub fn open_chunk(
+    sealer: &Sealer,
+    purpose: SealPurpose,
+    header: &Header,
+    index: u64,
+    sealed: &[u8],
+) -> Result<Zeroizing<Vec<u8>>, OpenError> {
+    let whole = sealed.len().checked_sub(OVERHEAD) == Some(header.chunk_length(index));
+    sealer.open(purpose, &header.associated(index, whole), sealed).map(Zeroizing::new)
+}
+
+/// Seals `header.length` bytes of `plain` into `sealed`.
+pub fn seal_stream(
+    sealer: &Sealer,
+    purpose: SealPurpose,
+    header: &Header,
+    plain: &mut impl Read,
+    sealed: &mut impl Write,
+) -> Result<(), StreamError> {
+    sealed.write_all(&header.to_bytes())?;
+    let mut chunk = Zeroizing::new(vec![0; CHUNK]);
+    for index in 0..header.chunks() {
+        let chunk = chunk.get_mut(..header.chunk_length(index)).unwrap_or_default();
+        plain.read_exact(chunk)?;
+        sealed.write_all(&seal_chunk(sealer, purpose, header, index, chunk)?)?;
+    }
+    Ok(())
+}
+
+/// Opens a sealed file, of which the header was read already, and hands its plain bytes out chunk by chunk. Until the last
+/// one nobody knows that the file is whole.
+pub fn open_stream(
+    sealer: &Sealer,
+    purpose: SealPurpose,
+    header: &Header,
+    sealed: &mut impl Read,
+    mut take: impl FnMut(&[u8]) -> io::Result<()>,
+) -> Result<(), StreamError> {
+    let mut chunk = vec![0; CHUNK + OVERHEAD];
+    for index in 0..header.chunks() {
+        let chunk = chunk.get_mut(..header.chunk_length(index) + OVERHEAD).unwrap_or_default();
+        sealed.read_exact(chunk).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => StreamError::Open(OpenError::Forged),
+            _ => error.into(),
+        })?;
+        take(&open_chunk(sealer, purpose, header, index, chunk)?)?;
+    }
+    match sealed.read(&mut [0])? {
+        0 => Ok(()),
+        _ => Err(OpenError::Forged.into()),
+    }
+}
+
+/// The master keys that the chunks of a sealed file need, of which the header was read already.
+pub fn chunk_ids(header: &Header, sealed: &mut (impl Read + io::Seek)) -> io::Result<Vec<Option<KeyId>>> {
+    let mut ids = Vec::new();
+    for index in 0..header.chunks() {
+        sealed.seek(io::SeekFrom::Start(Header::offset(index)))?;
+        let mut start = [0; OVERHEAD];
+        sealed.read_exact(&mut start)?;
+        ids.push(Sealer::key_of(&start));
+    }
+    ids.dedup();
+    Ok(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::KEY;
+    use super::*;
+
+    const MODEL: SealPurpose = SealPurpose::Model;
+
+    fn sealer() -> Sealer {
+        Sealer::with_keys(&[[1; KEY]])
+    }
+
+    fn content(length: usize) -> Vec<u8> {
+        (0..length).map(|at| u8::try_from(at % 251).unwrap()).collect()
+    }
+
+    fn sealed(name: u8, plain: &[u8]) -> (Header, Vec<u8>) {
+        let header = Header { name: [name; 32], length: plain.len() as u64 };
+        let mut bytes = Vec::new();
+        seal_stream(&sealer(), MODEL, &header, &mut &*plain, &mut bytes).unwrap();
+        assert_eq!(bytes.len() as u64, header.sealed_length());
+        (header, bytes)
+    }
+
+    fn opened(mut bytes: &[u8]) -> Result<Vec<u8>, StreamError> {
+        let header = Header::read(&mut bytes)?.ok_or(OpenError::NotSealed)?;
+        let mut plain = Vec::new();
+        open_stream(&sealer(), MODEL, &header, &mut bytes, |chunk| {
+            plain.extend_from_slice(chunk);
+            Ok(())
+        })?;
+        Ok(plain)
+    }
+
+    #[test]
+    fn what_was_sealed_opens_whatever_its_length() {
+        for length in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK] {
+            let plain = content(length);
+            assert!(opened(&sealed(7, &plain).1).unwrap() == plain, "{length}");
+        }
+    }
+
+    #[test]
+    fn chunks_that_are_missing_moved_or_of_another_file_are_noticed() {
+        let plain = content(3 * CHUNK);
+        let (header, bytes) = sealed(7, &plain);
+        let size = CHUNK + OVERHEAD;
+        let chunk = |index: usize| bytes[Header::BYTES + index * size..Header::BYTES + (index + 1) * size].to_vec();
+        let start = &bytes[..Header::BYTES];
+        let (_, other) = sealed(8, &plain);
+        let of_other = other[Header::BYTES..Header::BYTES + size].to_vec();
+        let shorter = Header { length: 2 * CHUNK as u64, ..header }.to_bytes();
+        for (what, forged) in [
+            ("order", [start, &chunk(1), &chunk(0), &chunk(2)].concat()),
+            ("twice", [start, &chunk(0), &chunk(0), &chunk(2)].concat()),
+            ("cut", [start, &chunk(0), &chunk(1)].concat()),
+            ("cut, and the length with it", [&shorter, &chunk(0)[..], &chunk(1)].concat()),
+            ("other file", [start, &of_other, &chunk(1), &chunk(2)].concat()),
+            ("more", [&bytes, &b"x"[..]].concat()),
+            ("less", bytes[..bytes.len() - 1].to_vec()),
+            ("other name", [&other[..Header::BYTES], &bytes[Header::BYTES..]].concat()),
+        ] {
+            assert!(matches!(opened(&forged), Err(StreamError::Open(OpenError::Forged))), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_chunk_opens_as_such_and_not_as_the_last_one() {
+        let header = Header { name: [7; 32], length: 100 };
+        let part = seal_chunk(&sealer(), MODEL, &header, 0, b"first").unwrap();
+        assert_eq!(**open_chunk(&sealer(), MODEL, &header, 0, &part).unwrap(), *b"first");
+        let shorter = Header { length: 5, ..header };
+        assert_eq!(open_chunk(&sealer(), MODEL, &shorter, 0, &part), Err(OpenError::Forged));
+        assert_eq!(seal_chunk(&Sealer::none(), MODEL, &header, 0, b"first"), Err(OpenError::Unsealable));
+    }
+
+    #[test]
+    fn the_keys_of_all_chunks_are_told() {
+        let (header, bytes) = sealed(7, &content(2 * CHUNK + 1));
+        let both = Sealer::with_keys(&[[2; KEY], [1; KEY]]);
+        let mut mixed = bytes[..usize::try_from(Header::offset(1)).unwrap()].to_vec();
+        for index in 1..3 {
+            let plain = vec![0; header.chunk_length(index)];
+            mixed.extend(seal_chunk(&both, MODEL, &header, index, &plain).unwrap());
+        }
+        let ids = |bytes: &[u8]| chunk_ids(&header, &mut io::Cursor::new(bytes)).unwrap();
+        assert_eq!(ids(&bytes), [sealer().current()]);
+        assert_eq!(ids(&mixed), [sealer().current(), both.current()]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_changed_bit_anywhere_is_noticed(length in 0..2000usize, at: prop::sample::Index, bit in 0..8u32) {
+            let (_, mut bytes) = sealed(7, &content(length));
+            let at = at.index(bytes.len());
+            bytes[at] ^= 1u8 << bit;
+            prop_assert!(opened(&bytes).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_opened_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut file = Header { name: [0; 32], length: u64::MAX }.to_bytes().to_vec();
+            let _ = opened(&bytes);
+            file.extend(bytes);
+            prop_assert!(opened(&file).is_err());
+        }
+    }
+}

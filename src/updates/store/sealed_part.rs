@@ -1,0 +1,91 @@
+//! How a part is written that is sealed: chunk by chunk, each of one step.
+//! The bytes of a chunk that is not whole are in memory. A transfer that ends in order seals them as they are, so that they
+//! are not fetched again; a process that is killed loses them.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::identity::sealing::{CHUNK, Header, OVERHEAD, SealPurpose, Sealer, open_chunk, seal_chunk};
+
+/// The chunks of a part.
+pub(super) struct Chunks {
+    sealer: Sealer,
+    header: Header,
+    /// How many whole ones are written.
+    whole: u64,
+    /// What is here of the next one.
+    rest: Zeroizing<Vec<u8>>,
+}
+
+impl Chunks {
+    pub fn new(sealer: Sealer, header: Header) -> Self {
+        Self { sealer, header, whole: 0, rest: Zeroizing::new(Vec::with_capacity(CHUNK)) }
+    }
+
+    /// Begins an empty file.
+    pub fn begin(&mut self, file: &mut File) -> io::Result<()> {
+        self.whole = 0;
+        self.rest.zeroize();
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(&self.header.to_bytes())
+    }
+
+    /// Takes the next bytes, none of which are beyond the chunk that is on its way.
+    pub fn write(&mut self, file: &mut File, plain: &[u8]) -> io::Result<()> {
+        self.rest.extend_from_slice(plain);
+        if self.rest.len() >= self.header.chunk_length(self.whole) {
+            self.write_rest(file)?;
+            self.whole += 1;
+            self.rest.zeroize();
+        }
+        Ok(())
+    }
+
+    /// Writes what is here of a chunk that is not whole.
+    pub fn write_rest(&mut self, file: &mut File) -> io::Result<()> {
+        if self.rest.is_empty() {
+            return Ok(());
+        }
+        self.write_chunk(file)
+    }
+
+    /// A file without a byte has one empty chunk.
+    pub fn finish(&mut self, file: &mut File) -> io::Result<()> {
+        if self.header.length == 0 { self.write_chunk(file) } else { Ok(()) }
+    }
+
+    fn write_chunk(&self, file: &mut File) -> io::Result<()> {
+        let sealed = seal_chunk(&self.sealer, SealPurpose::Model, &self.header, self.whole, &self.rest);
+        file.seek(SeekFrom::Start(Header::offset(self.whole)))?;
+        file.write_all(&sealed.map_err(io::Error::other)?)
+    }
+
+    /// Takes up what opens of a file, and cuts off the rest; how many plain bytes those are. `None`: it is of something
+    /// else.
+    pub fn resume(&mut self, file: &mut File, mut take: impl FnMut(&[u8])) -> io::Result<Option<u64>> {
+        file.seek(SeekFrom::Start(0))?;
+        if Header::read(file)? != Some(self.header) {
+            return Ok(None);
+        }
+        let mut length = 0;
+        while length < self.header.length {
+            let whole = self.header.chunk_length(self.whole);
+            let mut sealed = Vec::with_capacity(whole + OVERHEAD);
+            Read::by_ref(file).take((whole + OVERHEAD) as u64).read_to_end(&mut sealed)?;
+            let opened = open_chunk(&self.sealer, SealPurpose::Model, &self.header, self.whole, &sealed);
+            let Ok(plain) = opened else { break };
+            take(&plain);
+            length += plain.len() as u64;
+            if plain.len() < whole {
+                self.rest.extend_from_slice(&plain);
+                break;
+            }
+            self.whole += 1;
+        }
+        let rest = if self.rest.is_empty() { 0 } else { (self.rest.len() + OVERHEAD) as u64 };
+        file.set_len(Header::offset(self.whole).min(self.header.sealed_length()) + rest)?;
+        Ok(Some(length))
+    }
+}

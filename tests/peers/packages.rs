@@ -1,0 +1,217 @@
+//! The packages, installed, upgraded and removed by the tools of their distributions in roots of their own. They hold the
+//! program that the tests were built with; `make deb` and `make rpm` make them of an optimized one.
+
+mod root;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::daemon::write;
+use crate::tools::{path_of, run};
+use root::{Root, Serving};
+
+const VIEW: &str = r#"
+[[entity]]
+name = "machine"
+join_key = "machine_id"
+
+[[feature_view]]
+name = "vibration"
+entities = ["machine"]
+ttl = "1h"
+schema = [{ name = "rms", dtype = "Float32" }]
+"#;
+
+/// Makes packages of this program into a folder.
+#[track_caller]
+fn build(kind: &str, folder: &TempDir, variants: &[&str]) {
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new(std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into()));
+    command.arg(checkout.join("packaging/build")).args([kind, "--fast", "--binary", env!("CARGO_BIN_EXE_ledge")]);
+    command.arg("--output").arg(folder.path());
+    for variant in variants {
+        command.args(["--variant", variant]);
+    }
+    run(&mut command);
+}
+
+/// The only package in a folder whose name begins so.
+#[track_caller]
+fn package(folder: &TempDir, name: &str) -> PathBuf {
+    let files = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    let found: Vec<_> = files.filter(|file| file.file_name().unwrap().to_str().unwrap().starts_with(name)).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    found[0].clone()
+}
+
+/// The same package as of an earlier version, with another default in its configuration, as versions differ.
+fn earlier(deb: &Path, folder: &TempDir, version: &str) -> PathBuf {
+    let tree = folder.path().join("tree");
+    run(Command::new(path_of("dpkg-deb")).arg("--raw-extract").args([deb, tree.as_path()]));
+    let edit = |file: &Path, from: &str, to: &str| {
+        let text = std::fs::read_to_string(file).unwrap();
+        assert!(text.contains(from), "{text}");
+        write(file, text.replacen(from, to, 1).as_bytes());
+    };
+    let now = format!("Version: {}-1", env!("CARGO_PKG_VERSION"));
+    edit(&tree.join("DEBIAN/control"), &now, &format!("Version: {version}"));
+    edit(&tree.join("etc/ledge/ledge.toml"), "The configuration of Ledge.", "The configuration of Ledge, as it was.");
+    let made = folder.path().join(format!("earlier_{version}.deb"));
+    run(Command::new(path_of("dpkg-deb"))
+        .args(["--root-owner-group", "-Zgzip", "-z1", "--build"])
+        .args([&tree, &made]));
+    made
+}
+
+/// What the owner of a box puts on it, beside what the package brought.
+fn furnish(root: &Root, serving: Serving<'_>) {
+    serving.stop();
+    write(&root.path("/etc/ledge/feature_views.d/shop.toml"), VIEW.as_bytes());
+    let own = root.path("/etc/ledge/ledge.toml");
+    let text = std::fs::read_to_string(&own).unwrap().replacen("#grace_ms = 10000", "grace_ms = 4711", 1);
+    assert!(text.contains("\ngrace_ms = 4711"), "{text}");
+    write(&own, text.as_bytes());
+    root.run(&["cp", "-a", "/usr/share/ledge/models/wine_mlp", "/var/lib/ledge/models/own_wine"]);
+    let serving = root.serve();
+    serving.post("/push", r#"{"push_source_name":"vibration","df":{"machine_id":["press-7"],"rms":[3.5]}}"#);
+    serving.stop();
+}
+
+#[track_caller]
+fn assert_furnished(root: &Root) {
+    let serving = root.serve();
+    let answer =
+        serving.post("/get-online-features", r#"{"features":["vibration:rms"],"entities":{"machine_id":["press-7"]}}"#);
+    assert!(answer.contains("[3.5]") && answer.contains("PRESENT"), "{answer}");
+    let index: Value = serde_json::from_str(&serving.post("/v2/repository/index", "")).unwrap();
+    let ready = |row: &&Value| row["state"] == "READY";
+    let names: Vec<_> =
+        index.as_array().unwrap().iter().filter(ready).map(|row| row["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["efficientnet_lite0", "own_wine", "wine_mlp"]);
+    assert_coffee(&serving);
+    serving.stop();
+    let shown = root.run(&["ledge", "config", "show"]);
+    assert!(shown.contains("grace_ms = 4711"), "{shown}");
+    root.run(&["ledge", "audit", "verify"]);
+}
+
+#[track_caller]
+fn assert_coffee(serving: &Serving<'_>) {
+    let answer: Value = serde_json::from_str(&serving.classify()).unwrap();
+    assert_eq!(answer["labels"][0]["label"], "espresso", "{answer}");
+}
+
+#[test]
+fn a_deb_is_installed_upgraded_not_downgraded_removed_and_purged_without_a_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    build("deb", &folder, &["full", "slim"]);
+    let (full, slim) = (package(&folder, "ledge_"), package(&folder, "ledge-slim_"));
+    let root = Root::debian();
+    let before = root.files();
+    let (full, old) = (root.bring(&full), root.bring(&earlier(&full, &folder, "0.0.9-1")));
+    let slim = root.bring(&slim);
+
+    // Into a Debian that has nothing, without a network.
+    root.run(&["apt-get", "install", "--yes", "--no-install-recommends", &old]);
+    let installed = root.files();
+    assert!(installed.contains("usr/share/man/man1/ledge.1.gz"), "{installed:?}");
+    let wanted = root.path("/etc/systemd/system/multi-user.target.wants/ledge.service");
+    assert!(wanted.is_symlink(), "the service is not enabled");
+    let serving = root.serve();
+    assert_coffee(&serving);
+    furnish(&root, serving);
+
+    // An upgrade touches nothing that the box remembers and nothing that its owner wrote.
+    let (state, settings) = (root.content("/var/lib/ledge"), root.content("/etc/ledge"));
+    assert!(state.len() > 10, "{:?}", state.keys());
+    root.run(&["dpkg", "--force-confdef", "--install", &full]);
+    assert!(root.content("/var/lib/ledge") == state, "an upgrade changed the state");
+    let mut upgraded = root.content("/etc/ledge");
+    // The new defaults lie beside what the owner changed.
+    assert!(upgraded.remove("etc/ledge/ledge.toml.dpkg-dist").is_some(), "{:?}", upgraded.keys());
+    assert!(upgraded == settings, "an upgrade changed the settings");
+    assert_furnished(&root);
+
+    // Back behind what a later version wrote goes neither the package nor the program.
+    let formats = root.path("/var/lib/ledge/formats");
+    let known = std::fs::read_to_string(&formats).unwrap();
+    write(&formats, known.replace("features 1", "features 99").as_bytes());
+    let refused = root.output(&["dpkg", "--install", &old]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("its store 'features' is of form 99"), "{said}");
+    let status = root.run(&["dpkg-query", "--show", "--showformat=${Status} ${Version}", "ledge"]);
+    assert_eq!(status, format!("install ok installed {}-1", env!("CARGO_PKG_VERSION")));
+    let refused = root.output(&["ledge", "serve"]);
+    assert_eq!(refused.status.code(), Some(78), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("features 99"), "{refused:?}");
+    write(&formats, known.as_bytes());
+
+    // Removed, everything that the box remembers stays; the slim package goes on with it.
+    root.run(&["dpkg", "--remove", "ledge"]);
+    assert!(!root.path("/usr/bin/ledge").exists() && root.path("/var/lib/ledge/models/own_wine/1").is_dir());
+    root.run(&["dpkg", "--force-confdef", "--install", &slim]);
+    root.run(&["dpkg", "--purge", "ledge"]);
+    assert!(root.path("/var/lib/ledge/models/own_wine/1").is_dir(), "purging one package took the other's state");
+    root.run(&["dpkg", "--purge", "ledge-slim"]);
+    let after = root.files();
+    let left: Vec<_> = after.symmetric_difference(&before).collect();
+    assert!(left.is_empty(), "{left:?}");
+    for file in ["/etc/passwd", "/etc/group", "/etc/shadow"] {
+        assert!(!std::fs::read_to_string(root.path(file)).unwrap().contains("ledge"), "{file}");
+    }
+}
+
+#[test]
+fn an_rpm_is_installed_into_a_root_upgraded_not_downgraded_and_erased() {
+    let folder = tempfile::tempdir().unwrap();
+    build("rpm", &folder, &["full"]);
+    let full = package(&folder, "ledge-");
+    let root = Root::debian();
+    let before = root.files();
+    // The root is Debian's, so rpm knows nothing of what is there; what the package asks for is looked at apart.
+    let rpm = |arguments: &[&str]| {
+        let mut command = Command::new(path_of("rpm"));
+        command.arg("--root").arg(root.path("/")).args(["--dbpath", "/var/lib/rpm", "--nodeps"]).args(arguments);
+        command
+    };
+    let full = full.to_str().unwrap();
+    let asked = run(Command::new(path_of("rpm")).args(["--query", "--package", "--requires", full]));
+    let known = ["/bin/sh", "config(ledge)", "glibc", "libgcc", "libstdc++", "rpmlib(", "shadow-utils"];
+    for line in asked.lines() {
+        assert!(known.iter().any(|name| line.starts_with(name)), "{line}");
+    }
+
+    run(&mut rpm(&["--install", full]));
+    let serving = root.serve();
+    assert_coffee(&serving);
+    furnish(&root, serving);
+
+    // The same version once more: every script of an upgrade runs.
+    let (state, settings) = (root.content("/var/lib/ledge"), root.content("/etc/ledge"));
+    run(&mut rpm(&["--upgrade", "--replacepkgs", "--replacefiles", full]));
+    assert!(root.content("/var/lib/ledge") == state, "an upgrade changed the state");
+    assert!(root.content("/etc/ledge") == settings, "an upgrade changed the settings");
+    assert_furnished(&root);
+
+    let formats = root.path("/var/lib/ledge/formats");
+    let known = std::fs::read_to_string(&formats).unwrap();
+    write(&formats, known.replace("audit 1", "audit 99").as_bytes());
+    let refused = rpm(&["--upgrade", "--replacepkgs", "--oldpackage", full]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("its store 'audit' is of form 99"), "{said}");
+    write(&formats, known.as_bytes());
+
+    run(&mut rpm(&["--erase", "ledge"]));
+    let after = root.files();
+    let is_owners = |path: &&String| {
+        ["var/lib/ledge", "var/lib/rpm", "etc/ledge", "run/ledge"].iter().any(|kept| path.starts_with(kept))
+    };
+    // Folders that it shares with other packages, such as those of the shells, stay.
+    let is_its = |path: &&String| path.contains("ledge") || !root.path(path).is_dir();
+    let strange: Vec<_> = after.difference(&before).filter(|path| is_its(path) && !is_owners(path)).collect();
+    assert!(strange.is_empty(), "{strange:?}");
+    assert!(root.path("/var/lib/ledge/models/own_wine/1").is_dir(), "erasing took what is the owner's");
+}
