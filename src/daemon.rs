@@ -20,6 +20,7 @@ use crate::features::config::FeaturesConfig;
 use crate::features::registry::Registry;
 use crate::http::{self, Handover, Listeners};
 use crate::identity::device::{self, DeviceIdentity};
+use crate::identity::sealing::Sealer;
 use crate::inference::Runtimes;
 use crate::inference::backend::Runtime;
 use crate::inference::cores::Topology;
@@ -160,7 +161,8 @@ impl App {
         if let views @ 1.. = registry.undeclared() {
             tracing::warn!(views, "feature views are declared no more; their rows are kept until they expire");
         }
-        let features = FeatureStore::open(&config.features, registry, audit.clone());
+        let sealer = Sealer::load(&config.encryption)?;
+        let features = FeatureStore::open(&config.features, registry, audit.clone(), sealer);
         let serving = serving(&config, runtimes, features, audit.clone());
         let egress = Egress::new(&config.egress, audit.clone());
         let counts = CountsKeeper::open(&config.state.path, egress.clone());

@@ -27,6 +27,7 @@ pub fn routes(app: &App) -> Router<App> {
         .route("/v2/repository/models/{model}/unload", post(models::unload))
         .route("/features/backup", get(features_admin::backup))
         .route("/features/restore", post(features_admin::restore))
+        .route("/features/erase", post(features_admin::erase))
         .route("/features/snapshot", post(features_admin::snapshot))
         .route("/features/compact", post(features_admin::compact))
         .route("/updates/check", post(updates::check))

@@ -8,12 +8,13 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::Response;
 use http_body_util::BodyExt;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::reply::{Failure, json};
 use super::{App, body};
 use crate::clock;
+use crate::features::Entity;
 use crate::features::statistics::{FeatureStatistics, ViewStatistics};
 use crate::principal::Principal;
 
@@ -46,6 +47,9 @@ struct StatusDocument<'a> {
     rebuilds: u64,
     damage_found: u64,
     last_recovery_s: f64,
+    /// `off`, `pending`, `on`.
+    encryption: &'a str,
+    entity_keys: u64,
 }
 
 #[derive(Serialize)]
@@ -93,6 +97,8 @@ impl<'a> StatusDocument<'a> {
             purged: found.purged,
             rebuilds: found.rebuilds,
             damage_found: found.damage_found,
+            encryption: found.sealing,
+            entity_keys: found.keys,
             last_recovery_s: std::time::Duration::from_micros(found.last_recovery_us).as_secs_f64(),
         }
     }
@@ -180,6 +186,34 @@ fn plain(headers: &HeaderMap) -> Result<(), Failure> {
         )),
         _ => Ok(()),
     }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Erase {
+    entity: Entity,
+}
+
+#[derive(Serialize)]
+struct ErasedDocument {
+    records: u64,
+    feature_views: u64,
+}
+
+/// `POST /features/erase`: an entity, in every view, with whatever has its join keys among others.
+pub async fn erase(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let bytes = body::read(request, app.config()).await?;
+    let Erase { entity } = serde_json::from_slice(&bytes).map_err(|error| {
+        let message = format!("{error}: expected {{\"entity\": {{\"JOIN_KEY\": VALUE}}}}");
+        Failure::new(StatusCode::BAD_REQUEST, message)
+    })?;
+    let store = app.serving().features().clone();
+    let found = app.to_the_end(async move { store.erase(entity, principal).await }).await??;
+    Ok(json(&ErasedDocument { records: found.records, feature_views: found.views }))
 }
 
 /// `POST /features/snapshot`.

@@ -51,7 +51,7 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("sysinfo::", &["telemetry/"]),
     ("jiff::", &["clock.rs", "updates/trust/"]),
     ("sigstore_tuf::", &["updates/trust/"]),
-    ("aws_lc_rs::", &["updates/", "egress/", "identity/sealing.rs"]),
+    ("aws_lc_rs::", &["updates/", "egress/", "identity/sealing.rs", "features/seal.rs"]),
     ("hyper::client", EGRESS),
     ("quick_cache::", &["serving/"]),
     ("tlog_tiles::", &["audit/"]),

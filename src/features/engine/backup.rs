@@ -10,7 +10,9 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::super::online::FeatureError;
+use super::super::record::Damaged;
 use super::super::snapshot::SnapshotWriter;
+use super::super::store::IndexError;
 use super::super::view::ViewId;
 use super::Engine;
 use super::orders::Command;
@@ -67,7 +69,16 @@ pub async fn start(
         let prefix = view.map(|view| view.0.to_be_bytes());
         let written = SnapshotWriter::new(&mut stream, &header).map_err(ScanError::Io).and_then(|mut writer| {
             let prefix = prefix.as_ref().map_or(&[][..], |prefix| prefix);
-            index.scan_prefix::<ScanError>(prefix, |key, record| Ok(writer.add(&key, record)?))?;
+            index.scan_prefix::<ScanError>(prefix, |key, bytes| {
+                if engine.protection.keys().is_none() {
+                    return Ok(writer.add(&key, bytes)?);
+                }
+                match engine.protection.record(&key, bytes) {
+                    Ok(record) => Ok(writer.add(&key, &record.encode(&key))?),
+                    Err(Damaged::Erased) => Ok(()),
+                    Err(error) => Err(IndexError::damaged(format!("of a record, {error}")).into()),
+                }
+            })?;
             writer.finish()?;
             Ok(())
         });

@@ -8,11 +8,12 @@ use tokio::sync::oneshot;
 
 use super::super::journal::Damage;
 use super::super::key::IndexKey;
-use super::super::online::{FeatureError, Pushed};
+use super::super::online::{Erased, FeatureError, Pushed};
 use super::super::record::Row;
 use super::super::store::Index;
 use super::super::view::FeatureView;
 use super::applier::Applier;
+use super::erasure::Entity;
 use crate::principal::Principal;
 
 /// What the writer is asked for.
@@ -49,6 +50,15 @@ pub enum Command {
         seq: u64,
         /// Told when they are gone.
         reply: mpsc::Sender<()>,
+    },
+    /// Records are removed, and keys forgotten.
+    Erase {
+        /// The records.
+        records: Vec<IndexKey>,
+        /// The numbers of the keys.
+        keys: Vec<u32>,
+        /// Told the end.
+        reply: mpsc::Sender<Result<(), FeatureError>>,
     },
     /// An index that is ready but for the last entries. The one it takes the place of is answered.
     Handover {
@@ -119,6 +129,22 @@ pub enum Job {
         /// Told the end: how many records it has.
         reply: oneshot::Sender<Result<u64, FeatureError>>,
     },
+    /// An entity is erased.
+    Erase {
+        /// Its join keys.
+        entity: Entity,
+        /// Who asked for it.
+        principal: Principal,
+        /// Told the end.
+        reply: oneshot::Sender<Result<Erased, FeatureError>>,
+    },
+    /// Keys are sealed under the current master key.
+    Reseal {
+        /// Told the end: how many.
+        reply: oneshot::Sender<Result<u64, FeatureError>>,
+    },
+    /// So many keys were added that their files are put into order.
+    FoldKeys,
     /// The end.
     Stop,
 }

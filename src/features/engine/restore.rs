@@ -102,6 +102,8 @@ fn bad(reason: impl Into<String>) -> FeatureError {
 pub struct Backup {
     path: PathBuf,
     translation: Translation,
+    /// The names of the join keys of the views here.
+    join_keys: HashMap<ViewId, Vec<Arc<str>>>,
 }
 
 impl Backup {
@@ -137,7 +139,10 @@ impl Backup {
             ))
         })?;
         need_room(engine, bytes.saturating_mul(1 + INDEX_FACTOR))?;
-        Ok(Self { path: path.to_owned(), translation })
+        let registry = engine.registry.load();
+        let names = |view: StoredView| (view.id, view.join_keys.into_iter().map(|(name, _)| name).collect());
+        let join_keys = registry.catalog().stored_views().map(names).collect();
+        Ok(Self { path: path.to_owned(), translation, join_keys })
     }
 
     /// Writes it as this store's snapshot of the number `replay_from`: how many records it has. When this returns `Ok`, the
@@ -149,6 +154,7 @@ impl Backup {
         let mut reader = open(&self.path)?;
         let header = engine.snapshot_header(replay_from);
         let registry = engine.registry.load_full();
+        let created_ms = reader.header().created_ms;
         let written = snapshot::write_file(engine.files.folder(), &header, |writer| {
             while let Some((key, bytes)) = reader.next().map_err(io::Error::other)? {
                 let (key, mut record) = self.translated(engine, &key, &bytes).map_err(io::Error::other)?;
@@ -156,12 +162,26 @@ impl Backup {
                 if let Some(view) = registry.view_by_id(key.view()) {
                     record.purge_us = purge_us(view, record.row.event_us, engine.keep_us());
                 }
-                writer.add(&key, &record.encode(&key))?;
+                if self.is_erased(engine, &key, &record, created_ms) {
+                    continue;
+                }
+                let bytes = engine.protection.encode(&key, &record).map_err(io::Error::other)?;
+                writer.add(&key, &bytes)?;
             }
-            Ok(())
+            engine.protection.persist().map_err(io::Error::other)
         });
         let (_, summary) = written.map_err(|error| FeatureError::NotWritten { reason: told(&error) })?;
         Ok(summary.records)
+    }
+
+    /// Whether its entity was erased since the backup.
+    fn is_erased(&self, engine: &Engine, key: &IndexKey, record: &Record, created_ms: u64) -> bool {
+        if engine.erased.is_empty() {
+            return false;
+        }
+        let Some(names) = self.join_keys.get(&key.view()) else { return false };
+        let entity: Vec<_> = names.iter().map(|name| &**name).zip(&record.row.entity).collect();
+        engine.erased.has(&entity, created_ms)
     }
 
     /// A record under this store's numbers and hash key.

@@ -90,6 +90,13 @@ impl Upkeep {
                     let _ = fs::remove_file(&file);
                     let _ = reply.send(restored);
                 }
+                Ok(Job::Erase { entity, principal, reply }) => {
+                    let _ = reply.send(self.erase(&entity, &principal));
+                }
+                Ok(Job::Reseal { reply }) => {
+                    let _ = reply.send(self.reseal());
+                }
+                Ok(Job::FoldKeys) => self.fold_keys(),
                 Ok(Job::Look) => self.tick(),
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -106,6 +113,8 @@ impl Upkeep {
         if self.swept.elapsed() >= SWEEP {
             self.swept = Instant::now();
             self.sweep();
+            // Where it did not come to its end when the store was opened.
+            self.seal_the_rest();
         }
         if self.scrubbed.elapsed() >= SCRUB {
             self.scrub();
@@ -133,6 +142,7 @@ impl Upkeep {
                 tracing::info!(ms = took / 1000, rebuilt, "the feature store is ready");
                 self.look_at_snapshots();
                 self.scrub();
+                self.seal_the_rest();
                 self.measure();
                 Ok(())
             }
