@@ -3,6 +3,7 @@
 //! What is acknowledged is in the journal, fsynced. The index answers reads, and can be rebuilt from snapshot and journal
 //! at any time.
 
+pub mod backup_cipher;
 pub mod backup_rows;
 pub mod catalog;
 pub mod config;
@@ -45,6 +46,7 @@ use crate::audit_event::{AuditEvent, AuditSink};
 use crate::clock;
 use crate::identity::sealing::Sealer;
 use crate::principal::Principal;
+use backup_cipher::BackupRecipient;
 use config::FeaturesConfig;
 pub use engine::backup::Pieces;
 use engine::erased::ErasedEntities;
@@ -268,13 +270,19 @@ impl FeatureStore {
         self.upkeep(Job::Compact { reply }, answer).await
     }
 
-    /// A backup of now, or of the rows of one view: every push acknowledged before this was called is in it.
-    pub async fn backup(&self, view: Option<&str>, principal: &Principal) -> Result<Pieces, FeatureError> {
+    /// A backup of now, or of the rows of one view: every push acknowledged before this was called is in it. The values are
+    /// in it as they are, unless it is encrypted to a recipient.
+    pub async fn backup(
+        &self,
+        view: Option<&str>,
+        recipient: Option<BackupRecipient>,
+        principal: &Principal,
+    ) -> Result<Pieces, FeatureError> {
         let engine = self.engine()?;
         let view = view.map(|name| engine.registry.load().view(name).cloned()).transpose()?;
         let closed = |_| FeatureError::Unavailable { reason: State::Closed.reason() };
         let permit = engine.backups.clone().acquire_owned().await.map_err(closed)?;
-        let pieces = engine::backup::start(engine, view.as_ref().map(|view| view.id), permit).await?;
+        let pieces = engine::backup::start(engine, view.as_ref().map(|view| view.id), recipient, permit).await?;
         let feature_view = view.map(|view| view.name.to_string());
         self.shared.audit.record(principal, AuditEvent::FeatureStoreBackedUp { feature_view });
         Ok(pieces)
@@ -291,9 +299,9 @@ impl FeatureStore {
     /// Puts a backup in the place of everything; how many records it has. When this returns `Ok`, reads see it and it
     /// survives a power cut. When a backup is refused, nothing has changed.
     pub async fn restore(&self, mut upload: Upload, principal: Principal) -> Result<u64, FeatureError> {
-        let file = upload.finish().await?;
+        let received = upload.finish().await?;
         let (reply, answer) = oneshot::channel();
-        self.upkeep(Job::Restore { file, principal, reply }, answer).await
+        self.upkeep(Job::Restore { received, principal, reply }, answer).await
     }
 
     /// Erases an entity: its records in every view, and those of every entity that has its join keys among others. When this
@@ -314,6 +322,11 @@ impl FeatureStore {
         let closed = || FeatureError::Unavailable { reason: State::Closed.reason() };
         self.engine()?.jobs.send(job).map_err(|_| closed())?;
         answer.await.map_err(|_| closed())?
+    }
+
+    /// Whether its files are sealed.
+    pub fn is_sealed(&self) -> bool {
+        self.engine().is_ok_and(|engine| engine.protection.keys().is_some())
     }
 
     /// What it counts; `None` without a store.

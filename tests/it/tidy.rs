@@ -59,6 +59,7 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("ed25519_dalek::", &["audit/key.rs"]),
     ("rusty_s3::", &["audit/sync/"]),
     ("sled::", &["features/store.rs"]),
+    ("age::", &["features/backup_cipher.rs"]),
     ("crc32fast::", &["features/"]),
     ("systemd_journal_logger::", &["telemetry/"]),
     ("rustls_native_certs::", &["egress/tls.rs"]),

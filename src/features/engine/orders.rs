@@ -1,6 +1,5 @@
 //! What the threads of the store are asked for.
 
-use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
@@ -14,6 +13,7 @@ use super::super::store::Index;
 use super::super::view::FeatureView;
 use super::applier::Applier;
 use super::erasure::Entity;
+use super::restore::Received;
 use crate::principal::Principal;
 
 /// What the writer is asked for.
@@ -123,7 +123,7 @@ pub enum Job {
     /// A backup takes the place of everything.
     Restore {
         /// Its file, which is removed.
-        file: PathBuf,
+        received: Received,
         /// Who asked for it.
         principal: Principal,
         /// Told the end: how many records it has.

@@ -1,7 +1,6 @@
 //! What is done beside the work: opening, rebuilding, snapshots, sweeping, looking for damage, compaction.
 
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -85,8 +84,9 @@ impl Upkeep {
                 Ok(Job::Compact { reply }) => {
                     let _ = reply.send(self.compact());
                 }
-                Ok(Job::Restore { file, principal, reply }) => {
-                    let restored = self.restore(&file, &principal);
+                Ok(Job::Restore { received, principal, reply }) => {
+                    let file = received.path.clone();
+                    let restored = self.restore(received, &principal);
                     let _ = fs::remove_file(&file);
                     let _ = reply.send(restored);
                 }
@@ -194,8 +194,9 @@ impl Upkeep {
 
     /// Puts a backup in the place of everything. Until its snapshot has its name there is the old store, and from then on
     /// the new one, whenever the power goes.
-    fn restore(&mut self, file: &Path, principal: &Principal) -> Result<u64, FeatureError> {
-        let backup = restore::Backup::check(&self.engine, file)?;
+    fn restore(&mut self, received: restore::Received, principal: &Principal) -> Result<u64, FeatureError> {
+        let file = received.path.clone();
+        let backup = restore::Backup::check(&self.engine, received)?;
         let closed = || FeatureError::Unavailable { reason: State::Closed.reason() };
         let (reply, answer) = mpsc::channel();
         self.engine.commands.blocking_send(Command::BeginRestore { reply }).map_err(|_| closed())?;
@@ -208,7 +209,7 @@ impl Upkeep {
         let old = answer.recv().map_err(|_| closed())?;
         let records = written?;
         // From here on the disk has the new store: it needs the room.
-        let _ = fs::remove_file(file);
+        let _ = fs::remove_file(&file);
         let generations = self.engine.files.generations().unwrap_or_default();
         old.into_iter().for_each(close);
         self.engine.audit.record(principal, AuditEvent::FeatureStoreRestored { records });
