@@ -209,7 +209,11 @@ mod tests {
         assert!(BackupIdentity::keys("# a comment alone\n").is_err());
         assert!(BackupRecipient::passphrase("\n").is_err());
         let identity = x25519::Identity::generate();
-        let text = format!("# public key: {}\n{}\n", identity.to_public(), age::secrecy::ExposeSecret::expose_secret(&identity.to_string()));
+        let text = format!(
+            "# public key: {}\n{}\n",
+            identity.to_public(),
+            age::secrecy::ExposeSecret::expose_secret(&identity.to_string())
+        );
         assert!(BackupIdentity::keys(&text).is_ok());
     }
 }

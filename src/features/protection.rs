@@ -135,6 +135,13 @@ impl Protection {
         if record.row.event_us == header.event_us { Ok(record) } else { Err(Damaged::Forged) }
     }
 
+    /// Whether a record is of an entity that was erased.
+    pub fn is_erased(&self, key: &IndexKey, bytes: &[u8]) -> bool {
+        let Some(keys) = &self.keys else { return false };
+        let seal = Stored::verify(key, bytes).map(|stored| stored.seal).unwrap_or_default();
+        seal != Seal::default() && keys.key(seal.key_id) == Err(Damaged::Erased)
+    }
+
     /// A record as index and snapshots keep it.
     pub fn encode(&self, key: &IndexKey, record: &Record) -> Result<Vec<u8>, KeysError> {
         if self.keys.is_none() {
@@ -165,4 +172,80 @@ pub enum Unsealable {
     /// Its key.
     #[error(transparent)]
     Keys(#[from] KeysError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::features::key::HashKey;
+    use crate::identity::sealing::Sealer;
+
+    fn record(entity: i64, seq: u64) -> Record {
+        let row = Row { entity: vec![Value::Int64(entity)], event_us: 5, values: Vec::new() };
+        Record { seq, purge_us: 9, row, windows: Vec::new() }
+    }
+
+    fn protection(folder: &tempfile::TempDir) -> Protection {
+        let keys = EntityKeys::open(folder.path(), Sealer::with_keys(&[[1; 32]])).unwrap().keys;
+        Protection::new(Some(keys), &Catalog::default())
+    }
+
+    #[test]
+    fn a_record_that_was_moved_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let protection = protection(&folder);
+        let hash_key = HashKey::new([3; 32]);
+        let key = |view: u32, entity: i64| hash_key.index_key(ViewId(view), &[Value::Int64(entity)]);
+        let mine = protection.encode(&key(1, 1), &record(1, 7)).unwrap();
+        let other = protection.encode(&key(1, 2), &record(2, 8)).unwrap();
+        assert_eq!(protection.record(&key(1, 1), &mine), Ok(record(1, 7)));
+        let parts = |bytes: &[u8], at: IndexKey| {
+            let stored = Stored::verify(&at, bytes).unwrap();
+            (stored.header, stored.seal, stored.body.to_vec())
+        };
+        let (header, seal, body) = parts(&mine, key(1, 1));
+        let (other_header, other_seal, other_body) = parts(&other, key(1, 2));
+        // With checksums that are right, as only whoever meddles writes them.
+        for (place, header, seal, body) in [
+            (key(1, 2), header, seal, &body),
+            (key(2, 1), header, seal, &body),
+            (key(1, 1), other_header, seal, &body),
+            (key(1, 1), header, other_seal, &body),
+            (key(1, 1), header, seal, &other_body),
+            (key(1, 1), super::super::record::Header { event_us: 6, ..header }, seal, &body),
+        ] {
+            let forged = header.with_body(&place, seal, false, body);
+            assert_eq!(protection.record(&place, &forged), Err(Damaged::Forged));
+        }
+        let with_windows = header.with_body(&key(1, 1), seal, true, &body);
+        assert_eq!(protection.record(&key(1, 1), &with_windows), Err(Damaged::Forged));
+    }
+
+    #[test]
+    fn what_is_plain_is_taken_until_everything_is_sealed() {
+        let folder = tempfile::tempdir().unwrap();
+        let protection = protection(&folder);
+        let key = HashKey::new([3; 32]).index_key(ViewId(1), &[Value::Int64(1)]);
+        let plain = record(1, 7).encode(&key);
+        assert_eq!(protection.record(&key, &plain), Ok(record(1, 7)));
+        let body = Body::plain(record(1, 7).row.encode().into());
+        assert_eq!(protection.row(&key, 7, &body), Ok(record(1, 7).row));
+        protection.keys().unwrap().set_complete().unwrap();
+        assert_eq!(protection.record(&key, &plain), Err(Damaged::Plain));
+        assert_eq!(protection.row(&key, 7, &body), Err(Damaged::Plain));
+    }
+
+    #[test]
+    fn an_erased_entity_is_told_from_a_key_that_is_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let protection = protection(&folder);
+        let key = HashKey::new([3; 32]).index_key(ViewId(1), &[Value::Int64(1)]);
+        let bytes = protection.encode(&key, &record(1, 7)).unwrap();
+        let stored = Stored::verify(&key, &bytes).unwrap();
+        let unknown = Seal::of_entity(stored.seal.key_id + 1);
+        let missing = stored.header.with_body(&key, unknown, false, stored.body);
+        assert_eq!(protection.record(&key, &missing), Err(Damaged::KeyMissing));
+        protection.keys().unwrap().doom(&[stored.seal.key_id]);
+        assert_eq!(protection.record(&key, &bytes), Err(Damaged::Erased));
+    }
 }

@@ -17,6 +17,7 @@ mod clients;
 mod core;
 mod daemon;
 mod feature_admin;
+mod feature_encryption;
 mod feature_faults;
 mod feature_inference;
 mod features;

@@ -203,7 +203,9 @@ impl Applier {
             Some(bytes) => Some((verified(key, &bytes)?, bytes)),
             None => None,
         };
-        Ok(Touched { stored, now: Now::AsStored })
+        // What is left of an entity that was erased says nothing of its next life.
+        let erased = stored.as_ref().is_some_and(|(_, bytes)| self.protection.is_erased(key, bytes));
+        Ok(Touched { stored, now: if erased { Now::Gone } else { Now::AsStored } })
     }
 
     fn write(&mut self, touched: HashMap<IndexKey, Touched>) -> Result<(), IndexError> {

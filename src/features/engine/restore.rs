@@ -75,7 +75,8 @@ impl Upload {
         let engine = self.engine.clone();
         let writing = tokio::task::spawn_blocking(move || {
             need_room(&engine, piece.len() as u64)?;
-            let written = file.write_all(&piece).and_then(|()| if last { file.end().map(|()| None) } else { Ok(Some(file)) });
+            let written =
+                file.write_all(&piece).and_then(|()| if last { file.end().map(|()| None) } else { Ok(Some(file)) });
             written.map_err(|error| not_received(&error))
         });
         self.file = writing.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;

@@ -45,22 +45,6 @@ fn seal(sealer: &Sealer, place: &[u8], plain: &[u8]) -> Result<Vec<u8>, KeysErro
     sealer.seal(PURPOSE, place, plain).map_err(KeysError::Sealed)
 }
 
-/// Why a copy is bad.
-enum Bad {
-    Missing,
-    /// A bad place, in words.
-    Damaged(String),
-}
-
-impl std::fmt::Display for Bad {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Missing => f.write_str("it is missing"),
-            Self::Damaged(reason) => f.write_str(reason),
-        }
-    }
-}
-
 impl Disk {
     /// Of the store in `folder`.
     pub fn new(folder: &Path) -> Self {
@@ -78,7 +62,8 @@ impl Disk {
         self.copies.iter().try_for_each(|copy| durable::create_folder(copy).map_err(failed(copy)))
     }
 
-    /// Reads whichever copy is good, and puts it in the place of the other when that is not.
+    /// Reads whichever copy is good, the first when both are, and puts it in the place of the other. Two good ones may
+    /// differ: the first is written first.
     fn read<T>(
         &self,
         name: &str,
@@ -86,50 +71,42 @@ impl Disk {
         mended: &mut Vec<String>,
         parse: impl Fn(&[u8]) -> Result<T, OpenError>,
     ) -> Result<T, KeysError> {
-        let mut bad = Vec::new();
+        let (mut good, mut bad, mut stale, mut no_key) = (None, Vec::new(), Vec::new(), None);
         for copy in &self.copies {
             let path = copy.join(name);
             let bytes = match fs::read(&path) {
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    bad.push((path, Bad::Missing));
+                    bad.push((path, "it is missing".to_owned()));
                     continue;
                 }
                 Err(source) => return Err(KeysError::Io { file: path, source }),
             };
-            match parse(&bytes) {
-                Ok(content) => {
-                    for (path, reason) in bad {
-                        mended.push(format!("{}: {reason}", path.display()));
-                        path.parent().map_or(Ok(()), durable::create_folder).map_err(failed(&path))?;
-                        durable::replace_private(&path, &bytes).map_err(failed(&path))?;
-                    }
-                    self.mend_second(name, &bytes, mended)?;
-                    return Ok(content);
+            match (parse(&bytes), &good) {
+                (Ok(content), None) => good = Some((content, bytes)),
+                (Ok(_), Some((_, first))) if *first == bytes => {}
+                (Ok(_), Some(_)) => stale.push(path),
+                (Err(error), _) => {
+                    no_key = no_key.or(matches!(error, OpenError::NoKey(_)).then_some(error));
+                    bad.push((path, error.to_string()));
                 }
-                // Nothing is wrong with the file.
-                Err(error @ OpenError::NoKey(_)) => return Err(KeysError::Sealed(error)),
-                Err(error) => bad.push((path, Bad::Damaged(error.to_string()))),
             }
         }
-        let reason = bad.iter().map(|(_, reason)| reason.to_string()).collect::<Vec<_>>().join("; ");
-        let file = self.copies.iter().map(|copy| copy.join(name)).next().unwrap_or_default();
-        Err(KeysError::Lost { file, reason, affected: affected.to_owned() })
-    }
-
-    /// Makes the second copy the same as the first, which counts: it is written first.
-    fn mend_second(&self, name: &str, bytes: &[u8], mended: &mut Vec<String>) -> Result<(), KeysError> {
-        let [_, second] = &self.copies;
-        let path = second.join(name);
-        let reason = match fs::read(&path) {
-            Ok(found) if found == bytes => return Ok(()),
-            Ok(_) => "it differs from the first copy",
-            Err(error) if error.kind() == io::ErrorKind::NotFound => "it is missing",
-            Err(_) => "it cannot be read",
+        let Some((content, bytes)) = good else {
+            // The file may be as good as ever.
+            if let Some(error) = no_key {
+                return Err(KeysError::Sealed(error));
+            }
+            let reason = bad.iter().map(|(_, reason)| reason.as_str()).collect::<Vec<_>>().join("; ");
+            let file = self.copies.iter().map(|copy| copy.join(name)).next().unwrap_or_default();
+            return Err(KeysError::Lost { file, reason, affected: affected.to_owned() });
         };
-        mended.push(format!("{}: {reason}", path.display()));
-        durable::create_folder(second).map_err(failed(second))?;
-        durable::replace_private(&path, bytes).map_err(failed(&path))
+        for path in bad.iter().map(|(path, _)| path).chain(&stale) {
+            path.parent().map_or(Ok(()), durable::create_folder).map_err(failed(path))?;
+            durable::replace_private(path, &bytes).map_err(failed(path))?;
+        }
+        mended.extend(bad.into_iter().map(|(path, reason)| format!("{}: {reason}", path.display())));
+        Ok(content)
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), KeysError> {
@@ -210,24 +187,29 @@ impl Disk {
     ) -> Result<Vec<KeyEntry>, KeysError> {
         let name = added_name(number);
         let mut best: Vec<Option<Vec<KeyEntry>>> = Vec::new();
-        let mut bad = Vec::new();
+        let mut no_key = None;
+        let (mut bad, mut missing, mut there) = (Vec::new(), Vec::new(), Vec::new());
         for copy in &self.copies {
             let path = copy.join(&name);
             let bytes = match fs::read(&path) {
                 Ok(bytes) => bytes,
+                // Between the making, or the removal, of the one and the other.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    bad.push(format!("{}: it is missing", path.display()));
+                    missing.push(path);
                     continue;
                 }
                 Err(source) => return Err(KeysError::Io { file: path, source }),
             };
-            let (frames, _) = form::decode_frames(&bytes);
+            there = bytes;
+            let (frames, _) = form::decode_frames(&there);
             for (at, frame) in (0..).zip(&frames) {
                 let opened = sealer.open(PURPOSE, &added_place(&head.store, number, at), frame);
                 let entries = match opened {
                     Ok(plain) => form::decode_entries(&plain).ok(),
-                    Err(error @ OpenError::NoKey(_)) => return Err(KeysError::Sealed(error)),
-                    Err(_) => None,
+                    Err(error) => {
+                        no_key = no_key.or(matches!(error, OpenError::NoKey(_)).then_some(error));
+                        None
+                    }
                 };
                 if entries.is_none() && at as usize + 1 < frames.len() {
                     bad.push(format!("{}: piece {at} is damaged", path.display()));
@@ -241,6 +223,11 @@ impl Disk {
                 }
             }
         }
+        if let Some(error) = no_key
+            && best.iter().any(Option::is_none)
+        {
+            return Err(KeysError::Sealed(error));
+        }
         // One that is bad in both may be the end of a write that nobody was told of, when it is the last.
         if best.last().is_some_and(Option::is_none) {
             best.pop();
@@ -249,6 +236,10 @@ impl Disk {
             let file = self.copies.iter().map(|copy| copy.join(&name)).next().unwrap_or_default();
             let affected = "keys that were made lately are in it".to_owned();
             return Err(KeysError::Lost { file, reason: bad.join("; "), affected });
+        }
+        for path in missing {
+            path.parent().map_or(Ok(()), durable::create_folder).map_err(failed(&path))?;
+            durable::replace_private(&path, &there).map_err(failed(&path))?;
         }
         mended.append(&mut bad);
         Ok(best.into_iter().flatten().flatten().collect())
