@@ -16,6 +16,7 @@ mod files;
 pub mod form;
 mod table;
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -74,6 +75,9 @@ pub struct EntityKeys {
     complete: AtomicBool,
     shards: Vec<RwLock<Shard>>,
     adding: Mutex<Adding>,
+    /// The keys that were used since a census began, while there is one.
+    used: Mutex<Option<HashSet<u32>>>,
+    counting: AtomicBool,
     /// Whoever rewrites files holds it; taken before `adding`.
     rewriting: Mutex<Rewriting>,
 }
@@ -167,6 +171,8 @@ impl EntityKeys {
             complete: AtomicBool::new(head.complete),
             shards: shards.into_iter().map(RwLock::new).collect(),
             adding: Mutex::new(adding),
+            used: Mutex::default(),
+            counting: AtomicBool::new(false),
             rewriting: Mutex::new(Rewriting { head, doomed: Vec::new() }),
             disk,
         };
@@ -226,6 +232,44 @@ impl EntityKeys {
 
     /// The key of an entity, and its number. A new one is not on the disk before [`Self::persist`].
     pub fn find_or_make(&self, tag: &Tag) -> Result<(u32, [u8; KEY]), KeysError> {
+        let found = self.find_or_add(tag)?;
+        if self.counting.load(Ordering::Acquire) {
+            self.use_key(found.0);
+        }
+        Ok(found)
+    }
+
+    /// Begins to take note of which keys are in use: [`Self::use_key`] of each record, and whatever is sealed meanwhile.
+    pub fn begin_census(&self) {
+        *lock(&self.used) = Some(HashSet::new());
+        self.counting.store(true, Ordering::Release);
+    }
+
+    /// Takes note of a key.
+    pub fn use_key(&self, id: u32) {
+        lock(&self.used).iter_mut().for_each(|used| drop(used.insert(id)));
+    }
+
+    /// How many keys nothing was seen to use so far.
+    pub fn unused(&self) -> usize {
+        self.count().saturating_sub(lock(&self.used).as_ref().map_or(usize::MAX, HashSet::len))
+    }
+
+    /// Ends the census; with `forget`, forgets the keys that nothing uses, and says how many. Whoever seals calls it, so that
+    /// none is in use by then. [`Self::destroy`] has to follow.
+    pub fn end_census(&self, forget: bool) -> usize {
+        self.counting.store(false, Ordering::Release);
+        let Some(used) = lock(&self.used).take().filter(|_| forget) else { return 0 };
+        let mut unused = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
+            unused.extend(shard.content().1.iter().map(|entry| entry.id).filter(|id| !used.contains(id)));
+        }
+        self.doom(&unused);
+        unused.len()
+    }
+
+    fn find_or_add(&self, tag: &Tag) -> Result<(u32, [u8; KEY]), KeysError> {
         let shard = self.shard(shard_of_tag(tag)).ok_or(KeysError::Exhausted)?;
         let found = |shard: &Shard| shard.by_tag(tag).last().map(|entry| (entry.id, entry.key));
         if let Some(found) = found(&shard.read().unwrap_or_else(PoisonError::into_inner)) {
@@ -313,13 +357,15 @@ impl EntityKeys {
         // Both, so that no key is doomed while it is on its way to the disk.
         let mut rewriting = lock(&self.rewriting);
         let mut adding = lock(&self.adding);
-        adding.waiting.retain(|entry| !ids.contains(&entry.id));
+        let gone: HashSet<u32> = ids.iter().copied().collect();
+        adding.waiting.retain(|entry| !gone.contains(&entry.id));
         rewriting.doomed.extend_from_slice(ids);
-        for shard in &self.shards {
-            let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
-            if ids.iter().any(|id| shard.by_id(*id).is_ok()) {
-                shard.remove(ids);
-            }
+        let mut of_shard: Vec<Vec<u32>> = vec![Vec::new(); SHARDS];
+        for id in ids {
+            of_shard.get_mut(shard_of(*id)).into_iter().for_each(|ids| ids.push(*id));
+        }
+        for (shard, ids) in self.shards.iter().zip(of_shard).filter(|(_, ids)| !ids.is_empty()) {
+            shard.write().unwrap_or_else(PoisonError::into_inner).remove(&ids);
         }
     }
 
@@ -330,7 +376,7 @@ impl EntityKeys {
             return Ok(());
         }
         let numbers = self.quiesce()?;
-        let doomed = rewriting.doomed.clone();
+        let doomed: HashSet<u32> = rewriting.doomed.iter().copied().collect();
         let mut touched = [false; SHARDS];
         for id in &doomed {
             touched.get_mut(shard_of(*id)).into_iter().for_each(|touched| *touched = true);

@@ -148,7 +148,7 @@ async fn join_keys(daemon: &mut Daemon, entity: &[String]) -> anyhow::Result<Vec
         };
         let value =
             Value::from_text(declared.value_type, value).map_err(|reason| anyhow::anyhow!("{key}: {reason}"))?;
-        found.push((key.to_owned(), value));
+        found.push((key.to_owned(), json!(value)));
     }
     Ok(found)
 }

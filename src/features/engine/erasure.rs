@@ -183,6 +183,28 @@ impl Upkeep {
         }
     }
 
+    /// Destroys the keys of entities of which no record is left: their rows expired. Once a day, when they are a tenth.
+    pub(super) fn forget_unused_keys(&self) -> Result<usize, FeatureError> {
+        let Some(keys) = self.engine.protection.keys().filter(|keys| keys.is_complete()) else { return Ok(0) };
+        keys.begin_census();
+        // Whatever is acknowledged from here on is counted where it is sealed.
+        let counted = match self.mark(false) {
+            None => Err(self.engine.state.load().reason()),
+            Some((index, ..)) => index
+                .scan::<IndexError>(|key, bytes| {
+                    Stored::verify(&key, bytes).into_iter().for_each(|stored| keys.use_key(stored.seal.key_id));
+                    Ok(())
+                })
+                .map_err(|error| error.to_string()),
+        };
+        let forget = counted.is_ok() && keys.unused() > keys.count() / 10;
+        let (reply, answer) = mpsc::channel();
+        let sent = self.engine.commands.blocking_send(Command::EndCensus { forget, reply });
+        let forgotten = sent.ok().and_then(|()| answer.recv().ok()).unwrap_or(0);
+        keys.destroy().map_err(not_erased)?;
+        counted.map(|()| forgotten).map_err(unavailable)
+    }
+
     /// Folds the keys that were added into their files.
     pub(super) fn fold_keys(&self) {
         let keys = self.engine.protection.keys();

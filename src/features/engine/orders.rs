@@ -60,6 +60,13 @@ pub enum Command {
         /// Told the end.
         reply: mpsc::Sender<Result<(), FeatureError>>,
     },
+    /// A census of keys ends.
+    EndCensus {
+        /// Whether the keys that nothing uses are forgotten.
+        forget: bool,
+        /// Told how many.
+        reply: mpsc::Sender<usize>,
+    },
     /// An index that is ready but for the last entries. The one it takes the place of is answered.
     Handover {
         /// The index.

@@ -118,6 +118,9 @@ impl Writer {
             Command::Erase { records, keys, reply } => {
                 let _ = reply.send(self.erase(&records, &keys));
             }
+            Command::EndCensus { forget, reply } => {
+                let _ = reply.send(self.engine.protection.keys().map_or(0, |keys| keys.end_census(forget)));
+            }
             Command::Handover { applier, reply } => {
                 let _ = reply.send(self.take_over(applier));
             }

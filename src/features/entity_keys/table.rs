@@ -1,5 +1,7 @@
 //! The keys in memory: some 60 bytes each, found by number and by entity.
 
+use std::collections::HashSet;
+
 use super::super::wire::Damaged;
 use super::form::{KeyEntry, Tag, number};
 
@@ -90,7 +92,8 @@ impl Shard {
     /// Forgets keys.
     pub fn remove(&mut self, ids: &[u32]) {
         let before = self.entries.len();
-        self.entries.retain(|entry| !ids.contains(&entry.id));
+        let gone: HashSet<u32> = ids.iter().copied().collect();
+        self.entries.retain(|entry| !gone.contains(&entry.id));
         if self.entries.len() != before {
             self.index();
         }

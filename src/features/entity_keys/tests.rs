@@ -85,6 +85,27 @@ fn a_destroyed_key_is_in_no_file_and_its_number_is_not_given_again() {
 }
 
 #[test]
+fn keys_that_nothing_uses_are_forgotten_and_those_used_meanwhile_are_not() {
+    let folder = TempDir::new().unwrap();
+    let keys = open(&folder);
+    let ids: Vec<u32> = (0..10).map(|user| keys.find_or_make(&tag(&keys, user)).unwrap().0).collect();
+    keys.persist().unwrap();
+    keys.begin_census();
+    keys.use_key(ids[1]);
+    keys.find_or_make(&tag(&keys, 2)).unwrap();
+    keys.find_or_make(&tag(&keys, 77)).unwrap();
+    assert_eq!((keys.unused(), keys.end_census(true)), (8, 8));
+    keys.destroy().unwrap();
+    keys.persist().unwrap();
+    drop(keys);
+    let keys = open(&folder);
+    assert_eq!((keys.count(), keys.key(ids[0])), (3, Err(Damaged::Erased)));
+    assert!([ids[1], ids[2]].iter().all(|id| keys.key(*id).is_ok()));
+    keys.begin_census();
+    assert_eq!((keys.end_census(false), keys.count()), (0, 3));
+}
+
+#[test]
 fn names_and_values_tell_entities_apart_in_any_order() {
     let folder = TempDir::new().unwrap();
     let keys = open(&folder);
