@@ -187,7 +187,7 @@ impl App {
         if let views @ 1.. = registry.undeclared() {
             tracing::warn!(views, "feature views are declared no more; their rows are kept until they expire");
         }
-        let features = FeatureStore::open(&config.features, registry, audit.clone());
+        let features = FeatureStore::open(&config.features, registry, audit.clone(), sealer.clone());
         let serving = serving(&config, runtimes, features, audit.clone(), sealer.clone());
         let egress = Egress::new(&config.egress, audit.clone());
         let counts = CountsKeeper::open(&config.state.path, egress.clone());
@@ -227,6 +227,7 @@ impl App {
         let audit_keys = AuditKeys { folder: config.audit.path.clone(), sealer: sealer.clone() };
         let mut stores: Vec<Arc<dyn Reseal>> = vec![Arc::new(audit_keys)];
         stores.extend(found.store().map(|store| Arc::new(store) as Arc<dyn Reseal>));
+        stores.push(Arc::new(serving.features().clone()));
         let sealing = sealing::Sealing {
             config: config.encryption.clone(),
             sealer: sealer.clone(),

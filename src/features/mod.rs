@@ -3,17 +3,22 @@
 //! What is acknowledged is in the journal, fsynced. The index answers reads, and can be rebuilt from snapshot and journal
 //! at any time.
 
+pub mod backup_cipher;
 pub mod backup_rows;
 pub mod catalog;
 pub mod config;
 mod engine;
+pub mod entity_keys;
 pub mod journal;
 pub mod fuzz;
 mod key;
 mod merge;
 pub mod online;
+mod protection;
 mod reading;
 mod record;
+mod seal;
+pub mod sealed;
 pub mod registry;
 pub mod snapshot;
 pub mod statistics;
@@ -40,17 +45,23 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::audit_event::{AuditEvent, AuditSink};
 use crate::clock;
+use crate::identity::sealing::Sealer;
 use crate::principal::Principal;
+use backup_cipher::BackupRecipient;
 use config::FeaturesConfig;
 pub use engine::backup::Pieces;
+use engine::erased::ErasedEntities;
+pub use engine::erasure::Entity;
 use engine::files::Files;
 use engine::orders::{Command, Incoming, Job};
 pub use engine::restore::Upload;
 use engine::upkeep::Upkeep;
 use engine::writer::Writer;
 use engine::{Engine, State};
+use entity_keys::EntityKeys;
 use journal::Journal;
 use online::{FeatureError, OnlineFeatures, OnlineRequest, Push, PushTarget, Pushed};
+use protection::Protection;
 use registry::Registry;
 use statistics::{Counters, FeatureStatistics, ViewStatistics};
 use view::FeatureView;
@@ -86,6 +97,7 @@ pub struct FeatureStore {
 struct Shared {
     config: FeaturesConfig,
     audit: AuditSink,
+    sealer: Sealer,
     registry: ArcSwap<Registry>,
     /// Made when the first view is declared; or why it cannot be used until the next start.
     opened: OnceLock<Result<Opened, String>>,
@@ -103,8 +115,8 @@ struct Opened {
 impl FeatureStore {
     /// A store of what `registry` declares. Its files are opened and checked by threads of its own; until that is done reads
     /// say that it is not ready. Without a view there is neither a file nor a thread.
-    pub fn open(config: &FeaturesConfig, registry: Registry, audit: AuditSink) -> Self {
-        let store = Self::without_files(config, registry, audit);
+    pub fn open(config: &FeaturesConfig, registry: Registry, audit: AuditSink, sealer: Sealer) -> Self {
+        let store = Self::without_files(config, registry, audit, sealer);
         store.open_if_declared();
         store
     }
@@ -112,13 +124,13 @@ impl FeatureStore {
     /// What is declared, without values: those belong to the daemon.
     pub fn without_values(registry: Registry, views: &Path) -> Self {
         let config = FeaturesConfig { views: views.to_owned(), ..FeaturesConfig::default() };
-        Self::without_files(&config, registry, AuditSink::to_nowhere())
+        Self::without_files(&config, registry, AuditSink::to_nowhere(), Sealer::none())
     }
 
-    fn without_files(config: &FeaturesConfig, registry: Registry, audit: AuditSink) -> Self {
+    fn without_files(config: &FeaturesConfig, registry: Registry, audit: AuditSink, sealer: Sealer) -> Self {
         let folder = config.views.display().to_string().into();
         let (config, registry) = (config.clone(), ArcSwap::from_pointee(registry));
-        Self { shared: Arc::new(Shared { config, audit, registry, opened: OnceLock::new(), folder }) }
+        Self { shared: Arc::new(Shared { config, audit, sealer, registry, opened: OnceLock::new(), folder }) }
     }
 
     fn open_if_declared(&self) {
@@ -127,9 +139,11 @@ impl FeatureStore {
             return;
         }
         self.shared.opened.get_or_init(|| {
-            Opened::new(&self.shared.config, registry, self.shared.audit.clone()).inspect_err(|reason| {
-                tracing::error!(reason, "the feature store cannot be opened; models are served without it");
-            })
+            Opened::new(&self.shared.config, registry, self.shared.audit.clone(), &self.shared.sealer).inspect_err(
+                |reason| {
+                    tracing::error!(reason, "the feature store cannot be opened; models are served without it");
+                },
+            )
         });
     }
 
@@ -147,6 +161,7 @@ impl FeatureStore {
                 taken.map_err(|error| io::Error::other(format!("no snapshot of the old ones' aggregates: {error}")))?;
             }
             registry.save(&self.shared.config.path)?;
+            opened.engine.protection.learn(registry.catalog());
             opened.engine.registry.store(Arc::new(registry.clone()));
         }
         self.shared.registry.store(Arc::new(registry));
@@ -269,13 +284,19 @@ impl FeatureStore {
         self.upkeep(Job::Compact { reply }, answer).await
     }
 
-    /// A backup of now, or of the rows of one view: every push acknowledged before this was called is in it.
-    pub async fn backup(&self, view: Option<&str>, principal: &Principal) -> Result<Pieces, FeatureError> {
+    /// A backup of now, or of the rows of one view: every push acknowledged before this was called is in it. The values are
+    /// in it as they are, unless it is encrypted to a recipient.
+    pub async fn backup(
+        &self,
+        view: Option<&str>,
+        recipient: Option<BackupRecipient>,
+        principal: &Principal,
+    ) -> Result<Pieces, FeatureError> {
         let engine = self.engine()?;
         let view = view.map(|name| engine.registry.load().view(name).cloned()).transpose()?;
         let closed = |_| FeatureError::Unavailable { reason: State::Closed.reason() };
         let permit = engine.backups.clone().acquire_owned().await.map_err(closed)?;
-        let pieces = engine::backup::start(engine, view.as_ref().map(|view| view.id), permit).await?;
+        let pieces = engine::backup::start(engine, view.as_ref().map(|view| view.id), recipient, permit).await?;
         let feature_view = view.map(|view| view.name.to_string());
         self.shared.audit.record(principal, AuditEvent::FeatureStoreBackedUp { feature_view });
         Ok(pieces)
@@ -292,9 +313,9 @@ impl FeatureStore {
     /// Puts a backup in the place of everything; how many records it has. When this returns `Ok`, reads see it and it
     /// survives a power cut. When a backup is refused, nothing has changed.
     pub async fn restore(&self, mut upload: Upload, principal: Principal) -> Result<u64, FeatureError> {
-        let file = upload.finish().await?;
+        let received = upload.finish().await?;
         let (reply, answer) = oneshot::channel();
-        self.upkeep(Job::Restore { file, principal, reply }, answer).await
+        self.upkeep(Job::Restore { received, principal, reply }, answer).await
     }
 
     async fn upkeep<T>(&self, job: Job, answer: oneshot::Receiver<Result<T, FeatureError>>) -> Result<T, FeatureError> {
@@ -336,6 +357,8 @@ impl FeatureStore {
             snapshot_created_ms: counters.snapshot_created_ms.load(Relaxed),
             journal_next_seq: counters.journal_next_seq.load(Relaxed),
             last_recovery_us: counters.last_recovery_us.load(Relaxed),
+            sealing: engine.protection.as_str(),
+            keys: engine.protection.keys().map_or(0, EntityKeys::count) as u64,
         })
     }
 
@@ -403,15 +426,24 @@ fn incoming(engine: &Engine, push: &Push) -> Result<Vec<Incoming>, FeatureError>
 }
 
 impl Opened {
-    fn new(config: &FeaturesConfig, registry: Arc<Registry>, audit: AuditSink) -> Result<Self, String> {
+    fn new(
+        config: &FeaturesConfig,
+        registry: Arc<Registry>,
+        audit: AuditSink,
+        sealer: &Sealer,
+    ) -> Result<Self, String> {
         let told = |error: &dyn std::fmt::Display| format!("{}: {error}", config.path.display());
         let files = Files::new(&config.path).map_err(|error| told(&error))?;
         let lock = files.lock().map_err(|error| told(&error))?;
+        let sealed = sealer.is_on() || EntityKeys::exist(files.folder());
+        let keys = sealed.then(|| EntityKeys::open(files.folder(), sealer.clone())).transpose();
+        let keys = keys.map_err(|error| told(&error))?;
+        let erased = ErasedEntities::open(files.folder(), sealer.clone()).map_err(|error| told(&error))?;
         // Before the first row that has the numbers in it.
         registry.save(files.folder()).map_err(|error| told(&error))?;
         // What a restore left that did not come to its end.
         let _ = std::fs::remove_file(files.folder().join(engine::restore::UPLOAD));
-        let (hash_key, _) = files.hash_key().map_err(|error| told(&error))?;
+        let (hash_key, _) = files.hash_key(sealer).map_err(|error| told(&error))?;
         let snapshots = snapshot::list(files.folder()).map_err(|error| told(&error))?;
         let least_seq = snapshots.first().map_or(1, |(replay_from, _)| *replay_from);
         let opened = Journal::open(&files.journal(), SEGMENT_BYTES, least_seq).map_err(|error| told(&error))?;
@@ -421,11 +453,15 @@ impl Opened {
         // Until it is known better: not near.
         counters.usual_get_ns.store(20_000, Relaxed);
         counters.journal_next_seq.store(opened.report.next_seq, Relaxed);
+        let (keys, mended) = keys.map(|keys| (keys.keys, keys.mended)).unzip();
+        let protection = Arc::new(Protection::new(keys, registry.catalog()));
         let engine = Arc::new(Engine {
             config: config.clone(),
             files,
             registry: ArcSwap::new(registry),
             hash_key,
+            protection,
+            erased,
             state: ArcSwap::from_pointee(State::Opening),
             opened: tokio::sync::watch::Sender::new(false),
             counters,
@@ -438,6 +474,9 @@ impl Opened {
             backups: Arc::new(Semaphore::new(BACKUPS)),
             restores: Arc::new(Semaphore::new(1)),
         });
+        for mended in mended.iter().flatten() {
+            engine.alarm("a key file of the feature store is mended from its copy", mended);
+        }
         for damage in &opened.report.damage {
             engine.alarm("the journal of the feature store is damaged", &damage.to_string());
         }

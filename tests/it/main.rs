@@ -21,6 +21,7 @@ mod core;
 mod daemon;
 mod encryption;
 mod feature_admin;
+mod feature_encryption;
 mod feature_faults;
 mod feature_inference;
 mod features;
