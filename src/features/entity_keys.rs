@@ -248,7 +248,9 @@ impl EntityKeys {
 
     /// Takes note of a key.
     pub fn use_key(&self, id: u32) {
-        lock(&self.used).iter_mut().for_each(|used| drop(used.insert(id)));
+        if let Some(used) = lock(&self.used).as_mut() {
+            used.insert(id);
+        }
     }
 
     /// How many keys nothing was seen to use so far.
@@ -295,13 +297,12 @@ impl EntityKeys {
             return Ok(());
         }
         let Adding { waiting, file, next_file, keys, .. } = &mut *adding;
-        let mut added = match file.take() {
-            Some(added) => added,
-            None => {
-                let number = *next_file;
-                *next_file += 1;
-                self.disk.create_added(number)?
-            }
+        let mut added = if let Some(added) = file.take() {
+            added
+        } else {
+            let number = *next_file;
+            *next_file += 1;
+            self.disk.create_added(number)?
         };
         match added.append(&self.sealer, &self.store, waiting) {
             Ok(()) => {
@@ -337,7 +338,9 @@ impl EntityKeys {
         let mut touched = [false; SHARDS];
         for number in &numbers {
             for entry in self.disk.read_added(&self.sealer, &rewriting.head, *number, &mut Vec::new())? {
-                touched.get_mut(shard_of(entry.id)).into_iter().for_each(|touched| *touched = true);
+                if let Some(touched) = touched.get_mut(shard_of(entry.id)) {
+                    *touched = true;
+                }
             }
         }
         self.rewrite(&mut rewriting, &touched, &numbers)
@@ -363,7 +366,9 @@ impl EntityKeys {
         rewriting.doomed.extend_from_slice(ids);
         let mut of_shard: Vec<Vec<u32>> = vec![Vec::new(); SHARDS];
         for id in ids {
-            of_shard.get_mut(shard_of(*id)).into_iter().for_each(|ids| ids.push(*id));
+            if let Some(ids) = of_shard.get_mut(shard_of(*id)) {
+                ids.push(*id);
+            }
         }
         for (shard, ids) in self.shards.iter().zip(of_shard).filter(|(_, ids)| !ids.is_empty()) {
             shard.write().unwrap_or_else(PoisonError::into_inner).remove(&ids);
@@ -380,7 +385,9 @@ impl EntityKeys {
         let doomed: HashSet<u32> = rewriting.doomed.iter().copied().collect();
         let mut touched = [false; SHARDS];
         for id in &doomed {
-            touched.get_mut(shard_of(*id)).into_iter().for_each(|touched| *touched = true);
+            if let Some(touched) = touched.get_mut(shard_of(*id)) {
+                *touched = true;
+            }
         }
         // The shards first: they know which numbers were given.
         self.rewrite(&mut rewriting, &touched, &[])?;
@@ -421,7 +428,9 @@ impl EntityKeys {
                 form::encode_shard(next, entries)
             };
             self.disk.write_shard(&self.sealer, &head, number, &content)?;
-            head.present.get_mut(number).into_iter().for_each(|present| *present = true);
+            if let Some(present) = head.present.get_mut(number) {
+                *present = true;
+            }
         }
         if head != rewriting.head {
             self.disk.write_head(&self.sealer, &head)?;

@@ -11,6 +11,7 @@ mod engine;
 pub mod entity_keys;
 pub mod journal;
 pub mod fuzz;
+mod incoming;
 mod key;
 mod merge;
 pub mod online;
@@ -40,11 +41,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use bytes::Bytes;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::audit_event::{AuditEvent, AuditSink};
-use crate::clock;
 use crate::identity::sealing::Sealer;
 use crate::principal::Principal;
 use backup_cipher::BackupRecipient;
@@ -53,27 +52,21 @@ pub use engine::backup::Pieces;
 use engine::erased::ErasedEntities;
 pub use engine::erasure::Entity;
 use engine::files::Files;
-use engine::orders::{Command, Incoming, Job};
+use engine::orders::{Command, Job};
 pub use engine::restore::Upload;
 use engine::upkeep::Upkeep;
 use engine::writer::Writer;
 use engine::{Engine, State};
 use entity_keys::EntityKeys;
 use journal::Journal;
-use online::{FeatureError, OnlineFeatures, OnlineRequest, Push, PushTarget, Pushed};
+use online::{FeatureError, OnlineFeatures, OnlineRequest, Push, Pushed};
 use protection::Protection;
 use registry::Registry;
 use statistics::{Counters, FeatureStatistics, ViewStatistics};
 use view::FeatureView;
 
-/// Event times are held against this box's clock only when that was set: before 2026 it was not.
-const CLOCK_IS_SET_US: i64 = 1_767_225_600_000_000;
-
 /// The journal's segments, so that the room of what a snapshot has comes free bit by bit.
 const SEGMENT_BYTES: u64 = 32 << 20;
-
-/// The most bytes of a row in a view with aggregates; they take the rest of the record.
-const MAX_ROW_BESIDE_WINDOWS: usize = 4 << 10;
 
 /// How many backups are read at a time: each keeps a thread busy, and the index that it reads open.
 const BACKUPS: usize = 2;
@@ -250,10 +243,10 @@ impl FeatureStore {
     pub async fn push(&self, push: Push) -> Result<Pushed, FeatureError> {
         let engine = self.engine()?;
         let rows = if cells(&push.columns) <= BRIEF_CELLS {
-            incoming(engine, &push)?
+            incoming::rows(engine, &push)?
         } else {
             let engine = engine.clone();
-            off_thread(move || incoming(&engine, &push)).await?
+            off_thread(move || incoming::rows(&engine, &push)).await?
         };
         if rows.is_empty() {
             return Ok(Pushed::default());
@@ -388,43 +381,6 @@ async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
     working.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
-/// The views that a push is for.
-fn targets(registry: &Registry, push: &Push) -> Result<Vec<Arc<FeatureView>>, FeatureError> {
-    match &push.target {
-        PushTarget::Source(name) => registry.source(name),
-        PushTarget::View(name) => Ok(vec![registry.view(name)?.clone()]),
-    }
-}
-
-/// The rows of a push, as the writer takes them.
-fn incoming(engine: &Engine, push: &Push) -> Result<Vec<Incoming>, FeatureError> {
-    let now_us = clock::unix_micros();
-    let ahead = i64::try_from(engine.config.max_ahead_s).unwrap_or(i64::MAX).saturating_mul(1_000_000);
-    let latest_us = if now_us < CLOCK_IS_SET_US { i64::MAX } else { now_us.saturating_add(ahead) };
-    let (mut incoming, mut total) = (Vec::new(), 0);
-    for view in targets(&engine.registry.load(), push)? {
-        let most = if view.aggregations.is_empty() { record::MAX_ROW } else { MAX_ROW_BESIDE_WINDOWS };
-        for (at, row) in typed::rows(&view, &push.columns, now_us, latest_us)?.into_iter().enumerate() {
-            let bytes = Bytes::from(row.encode());
-            if bytes.len() > most {
-                let view = view.name.to_string();
-                return Err(FeatureError::TooLarge { view, row: at, bytes: bytes.len(), most });
-            }
-            total += bytes.len();
-            if total > MAX_PUSH {
-                let reason = format!("a push has at most {} MiB of rows: send several", MAX_PUSH >> 20);
-                return Err(FeatureError::Columns { reason });
-            }
-            if let Some(problem) = window::value_problem(&view, &row.values) {
-                return Err(FeatureError::Columns { reason: format!("row {at}: {problem}") });
-            }
-            let key = engine.hash_key.index_key(view.id, &row.entity);
-            incoming.push(Incoming { view: view.clone(), key, row, bytes });
-        }
-    }
-    Ok(incoming)
-}
-
 impl Opened {
     fn new(
         config: &FeaturesConfig,
@@ -435,8 +391,8 @@ impl Opened {
         let told = |error: &dyn std::fmt::Display| format!("{}: {error}", config.path.display());
         let files = Files::new(&config.path).map_err(|error| told(&error))?;
         let lock = files.lock().map_err(|error| told(&error))?;
-        let sealed = sealer.is_on() || EntityKeys::exist(files.folder());
-        let keys = sealed.then(|| EntityKeys::open(files.folder(), sealer.clone())).transpose();
+        let has_keys = sealer.is_on() || EntityKeys::exist(files.folder());
+        let keys = has_keys.then(|| EntityKeys::open(files.folder(), sealer.clone())).transpose();
         let keys = keys.map_err(|error| told(&error))?;
         let erased = ErasedEntities::open(files.folder(), sealer.clone()).map_err(|error| told(&error))?;
         // Before the first row that has the numbers in it.

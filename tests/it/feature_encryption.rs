@@ -21,7 +21,7 @@ use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::daemon::{TestDaemon, TestRoot};
+use crate::daemon::{TestDaemon, TestRoot, write};
 
 /// How long anything may take here, on a busy machine.
 const LIMIT: Duration = Duration::from_mins(2);
@@ -64,21 +64,21 @@ const MASTER: [u8; 32] = [5; 32];
 
 struct Store {
     runtime: Runtime,
-    store: FeatureStore,
+    features: FeatureStore,
     path: PathBuf,
 }
 
 fn open(folder: &Path, sealer: Sealer) -> Store {
     let (views, path) = (folder.join("views"), folder.join("store"));
     fs::create_dir_all(&views).unwrap();
-    fs::write(views.join("views.toml"), VIEWS).unwrap();
+    write(&views.join("views.toml"), VIEWS.as_bytes());
     let registry = Registry::load(&views, &path).unwrap();
     let config =
         FeaturesConfig { views, path: path.clone(), cache_mb: 16, min_free_mb: 16, ..FeaturesConfig::default() };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let store = FeatureStore::open(&config, registry, AuditSink::to_nowhere(), sealer);
     runtime.block_on(store.opened());
-    Store { runtime, store, path }
+    Store { runtime, features: store, path }
 }
 
 fn ready(folder: &Path, sealer: Sealer) -> Store {
@@ -94,15 +94,15 @@ fn sealer() -> Sealer {
 impl Store {
     fn until(&self, what: &str, done: impl Fn(&FeatureStore) -> bool) {
         let until = Instant::now() + LIMIT;
-        while !done(&self.store) {
-            assert!(Instant::now() < until, "not {what} in time: {:?}", self.store.statistics());
+        while !done(&self.features) {
+            assert!(Instant::now() < until, "not {what} in time: {:?}", self.features.statistics());
             std::thread::park_timeout(Duration::from_millis(2));
         }
     }
 
     fn push(&self, source: &str, columns: Columns) {
         let push = Push { target: PushTarget::Source(source.into()), columns };
-        self.runtime.block_on(self.store.push(push)).unwrap();
+        self.runtime.block_on(self.features.push(push)).unwrap();
     }
 
     fn push_customers(&self, customers: &[i64]) {
@@ -127,10 +127,10 @@ impl Store {
             selection: Selection::Features(features.iter().map(ToString::to_string).collect()),
             entities: entity.iter().map(|(name, value)| ((*name).to_owned(), vec![value.clone()])).collect(),
         };
-        let found = self.runtime.block_on(self.store.get_online_features(request)).unwrap();
+        let found = self.runtime.block_on(self.features.get_online_features(request)).unwrap();
         let cell = |column: &ledge::features::online::FeatureColumn| {
             let cell = &column.cells[0];
-            (cell.status, cell.value.as_ref().map_or(Json::Null, |value| value.to_json()))
+            (cell.status, cell.value.as_ref().map_or(Json::Null, ledge::features::value::Value::to_json))
         };
         found.columns.iter().map(cell).collect()
     }
@@ -144,17 +144,17 @@ impl Store {
 
     fn erase(&self, entity: Json) -> (u64, u64) {
         let entity: Entity = serde_json::from_value(entity).unwrap();
-        let erased = self.runtime.block_on(self.store.erase(entity, Principal::Local)).unwrap();
+        let erased = self.runtime.block_on(self.features.erase(entity, Principal::Local)).unwrap();
         (erased.records, erased.views)
     }
 
     fn snapshot(&self) {
-        self.runtime.block_on(self.store.snapshot()).unwrap();
+        self.runtime.block_on(self.features.snapshot()).unwrap();
     }
 
     fn backup(&self, recipient: Option<ledge::features::backup_cipher::BackupRecipient>) -> Vec<u8> {
         self.runtime.block_on(async {
-            let mut pieces = self.store.backup(None, recipient, &Principal::Local).await.unwrap();
+            let mut pieces = self.features.backup(None, recipient, &Principal::Local).await.unwrap();
             let mut bytes = Vec::new();
             while let Some(piece) = pieces.next().await {
                 bytes.extend_from_slice(&piece.unwrap());
@@ -165,14 +165,14 @@ impl Store {
 
     fn restore(&self, backup: &[u8]) -> u64 {
         self.runtime.block_on(async {
-            let mut upload = self.store.upload().unwrap();
+            let mut upload = self.features.upload().unwrap();
             upload.write(backup).await.unwrap();
-            self.store.restore(upload, Principal::Local).await.unwrap()
+            self.features.restore(upload, Principal::Local).await.unwrap()
         })
     }
 
     fn close(self) -> PathBuf {
-        self.store.close();
+        self.features.close();
         self.path
     }
 }
@@ -276,7 +276,7 @@ fn no_file_of_a_sealed_store_has_any_of_ten_thousand_values() {
     assert_eq!(found_in(folder.path(), &searcher), NOTHING, "journal");
     store.snapshot();
     assert_eq!(found_in(folder.path(), &searcher), NOTHING, "snapshot");
-    store.runtime.block_on(store.store.compact()).unwrap();
+    store.runtime.block_on(store.features.compact()).unwrap();
     assert_eq!(found_in(folder.path(), &searcher), NOTHING, "index");
     let (identity, recipient) = BackupIdentity::ephemeral();
     let encrypted = store.backup(Some(recipient));
@@ -294,7 +294,7 @@ fn no_file_of_a_sealed_store_has_any_of_ten_thousand_values() {
     }
     let cells = store.read(&["profile"], &[("customer", json!(customers[7]))]);
     assert_eq!(cells[1].1, json!(number(customers[7])));
-    assert_eq!(store.store.statistics().unwrap().damage_found, 0);
+    assert_eq!(store.features.statistics().unwrap().damage_found, 0);
     store.close();
     assert_eq!(found_in(folder.path(), &searcher), NOTHING, "after another start");
 }
@@ -305,7 +305,7 @@ fn sealing_turned_on_over_a_plain_store_leaves_nothing_plain() {
     let searcher = AhoCorasick::new(patterns(&customers)).unwrap();
     let folder = TempDir::new().unwrap();
     let store = ready(folder.path(), Sealer::none());
-    assert_eq!(store.store.statistics().unwrap().sealing, "off");
+    assert_eq!(store.features.statistics().unwrap().sealing, "off");
     store.push_customers(&customers[..200]);
     store.snapshot();
     store.push_customers(&customers[200..]);
@@ -327,9 +327,9 @@ fn sealing_turned_on_over_a_plain_store_leaves_nothing_plain() {
         (Sealer::with_keys(&[[6; 32]]), "which this box does not have"),
     ] {
         let store = open(folder.path(), wrong);
-        assert!(store.store.statistics().is_none());
+        assert!(store.features.statistics().is_none());
         let push = Push { target: PushTarget::Source("customers".into()), columns: customers_columns(&customers[..1]) };
-        let refused = store.runtime.block_on(store.store.push(push)).unwrap_err();
+        let refused = store.runtime.block_on(store.features.push(push)).unwrap_err();
         assert!(matches!(&refused, FeatureError::Unavailable { reason } if reason.contains(expected)), "{refused}");
         store.close();
     }
@@ -390,7 +390,7 @@ fn an_erased_entity_is_in_no_file_and_no_later_backup() {
         let thief = ready(stolen.path(), sealer.clone());
         assert_eq!((thief.note(customers[42]), thief.note(customers[43])), (None, Some(mark(customers[43]))));
         assert_eq!(visit(&thief, 42, "south"), FieldStatus::NotFound);
-        assert_eq!(thief.store.statistics().unwrap().damage_found, 0, "erased is not damaged");
+        assert_eq!(thief.features.statistics().unwrap().damage_found, 0, "erased is not damaged");
         thief.close();
 
         // A backup from before does not bring it back; a push does.
@@ -415,7 +415,7 @@ fn what_has_no_view_is_not_erased_and_says_so() {
     let store = ready(folder.path(), sealer());
     for wrong in [json!({}), json!({ "vehicle": 1 }), json!({ "customer": "no number" }), json!({ "customer": null })] {
         let entity: Entity = serde_json::from_value(wrong.clone()).unwrap();
-        let refused = store.runtime.block_on(store.store.erase(entity, Principal::Local));
+        let refused = store.runtime.block_on(store.features.erase(entity, Principal::Local));
         assert!(
             matches!(refused, Err(FeatureError::Columns { .. } | FeatureError::Value { .. })),
             "{wrong}: {refused:?}"
@@ -436,7 +436,7 @@ fn another_master_key_under_load_loses_nothing() {
     let writers: Vec<_> = (0..4)
         .map(|_| {
             let (feature_store, stop, next, customers) =
-                (store.store.clone(), stop.clone(), next.clone(), customers.clone());
+                (store.features.clone(), stop.clone(), next.clone(), customers.clone());
             store.runtime.spawn(async move {
                 let mut acknowledged = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
@@ -451,7 +451,7 @@ fn another_master_key_under_load_loses_nothing() {
         })
         .collect();
     for _ in 0..3 {
-        assert!(store.runtime.block_on(store.store.reseal()).unwrap() >= 100);
+        assert!(store.runtime.block_on(store.features.reseal()).unwrap() >= 100);
     }
     stop.store(true, Ordering::Relaxed);
     let mut acknowledged: BTreeSet<usize> = (0..100).collect();
@@ -467,7 +467,7 @@ fn another_master_key_under_load_loses_nothing() {
     }
     store.close();
     let old = open(folder.path(), sealer());
-    assert!(old.store.statistics().is_none(), "the old key opens nothing");
+    assert!(old.features.statistics().is_none(), "the old key opens nothing");
 }
 
 #[test]
@@ -477,7 +477,7 @@ fn one_bad_copy_of_a_key_file_is_mended_and_two_close_the_store() {
     let customers: Vec<i64> = (0..60).map(customer).collect();
     store.push_customers(&customers);
     // So that there are shards.
-    store.runtime.block_on(store.store.reseal()).unwrap();
+    store.runtime.block_on(store.features.reseal()).unwrap();
     store.push_customers(&(60..70).map(customer).collect::<Vec<_>>());
     let path = store.close();
     let (a, b) = (path.join("keys/a"), path.join("keys/b"));
@@ -495,14 +495,14 @@ fn one_bad_copy_of_a_key_file_is_mended_and_two_close_the_store() {
         let mut bytes = fs::read(file).unwrap();
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;
-        fs::write(file, bytes).unwrap();
+        write(file, &bytes);
     };
     for name in [shard.as_str(), added.as_str(), "head"] {
         for copy in [&a, &b] {
             flip(&copy.join(name));
             let store = ready(folder.path(), sealer());
             assert!(customers.iter().all(|customer| store.note(*customer) == Some(mark(*customer))), "{name}");
-            assert!(name == added || store.store.statistics().unwrap().damage_found > 0, "{name}: nobody is told");
+            assert!(name == added || store.features.statistics().unwrap().damage_found > 0, "{name}: nobody is told");
             store.close();
         }
     }
@@ -515,7 +515,7 @@ fn one_bad_copy_of_a_key_file_is_mended_and_two_close_the_store() {
             }
             let before = files(&path);
             let store = open(folder.path(), sealer());
-            let refused = store.runtime.block_on(store.store.snapshot()).unwrap_err();
+            let refused = store.runtime.block_on(store.features.snapshot()).unwrap_err();
             assert!(matches!(&refused, FeatureError::Unavailable { reason } if reason.contains(what)), "{refused}");
             store.close();
             assert_eq!(files(&path), before, "{name}: something was made anew");
@@ -542,7 +542,7 @@ fn done(daemon: &TestDaemon, arguments: &[&str]) -> String {
 
 fn sealed_root() -> TestRoot {
     let root = TestRoot::new().views(VIEWS);
-    fs::write(root.folder.path().join("master.key"), MASTER).unwrap();
+    write(&root.folder.path().join("master.key"), &MASTER);
     root.set("encryption.master_key_file=\"master.key\"")
 }
 
@@ -557,7 +557,7 @@ fn an_entity_is_erased_and_a_backup_encrypted_from_the_command_line_and_over_htt
     let identity = age::x25519::Identity::generate();
     let recipient = identity.to_public().to_string();
     let secret = age::secrecy::ExposeSecret::expose_secret(&identity.to_string()).to_owned();
-    fs::write(folder.join("identity.txt"), format!("# public key: {recipient}\n{secret}\n")).unwrap();
+    write(&folder.join("identity.txt"), format!("# public key: {recipient}\n{secret}\n").as_bytes());
 
     // A sealed store asks whether a plain one is meant.
     let refused = client.get("/features/backup");
@@ -570,9 +570,9 @@ fn an_entity_is_erased_and_a_backup_encrypted_from_the_command_line_and_over_htt
     assert!(!run(&daemon, &["backup", &file("refused.ledge")]).status.success());
     let told = done(&daemon, &["backup", &file("cli.age"), "--to", &recipient]);
     assert!(told.contains("2 records") && told.contains("encrypted"), "{told}");
-    fs::write(folder.join("http.age"), client.get(&format!("/features/backup?recipient={recipient}")).body).unwrap();
+    write(&folder.join("http.age"), &client.get(&format!("/features/backup?recipient={recipient}")).body);
     done(&daemon, &["backup", &file("plain.ledge"), "--plain"]);
-    fs::write(folder.join("passphrase"), "correct horse\n").unwrap();
+    write(&folder.join("passphrase"), b"correct horse\n");
     done(&daemon, &["backup", &file("passphrase.age"), "--passphrase-file", &file("passphrase")]);
     assert!(fs::read(folder.join("plain.ledge")).unwrap().windows(5).any(|bytes| bytes == b"of 42"));
 

@@ -131,7 +131,9 @@ impl Applier {
                 Unsealable::Damaged(error) => damaged(error),
                 Unsealable::Keys(error) => unwritten(&error),
             })?;
-            sealed.into_iter().for_each(|sealed| *bytes = sealed);
+            if let Some(sealed) = sealed {
+                *bytes = sealed;
+            }
         }
         self.protection.persist().map_err(|error| unwritten(&error))?;
         for chunk in records.chunks(CHUNK) {

@@ -192,7 +192,9 @@ impl Upkeep {
             None => Err(self.engine.state.load().reason()),
             Some((index, ..)) => index
                 .scan::<IndexError>(|key, bytes| {
-                    Stored::verify(&key, bytes).into_iter().for_each(|stored| keys.use_key(stored.seal.key_id));
+                    if let Ok(stored) = Stored::verify(&key, bytes) {
+                        keys.use_key(stored.seal.key_id);
+                    }
                     Ok(())
                 })
                 .map_err(|error| error.to_string()),
@@ -239,7 +241,6 @@ fn values(entity: &Entity, targets: &[Target], views: &[StoredView]) -> Vec<Vec<
     found
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn not_erased(error: impl std::fmt::Display) -> FeatureError {
     FeatureError::NotErased { reason: error.to_string() }
 }

@@ -275,8 +275,8 @@ impl Disk {
         number: u32,
         entries: &[KeyEntry],
     ) -> Result<(), KeysError> {
-        let sealed = seal(sealer, &added_place(&head.store, number, 0), &form::encode_entries(entries))?;
-        self.write(&added_name(number), &form::encode_frame(&sealed))
+        let piece = seal(sealer, &added_place(&head.store, number, 0), &form::encode_entries(entries))?;
+        self.write(&added_name(number), &form::encode_frame(&piece))
     }
 
     /// Removes a file of added keys.

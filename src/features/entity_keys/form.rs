@@ -42,7 +42,7 @@ pub fn shard_of(id: u32) -> usize {
 /// The number of the `count`th key of a shard, from 1 on; `None` when all are given.
 pub fn number(shard: usize, count: u32) -> Option<u32> {
     let shard = u32::try_from(shard).ok()?;
-    (count > 0 && count < 1 << SHARD_SHIFT && shard < 256).then(|| shard << SHARD_SHIFT | count)
+    (count > 0 && count < 1 << SHARD_SHIFT && shard < 256).then_some(shard << SHARD_SHIFT | count)
 }
 
 /// The shard of a tag.
@@ -65,7 +65,9 @@ fn read(reader: &mut Reader<'_>) -> Result<KeyEntry, Damaged> {
 /// Keys that were added together.
 pub fn encode_entries(entries: &[KeyEntry]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(entries.len() * ENTRY);
-    entries.iter().for_each(|entry| put(&mut bytes, entry));
+    for entry in entries {
+        put(&mut bytes, entry);
+    }
     bytes
 }
 
@@ -83,7 +85,9 @@ pub fn decode_entries(bytes: &[u8]) -> Result<Vec<KeyEntry>, Damaged> {
 pub fn encode_shard(next: u32, entries: &[KeyEntry]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(4 + entries.len() * ENTRY);
     bytes.extend_from_slice(&next.to_le_bytes());
-    entries.iter().for_each(|entry| put(&mut bytes, entry));
+    for entry in entries {
+        put(&mut bytes, entry);
+    }
     bytes
 }
 

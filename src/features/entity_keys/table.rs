@@ -8,7 +8,7 @@ use super::form::{KeyEntry, Tag, number};
 /// The keys of one shard.
 #[derive(Debug)]
 pub struct Shard {
-    shard: usize,
+    place: usize,
     /// The count of the next key.
     next: u32,
     /// By their numbers, ascending.
@@ -20,7 +20,7 @@ pub struct Shard {
 impl Shard {
     /// An empty one.
     pub fn new(shard: usize) -> Self {
-        Self { shard, next: 1, entries: Vec::new(), by_tag: Vec::new() }
+        Self { place: shard, next: 1, entries: Vec::new(), by_tag: Vec::new() }
     }
 
     /// The count of the next key, and all keys.
@@ -73,7 +73,7 @@ impl Shard {
 
     /// Adds a key for an entity; `None` when every number is given.
     pub fn add(&mut self, tag: Tag, key: [u8; super::super::seal::KEY]) -> Option<&KeyEntry> {
-        let id = number(self.shard, self.next)?;
+        let id = number(self.place, self.next)?;
         let place = u32::try_from(self.entries.len()).ok()?;
         let tag_at = |at: &u32| self.entries.get(*at as usize).map(|entry| entry.tag);
         let at = self.by_tag.partition_point(|at| tag_at(at) <= Some(tag));

@@ -1,3 +1,5 @@
+#![expect(clippy::disallowed_methods, reason = "what a crash or a bad disk leaves is written here")]
+
 use std::fs;
 
 use tempfile::TempDir;

@@ -113,6 +113,8 @@ mod tests {
             snapshot_created_ms: 1_000_000,
             journal_next_seq: 22,
             last_recovery_us: 23_000_000,
+            sealing: "on",
+            keys: 3,
         };
         let mut registry = Registry::with_prefix("ledge");
         registry.register_collector(Box::new(Found(found)));

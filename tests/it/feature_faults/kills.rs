@@ -6,13 +6,13 @@ use std::time::Duration;
 use super::books::{Books, VIEWS};
 use super::seed::Random;
 use super::writers::{Desk, Report, check, start};
-use crate::daemon::TestRoot;
+use crate::daemon::{TestRoot, write};
 
 fn rounds(rounds: usize, test: &str, sealed: bool) -> (Report, Books) {
     let mut random = Random::new(test);
     let mut root = TestRoot::new().views(VIEWS).set("features.snapshot_mb=1").set("log.level=\"info\"");
     if sealed {
-        std::fs::write(root.folder.path().join("master.key"), [7; 32]).unwrap();
+        write(&root.folder.path().join("master.key"), &[7; 32]);
         root = root.set("encryption.master_key_file=\"master.key\"");
     }
     let store = root.folder.path().join("features");
