@@ -213,9 +213,7 @@ impl App {
     fn spawn(self, shutdown: &Shutdown) -> anyhow::Result<(AuditWriter, Health)> {
         let Self { config, changes, audit, audit_mark, audit_queue, serving, .. } = self;
         let Self { readiness, egress, device, listeners, tls, counts, found, sealer, .. } = self;
-        for (address, scheme) in listeners.tcp_addresses() {
-            tracing::info!(%address, scheme, "listening");
-        }
+        listeners.announce();
         if let Some(tls) = &tls {
             tls.keep_current(shutdown).context("SIGHUP cannot be received")?;
         }

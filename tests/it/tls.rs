@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rcgen::{DnType, SerialNumber, date_time_ymd};
+use rustls::HandshakeKind;
 use serde_json::Value;
 
 use crate::certificates::{Authority, Identity};
@@ -58,6 +59,8 @@ fn a_caller_over_tls_sees_the_certificate_of_the_box_and_is_served() {
     for _ in 0..3 {
         assert_eq!(client.get("/v2/models/add_sub").json()["name"], "add_sub");
     }
+    let again = trusting.connect(daemon.address).unwrap();
+    assert_eq!(again.conn.handshake_kind(), Some(HandshakeKind::Resumed));
     assert!(!TlsClient::new(Authority::new().pem(), None).is_served(daemon.address), "a stranger's authority");
     trusting.config.alpn_protocols = vec![b"h2".to_vec()];
     assert!(trusting.connect(daemon.address).is_err(), "HTTP/2 is not spoken");
@@ -118,7 +121,15 @@ fn a_client_certificate_opens_what_its_name_is_listed_for() {
         let client = TlsClient::new(authority.pem(), identity).client(daemon.address);
         client.unwrap().get("/v2/models/add_sub").status
     };
-    assert_eq!(status(Some(&authority.issue("cashier"))), 200);
+    let cashier = authority.issue("cashier");
+    assert_eq!(status(Some(&cashier)), 200);
+    // A session that is resumed would carry the certificate past its revocation.
+    let client = TlsClient::new(authority.pem(), Some(&cashier));
+    for _ in 0..2 {
+        let stream = client.connect(daemon.address).unwrap();
+        assert_eq!(stream.conn.handshake_kind(), Some(HandshakeKind::Full));
+        assert_eq!(Client::over(stream).get("/v2/models/add_sub").status, 200);
+    }
     let by_uri = authority.issue_with("somebody", |params| {
         params.subject_alt_names = vec![rcgen::SanType::URI("spiffe://shop/till-7".try_into().unwrap())];
     });
