@@ -304,15 +304,18 @@ impl App {
                 () = waiting.requested() => {}
             }
         });
-        shutdown.spawn(async move {
-            // What is not recorded yet is told again by the next start.
-            if audit.durable_since(audit_mark).await
-                && let Err(error) = changes.keep()
-            {
-                tracing::warn!(%error, "the settings of this start cannot be kept: the next one will record them as changed");
-            }
-        });
+        shutdown.spawn(keep_changes(changes, audit, audit_mark));
         Ok((audit_writer, health))
+    }
+}
+
+/// Keeps the settings of this start once the audit log has what is new in them.
+async fn keep_changes(changes: Changes, audit: AuditSink, mark: Mark) {
+    // What is not recorded yet is told again by the next start.
+    if audit.durable_since(mark).await
+        && let Err(error) = changes.keep()
+    {
+        tracing::warn!(%error, "the settings of this start cannot be kept: the next one will record them as changed");
     }
 }
 

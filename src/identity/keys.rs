@@ -179,7 +179,7 @@ impl KeyStore {
     }
 
     /// Makes a key. When this returns, it survives a power cut; the daemon knows it within moments.
-    pub fn create(&self, new: NewKey, now_ms: u64) -> Result<(ApiKey, KeyRecord), KeysError> {
+    pub fn create(&self, new: &NewKey, now_ms: u64) -> Result<(ApiKey, KeyRecord), KeysError> {
         if new.roles.is_empty() {
             return Err(KeysError::NoRole);
         }

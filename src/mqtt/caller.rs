@@ -108,7 +108,7 @@ mod tests {
             max_concurrent: 0,
         };
         let store = KeyStore::new(folder.path());
-        let key = |name, role, rate| format!("Bearer {}", store.create(new(name, role, rate), 1).unwrap().0.reveal());
+        let key = |name, role, rate| format!("Bearer {}", store.create(&new(name, role, rate), 1).unwrap().0.reveal());
         let (till, viewer, slow) =
             (key("till", Role::Infer, 0.0), key("viewer", Role::Viewer, 0.0), key("slow", Role::Infer, 0.001));
         let (audit, _queue) = AuditSink::channel();
