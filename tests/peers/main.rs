@@ -19,6 +19,7 @@ mod bindings;
 mod boxes;
 mod broker;
 mod calls;
+#[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 mod certificates;
 mod check;
 #[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
@@ -49,6 +50,7 @@ mod security;
 mod soak;
 mod systemd;
 mod tls_clients;
+#[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 #[path = "../it/tls_kit.rs"]
 mod tls_kit;
 mod tools;
