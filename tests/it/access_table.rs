@@ -107,7 +107,7 @@ fn nothing() -> Value {
 }
 
 fn ask() -> Value {
-    let input = |name| json!({"name": name, "datatype": "FP32", "shape": [1, 16], "data": [1.0; 16]});
+    let input = |name| json!({"name": name, "datatype": "FP32", "shape": [1, 16], "data": vec![1.0; 16]});
     json!({"inputs": [input("INPUT0"), input("INPUT1")]})
 }
 
@@ -163,7 +163,7 @@ pub const CALLS: &[Call] = &[
     get("/features/status", &[States]),
     get("/features/backup", &[Backup]).whole_box(),
     // What is no backup is told so.
-    post("/features/restore", &[Backup], nothing).whole_box().status(400),
+    post("/features/restore", &[Backup], nothing).whole_box().status(422),
     post("/features/snapshot", &[Maintain], nothing).whole_box(),
     post("/features/compact", &[Maintain], nothing).whole_box(),
     // No platform looks after the box.

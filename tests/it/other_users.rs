@@ -37,13 +37,15 @@ fn give_all(path: &Path) {
     }
 }
 
-/// Files and folders below that the service could not call its own.
+/// Files and folders below that the service could not use as its own.
 fn not_owned(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let metadata = path.symlink_metadata().unwrap();
-        if metadata.uid() != OWNER && !metadata.is_symlink() {
+        // A runtime writes what it compiled by itself. That is read, and removed, but never written to.
+        let is_compiled = folder.ends_with("cache") && metadata.mode() & 0o004 != 0;
+        if metadata.uid() != OWNER && !metadata.is_symlink() && !is_compiled {
             found.push(path.clone());
         }
         if metadata.is_dir() {
