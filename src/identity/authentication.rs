@@ -293,12 +293,14 @@ impl Authenticator {
 
     /// Counts an attempt that failed. Beyond some of them it is told to wait, and recorded no more.
     fn failed(&self, principal: &Principal, source: Source, refused: Refused) -> Refused {
+        if refused == Refused::Unreadable {
+            // No fault of whoever asks; the damage itself is recorded.
+            return refused;
+        }
         let failures = self.shared.failures.lock();
         // Nothing panics under this lock.
         let allowed = failures.unwrap_or_else(PoisonError::into_inner).take(source, Instant::now());
         let refused = match allowed {
-            // A store that is damaged is no fault of whoever asks.
-            _ if refused == Refused::Unreadable => return refused,
             Ok(()) => refused,
             Err(wait) => Refused::TooMany { wait },
         };
