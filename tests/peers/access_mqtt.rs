@@ -219,7 +219,7 @@ fn a_hint_has_no_authority_whatever_it_says_and_whoever_sends_it() {
         peer.send(Outgoing::json("ledge/v1/box-1/desired", &order).answer_to("answers").user("authorization", &admin));
     }
     // A hint has no answer: the first that comes is that of a call, which was sent after them.
-    peer.send(Outgoing::json("ledge/v1/box-1/infer/shapes", &json!({"id": "call"})).answer_to("answers"));
+    peer.send(Outgoing::add_sub("call", 2.0).to("ledge/v1/box-1/infer/shapes").answer_to("answers"));
     let answer = peer.receive();
     assert_eq!((answer.status(), answer.id().as_str()), (404, "call"), "{answer:?}");
     look(&daemon);
