@@ -9,6 +9,9 @@ mod notify;
 mod sealing;
 mod updates;
 
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -188,7 +191,7 @@ impl App {
             tracing::warn!(views, "feature views are declared no more; their rows are kept until they expire");
         }
         let features = FeatureStore::open(&config.features, registry, audit.clone(), sealer.clone());
-        let serving = serving(&config, runtimes, features, audit.clone(), sealer.clone());
+        let serving = serving(&config, runtimes, features, audit.clone(), sealer.clone(), Some(cache.clone()));
         let egress = Egress::new(&config.egress, audit.clone());
         let counts = CountsKeeper::open(&config.state.path, egress.clone());
         found.manage(serving.repository());
@@ -326,7 +329,12 @@ pub fn serving_alone(config: &Config, audit: AuditSink) -> Serving {
     let views = &config.features.views;
     // Mistakes in the declarations are told where they matter, by the daemon and `config check`.
     let registry = Registry::load(views, &config.features.path).unwrap_or_default();
-    serving(config, runtimes, FeatureStore::without_values(registry, views), audit, Sealer::none())
+    // Made by the daemon alone: a command line that only looks leaves nothing behind. And what a runtime compiles only its
+    // owner may read: root would leave what the daemon of another user cannot use.
+    let is_own = |found: Metadata| found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
+    let cache = Some(&config.runtimes.cache).filter(|cache| std::fs::metadata(cache).is_ok_and(is_own));
+    let features = FeatureStore::without_values(registry, views);
+    serving(config, runtimes, features, audit, Sealer::none(), cache.cloned())
 }
 
 /// The runtimes of this box, those that came as releases among them.
@@ -334,10 +342,15 @@ fn runtimes(config: &Config) -> Runtimes {
     Runtimes::with_own_folders(config.runtimes.dir.clone(), &runtime_dirs::active(&config.updates.path))
 }
 
-/// The serving core over the configured repository.
-fn serving(config: &Config, runtimes: Runtimes, features: FeatureStore, audit: AuditSink, sealer: Sealer) -> Serving {
-    // Made by the daemon alone: a command line that only looks leaves nothing behind.
-    let cache_dir = config.runtimes.cache.is_dir().then(|| config.runtimes.cache.clone());
+/// The serving core over the configured repository. What is compiled is kept in `cache_dir`.
+fn serving(
+    config: &Config,
+    runtimes: Runtimes,
+    features: FeatureStore,
+    audit: AuditSink,
+    sealer: Sealer,
+    cache_dir: Option<PathBuf>,
+) -> Serving {
     let budget = Topology::read().budget(config.runtimes.threads);
     let seconds = config.runtimes.keep_alive_s;
     let defaults = ModelDefaults {
@@ -346,7 +359,8 @@ fn serving(config: &Config, runtimes: Runtimes, features: FeatureStore, audit: A
         timeout: config.serving.default_timeout(),
         // Beside the box's identity, not in the cache, which may be emptied at any time.
         profiles: Profiles::new(
-            cache_dir.is_some().then_some(config.state.path.as_path()),
+            // Where a daemon has been.
+            config.runtimes.cache.is_dir().then_some(config.state.path.as_path()),
             runtimes.clone(),
             budget.len(),
         ),

@@ -48,7 +48,11 @@ pub async fn guard(State(Guard { app, route }): State<Guard>, mut request: Reque
             response
         }
         Err(Denied { failure, challenge, is_known }) => {
-            if is_known {
+            // Who waits to be invited to send the body is not: to read it would be to invite.
+            let is_waiting = request.headers().contains_key(header::EXPECT);
+            if is_waiting {
+                drop(request);
+            } else if is_known {
                 body::discard(request.into_body(), app.config()).await;
             } else {
                 body::discard_small(request.into_body()).await;

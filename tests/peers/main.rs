@@ -2,6 +2,10 @@
 //! is part of `cargo test`.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics says where")]
 
+mod access_mqtt;
+#[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
+#[path = "../it/access_table.rs"]
+mod access_table;
 mod attacks;
 mod attacks_on_daemon;
 mod audit_canaries;
