@@ -40,6 +40,7 @@ pub struct Received {
 }
 
 /// Why a body was not read.
+#[derive(Debug)]
 enum Unread {
     TooLarge,
     NoRoom,
@@ -173,12 +174,12 @@ pub fn is_large(headers: &HeaderMap) -> bool {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Encoding {
+pub(super) enum Encoding {
     Gzip,
     Deflate,
 }
 
-fn encoding(headers: &HeaderMap) -> Result<Option<Encoding>, Failure> {
+pub(super) fn encoding(headers: &HeaderMap) -> Result<Option<Encoding>, Failure> {
     let Some(value) = headers.get(header::CONTENT_ENCODING) else { return Ok(None) };
     match value.to_str().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
         "" | "identity" => Ok(None),
@@ -255,7 +256,7 @@ fn compress(encoding: Encoding, bytes: &[u8]) -> std::io::Result<Vec<u8>> {
 }
 
 /// The first of gzip and deflate that `Accept-Encoding` names without `q=0`. `*` alone is no wish for either.
-fn accepted(headers: &HeaderMap) -> Option<Encoding> {
+pub(super) fn accepted(headers: &HeaderMap) -> Option<Encoding> {
     let text = headers.get(header::ACCEPT_ENCODING)?.to_str().ok()?;
     let wanted = |name: &str| {
         text.split(',').any(|item| {

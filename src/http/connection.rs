@@ -319,7 +319,8 @@ impl Server {
         };
         if let Err(error) = ended {
             // Callers that hang up or send nonsense: worth a look when debugging, never an alarm.
-            tracing::debug!(%error, "connection ended");
+            let reason = std::error::Error::source(&error).map(ToString::to_string);
+            tracing::debug!(%error, reason, "connection ended");
         }
     }
 }

@@ -7,10 +7,10 @@ use axum::response::Response;
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::models::PathParts;
-use super::reply::{Failure, json, json_bytes};
 use super::App;
 use super::body::{self, Received};
+use super::models::PathParts;
+use super::reply::{Failure, json, json_bytes};
 use crate::features::online::{FeatureError, Pushed};
 use crate::features::view::{FeatureService, FeatureView};
 use crate::principal::Principal;

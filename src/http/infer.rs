@@ -7,11 +7,11 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 
+use super::App;
+use super::body::{self, Received};
 use super::models::{PathParts, target};
 use super::reply::{Failure, json_bytes};
 use super::terms::HeaderTerms;
-use super::App;
-use super::body::{self, Received};
 use crate::principal::Principal;
 use crate::protocol::call::{self, Call, Form, HEADER_LENGTH};
 use crate::protocol::decode;

@@ -10,6 +10,7 @@ pub mod config;
 mod connection;
 mod features;
 mod features_admin;
+pub mod fuzz;
 mod guard;
 mod handover;
 mod health;

@@ -51,7 +51,8 @@ impl<S> Impatient<S> {
                     self.timer.as_mut().reset(end);
                 }
                 ready!(self.timer.as_mut().poll(context));
-                let message = format!("the caller took too little for {} ms (http.write_timeout_ms)", self.limit.as_millis());
+                let message =
+                    format!("the caller took too little for {} ms (http.write_timeout_ms)", self.limit.as_millis());
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, message)));
             }
         }

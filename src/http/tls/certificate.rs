@@ -104,7 +104,7 @@ impl CertificateFacts {
 
 /// When the next list of revoked certificates was due, in milliseconds since the Unix epoch; `None` where the list does not
 /// say, or cannot be read.
-pub(super) fn next_update_ms(der: &[u8]) -> Option<u64> {
+pub(in crate::http) fn next_update_ms(der: &[u8]) -> Option<u64> {
     CertificateList::from_der(der).ok()?.tbs_cert_list.next_update.map(millis)
 }
 

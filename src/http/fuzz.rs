@@ -1,0 +1,55 @@
+//! What must hold whatever a caller sends beside a body. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+
+use std::time::Instant;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use rustls::pki_types::CertificateDer;
+
+use super::body::{accepted, encoding};
+use super::guard::presented;
+use super::terms::HeaderTerms;
+use super::tls::certificate::{CertificateFacts, next_update_ms};
+use crate::protocol::decode;
+
+/// Reads the headers of a call, a line each, with everything that reads one; how many were headers.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_headers(data: &[u8]) -> usize {
+    let mut headers = HeaderMap::new();
+    for line in data.split(|byte| *byte == b'\n') {
+        let mut parts = line.splitn(2, |byte| *byte == b':');
+        let name = parts.next().and_then(|name| HeaderName::from_bytes(name).ok());
+        let value = parts.next().and_then(|value| HeaderValue::from_bytes(value.trim_ascii()).ok());
+        if let (Some(name), Some(value)) = (name, value) {
+            headers.append(name, value);
+        }
+    }
+    let arrived = Instant::now();
+    if let Ok(terms) = HeaderTerms::read(&headers, arrived) {
+        assert!(terms.deadline.is_none_or(|deadline| deadline > arrived));
+    }
+    if let Ok(Some(key)) = presented(&headers) {
+        assert_eq!(key, key.trim_ascii());
+        assert!(headers.contains_key("authorization") || headers.contains_key("x-api-key"));
+    }
+    let _ = (encoding(&headers).is_ok(), accepted(&headers));
+    for value in headers.values() {
+        let _ = decode::parse_header_length(value.as_bytes());
+    }
+    headers.len()
+}
+
+/// Reads a certificate as its bytes are shown, and a list of revoked ones; whether it is either.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_certificate(data: &[u8]) -> bool {
+    let facts = CertificateFacts::read(&CertificateDer::from(data));
+    if let Ok(CertificateFacts { names, fingerprint, .. }) = &facts {
+        assert!(names.len() <= 100 && fingerprint.len() == 64);
+        assert!(names.iter().all(|name| !name.is_empty() && name.len() <= 255 && !name.contains(char::is_control)));
+    }
+    let due = next_update_ms(data);
+    facts.is_ok() || due.is_some()
+}
