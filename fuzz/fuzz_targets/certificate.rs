@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    ledge::http::fuzz::fuzz_certificate(data);
+    ledge::http::tls::fuzz_certificate(data);
 });

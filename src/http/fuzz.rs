@@ -3,12 +3,10 @@
 use std::time::Instant;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use rustls::pki_types::CertificateDer;
 
 use super::body::{accepted, encoding};
 use super::guard::presented;
 use super::terms::HeaderTerms;
-use super::tls::certificate::{CertificateFacts, next_update_ms};
 use crate::protocol::decode;
 
 /// Reads the headers of a call, a line each, with everything that reads one; how many were headers.
@@ -38,18 +36,4 @@ pub fn fuzz_headers(data: &[u8]) -> usize {
         let _ = decode::parse_header_length(value.as_bytes());
     }
     headers.len()
-}
-
-/// Reads a certificate as its bytes are shown, and a list of revoked ones; whether it is either.
-///
-/// # Panics
-/// When an invariant does not hold.
-pub fn fuzz_certificate(data: &[u8]) -> bool {
-    let facts = CertificateFacts::read(&CertificateDer::from(data));
-    if let Ok(CertificateFacts { names, fingerprint, .. }) = &facts {
-        assert!(names.len() <= 100 && fingerprint.len() == 64);
-        assert!(names.iter().all(|name| !name.is_empty() && name.len() <= 255 && !name.contains(char::is_control)));
-    }
-    let due = next_update_ms(data);
-    facts.is_ok() || due.is_some()
 }

@@ -1,7 +1,8 @@
 //! The same as `fuzz.rs` for what callers and platforms show beside bodies, for what is sealed, and for model files.
 
 use ledge::fleet::manifest::Manifest;
-use ledge::http::fuzz::{fuzz_certificate, fuzz_headers};
+use ledge::http::fuzz::fuzz_headers;
+use ledge::http::tls::fuzz_certificate;
 use ledge::identity::sealing::fuzz::{fuzz_sealed, sealed_seeds};
 use ledge::protocol::fuzz::fuzz_feast;
 use ledge::repository::onnx;
