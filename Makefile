@@ -10,7 +10,7 @@ in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
 nextest := $(shell command -v cargo-nextest)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-platform build run test test-peers test-quantize test-platform soak setup-packages deb rpm sbom release-check bench bench-fleet bench-peers clean
+.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-schemathesis setup-platform build run test test-peers test-quantize test-platform soak hostile setup-packages deb rpm sbom release-check bench bench-fleet bench-peers clean
 .NOTPARALLEL:
 
 help: ## say what each target does
@@ -46,7 +46,10 @@ setup-tuf: setup-test ## install the reference implementation of TUF into .ledge
 setup-otlp: setup-test ## install the schema of OpenTelemetry into .ledge/peers/otlp (once), for test-peers
 	$(PYTHON) benches/peers/fetch.py otlp
 
-test-peers: setup-test setup-peers setup-packages setup-feast setup-tuf setup-otlp test-quantize test-platform ## run real clients, servers and brokers against Ledge (may need root)
+setup-schemathesis: setup-test ## install Schemathesis, which fuzzes by /openapi.json, into .ledge/peers/schemathesis (once), for test-peers
+	$(PYTHON) benches/peers/fetch.py schemathesis
+
+test-peers: setup-test setup-peers setup-packages setup-feast setup-tuf setup-otlp setup-schemathesis test-quantize test-platform ## run real clients, servers and brokers against Ledge (may need root)
 	$(in_tests) $(if $(nextest),cargo nextest run --locked --test it clients,cargo test --locked --test it clients)
 	$(in_tests) $(if $(nextest),cargo nextest run --locked --test peers,cargo test --locked --test peers)
 
@@ -54,6 +57,10 @@ soak: setup-test setup-peers setup-platform ## a million MQTT requests, then 200
 	$(in_tests) cargo test --release --locked --test peers -- --ignored --nocapture a_million_requests
 	$(in_tests) cargo test --release --locked --test peers -- --ignored --nocapture --test-threads=1 interrupted::
 	$(in_tests) cargo test --release --locked --test it -- --ignored --nocapture --test-threads=1 feature_faults:: update_faults::an_update audit_faults:: audit_quota::
+
+hostile: setup-test setup-schemathesis ## ten minutes of Schemathesis against /openapi.json, then five of hostile sockets, with figures (HOSTILE_MINUTES=N)
+	$(in_tests) cargo test --release --locked --test peers -- --ignored --nocapture schemathesis::
+	$(in_tests) cargo test --release --locked --test it -- --ignored --nocapture hostile_clients::
 
 test-quantize: ## quantize small models with models/quantize (its packages are fetched the first time; Python 3.11 or newer)
 	@$(need_python)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Fetches what Ledge is measured against or tested with, each into a virtual environment of its own: .ledge/peers/NAME.
 
-usage: python3 benches/peers/fetch.py [NAME...]      NAME: inprocess triton mlserver mosec feast tuf otlp; without one, all
+usage: python3 benches/peers/fetch.py [NAME...]      NAME: inprocess triton mlserver mosec feast tuf otlp schemathesis;
+       without one, all
 
 Every wheel is pinned by version and hash (requirements/NAME.txt). Nothing of it is a dependency of Ledge, and nothing is
 written outside .ledge/peers. A peer that cannot be had here is said so with pip's words; the others are still fetched.
@@ -18,8 +19,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
 FOLDER = CHECKOUT / ".ledge" / "peers"
-NAMES = ("inprocess", "triton", "mlserver", "mosec", "feast", "tuf", "otlp")
-CLIENTS = ("feast", "tuf", "otlp")  # what `make test-peers` runs against Ledge
+NAMES = ("inprocess", "triton", "mlserver", "mosec", "feast", "tuf", "otlp", "schemathesis")
+CLIENTS = ("feast", "tuf", "otlp", "schemathesis")  # what `make test-peers` runs against Ledge
 MINORS = (11, 12)  # what pin.py pins, the preferred one first
 
 

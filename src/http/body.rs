@@ -13,7 +13,9 @@ use flate2::bufread::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
+use super::App;
 use super::config::HttpConfig;
+use super::memory::{Hold, NoRoom, SMALL};
 use super::reply::Failure;
 
 /// Smaller answers are not packed: the header would weigh as much as what is saved.
@@ -22,65 +24,118 @@ const LEAST_PACKED: usize = 1024;
 /// The most memory that is set aside for a body before it has come.
 const MOST_RESERVED: usize = 8 << 20;
 
-/// A body above this is not read into memory when its model's queue is full already.
-const LARGE: usize = 16 << 10;
+/// What of a packed body is unpacked at once.
+const UNPACKED: usize = 64 << 10;
+
+/// When a caller whose body found no room may try again.
+const NO_ROOM_WAIT: Duration = Duration::from_secs(1);
 
 /// How long somebody who may not ask can take to send a body.
 const STRANGER: Duration = Duration::from_secs(2);
 
-/// Reads the whole body, unpacked. `limit` holds for the bytes on the wire and for the unpacked ones.
-pub async fn read(headers: &HeaderMap, body: Body, config: &HttpConfig) -> Result<Bytes, Failure> {
-    let limit = config.max_body_bytes;
-    let too_large = || {
-        Failure::new(
+/// A body, and the count of what it holds. That lives until the answer is made: what is made of a body takes memory, too.
+pub struct Received {
+    pub bytes: Bytes,
+    pub hold: Hold,
+}
+
+/// Why a body was not read.
+#[derive(Debug)]
+enum Unread {
+    TooLarge,
+    NoRoom,
+    Other(axum::BoxError),
+}
+
+impl From<NoRoom> for Unread {
+    fn from(_: NoRoom) -> Self {
+        Self::NoRoom
+    }
+}
+
+impl From<axum::BoxError> for Unread {
+    fn from(error: axum::BoxError) -> Self {
+        if error.is::<LengthLimitError>() { Self::TooLarge } else { Self::Other(error) }
+    }
+}
+
+impl From<std::io::Error> for Unread {
+    fn from(error: std::io::Error) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+/// Reads the whole body, unpacked. `http.max_body_bytes` holds for the bytes on the wire and for the unpacked ones, and
+/// `http.max_memory_bytes` for those of all bodies together.
+pub async fn read(headers: &HeaderMap, body: Body, app: &App) -> Result<Received, Failure> {
+    let (config, limit) = (app.config(), app.config().max_body_bytes);
+    let failure = |unread, what: &str| match unread {
+        Unread::TooLarge => Failure::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             format!("the body is larger than {limit} bytes (http.max_body_bytes)"),
-        )
+        ),
+        Unread::NoRoom => Failure::later(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "there is no memory for this body beside those that are being answered (http.max_memory_bytes)",
+            NO_ROOM_WAIT,
+        ),
+        Unread::Other(error) => Failure::new(StatusCode::BAD_REQUEST, format!("the body cannot be {what}: {error}")),
     };
-    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    let announced = announced(headers);
     if announced.is_some_and(|length| length > limit) {
-        return Err(too_large());
+        return Err(failure(Unread::TooLarge, "read"));
     }
-    let assembled = assemble(Limited::new(body, limit), announced);
+    let encoding = encoding(headers)?;
+    if !app.memory().has_room(announced.unwrap_or(0)) {
+        discard(body, config).await;
+        return Err(failure(Unread::NoRoom, "read"));
+    }
+    let mut hold = app.memory().hold();
+    let assembled = assemble(Limited::new(body, limit), announced, &mut hold);
     let assembled = tokio::time::timeout(config.body_timeout(), assembled).await.map_err(|_| {
         let message = format!("the body did not arrive within {} ms (http.body_timeout_ms)", config.body_timeout_ms);
         Failure::new(StatusCode::REQUEST_TIMEOUT, message)
     })?;
-    let bytes = match assembled {
-        Ok(bytes) => bytes,
-        Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),
-        Err(error) => return Err(Failure::new(StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}"))),
-    };
-    match encoding(headers)? {
-        None => Ok(bytes),
-        Some(encoding) => {
-            let unpacked = tokio::task::spawn_blocking(move || unpack(encoding, &bytes, limit)).await;
-            match unpacked {
-                Ok(Ok(bytes)) if bytes.len() > limit => Err(too_large()),
-                Ok(Ok(bytes)) => Ok(bytes.into()),
-                Ok(Err(error)) => {
-                    Err(Failure::new(StatusCode::BAD_REQUEST, format!("the body cannot be unpacked: {error}")))
-                }
-                Err(_) => Err(Failure::new(StatusCode::BAD_REQUEST, "the body cannot be unpacked")),
-            }
-        }
+    let bytes = assembled.map_err(|unread| failure(unread, "read"))?;
+    let Some(encoding) = encoding else { return Ok(Received { bytes, hold }) };
+    let unpacking = tokio::task::spawn_blocking(move || {
+        let unpacked = unpack(encoding, &bytes, limit, &mut hold)?;
+        hold.shrink(bytes.len());
+        Ok(Received { bytes: unpacked.into(), hold })
+    });
+    match unpacking.await {
+        Ok(unpacked) => unpacked.map_err(|unread| failure(unread, "unpacked")),
+        Err(error) => Err(failure(Unread::Other(error.into()), "unpacked")),
     }
+}
+
+fn announced(headers: &HeaderMap) -> Option<usize> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// The frames of a body in one piece.
 ///
 /// Each is copied and let go as it comes, so that the connection reads the next one into the same memory. A body that
 /// came in one frame is not copied.
-async fn assemble(body: Limited<Body>, announced: Option<usize>) -> Result<Bytes, axum::BoxError> {
+async fn assemble(body: Limited<Body>, announced: Option<usize>, hold: &mut Hold) -> Result<Bytes, Unread> {
     let mut body = std::pin::pin!(body);
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame?.into_data() else { continue };
+        // What is announced need not come: it counts as it does.
+        if hold.grow(data.len()).is_err() {
+            // Its sender reads the answer after all of it is sent. The caller of this function limits the time.
+            drop((whole, data));
+            hold.shrink(usize::MAX);
+            while let Some(frame) = body.frame().await {
+                frame?;
+            }
+            return Err(Unread::NoRoom);
+        }
         if whole.is_empty() {
             if announced == Some(data.len()) {
                 return Ok(data);
             }
-            // What is announced need not come: beyond this it is believed as it does.
             whole.reserve(announced.unwrap_or(0).min(MOST_RESERVED).max(data.len()));
         }
         whole.extend_from_slice(&data);
@@ -107,7 +162,7 @@ pub async fn discard(body: Body, config: &HttpConfig) -> bool {
 /// closed.
 pub async fn discard_small(body: Body) {
     let drain = async {
-        let mut body = std::pin::pin!(Limited::new(body, LARGE));
+        let mut body = std::pin::pin!(Limited::new(body, SMALL));
         while let Some(Ok(_)) = body.frame().await {}
     };
     let _ = tokio::time::timeout(STRANGER, drain).await;
@@ -115,17 +170,16 @@ pub async fn discard_small(body: Body) {
 
 /// Whether a body is announced that costs more to keep than the question whether it is wanted.
 pub fn is_large(headers: &HeaderMap) -> bool {
-    let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    length.is_none_or(|length| length > LARGE)
+    announced(headers).is_none_or(|length| length > SMALL)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Encoding {
+pub(super) enum Encoding {
     Gzip,
     Deflate,
 }
 
-fn encoding(headers: &HeaderMap) -> Result<Option<Encoding>, Failure> {
+pub(super) fn encoding(headers: &HeaderMap) -> Result<Option<Encoding>, Failure> {
     let Some(value) = headers.get(header::CONTENT_ENCODING) else { return Ok(None) };
     match value.to_str().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
         "" | "identity" => Ok(None),
@@ -138,19 +192,30 @@ fn encoding(headers: &HeaderMap) -> Result<Option<Encoding>, Failure> {
     }
 }
 
-/// Unpacks at most one byte more than `limit`.
-fn unpack(encoding: Encoding, packed: &[u8], limit: usize) -> std::io::Result<Vec<u8>> {
-    let limit = limit as u64 + 1;
-    let mut bytes = Vec::new();
+fn unpack(encoding: Encoding, packed: &[u8], limit: usize, hold: &mut Hold) -> Result<Vec<u8>, Unread> {
     match encoding {
-        Encoding::Gzip => MultiGzDecoder::new(packed).take(limit).read_to_end(&mut bytes)?,
+        Encoding::Gzip => whole(MultiGzDecoder::new(packed), limit, hold),
         // "deflate" means zlib (RFC 9110, 8.4.1.2), yet some clients send it bare.
         Encoding::Deflate if packed.first().is_some_and(|first| first & 0x0f == 8) => {
-            ZlibDecoder::new(packed).take(limit).read_to_end(&mut bytes)?
+            whole(ZlibDecoder::new(packed), limit, hold)
         }
-        Encoding::Deflate => DeflateDecoder::new(packed).take(limit).read_to_end(&mut bytes)?,
-    };
-    Ok(bytes)
+        Encoding::Deflate => whole(DeflateDecoder::new(packed), limit, hold),
+    }
+}
+
+/// All of a stream, read only as far as it fits.
+fn whole(mut stream: impl Read, limit: usize, hold: &mut Hold) -> Result<Vec<u8>, Unread> {
+    let mut bytes = Vec::new();
+    loop {
+        let read = stream.by_ref().take(UNPACKED as u64).read_to_end(&mut bytes)?;
+        if bytes.len() > limit {
+            return Err(Unread::TooLarge);
+        }
+        if read == 0 {
+            return Ok(bytes);
+        }
+        hold.grow(read)?;
+    }
 }
 
 /// Packs an answer when the caller asked for it and it is worth it.
@@ -191,7 +256,7 @@ fn compress(encoding: Encoding, bytes: &[u8]) -> std::io::Result<Vec<u8>> {
 }
 
 /// The first of gzip and deflate that `Accept-Encoding` names without `q=0`. `*` alone is no wish for either.
-fn accepted(headers: &HeaderMap) -> Option<Encoding> {
+pub(super) fn accepted(headers: &HeaderMap) -> Option<Encoding> {
     let text = headers.get(header::ACCEPT_ENCODING)?.to_str().ok()?;
     let wanted = |name: &str| {
         text.split(',').any(|item| {
@@ -212,9 +277,14 @@ fn accepted(headers: &HeaderMap) -> Option<Encoding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::memory::BodyMemory;
 
     fn headers(name: header::HeaderName, value: &'static str) -> HeaderMap {
         HeaderMap::from_iter([(name, HeaderValue::from_static(value))])
+    }
+
+    fn unpacked(encoding: Encoding, packed: &[u8], limit: usize) -> Result<Vec<u8>, Unread> {
+        unpack(encoding, packed, limit, &mut BodyMemory::new(usize::MAX).hold())
     }
 
     #[test]
@@ -232,17 +302,21 @@ mod tests {
         let body = b"ledge".repeat(1000);
         for encoding in [Encoding::Gzip, Encoding::Deflate] {
             let packed = compress(encoding, &body).unwrap();
-            assert_eq!(unpack(encoding, &packed, body.len()).unwrap(), body);
+            assert_eq!(unpacked(encoding, &packed, body.len()).unwrap(), body);
         }
         let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), Compression::fast());
         std::io::Write::write_all(&mut encoder, &body).unwrap();
-        assert_eq!(unpack(Encoding::Deflate, &encoder.finish().unwrap(), body.len()).unwrap(), body);
+        assert_eq!(unpacked(Encoding::Deflate, &encoder.finish().unwrap(), body.len()).unwrap(), body);
     }
 
     #[test]
     fn a_bomb_unpacks_no_further_than_the_limit() {
         let packed = compress(Encoding::Gzip, &vec![0; 10 << 20]).unwrap();
-        assert_eq!(unpack(Encoding::Gzip, &packed, 1000).unwrap().len(), 1001);
-        assert!(unpack(Encoding::Gzip, b"not gzip", 1000).is_err());
+        assert!(matches!(unpacked(Encoding::Gzip, &packed, 1000), Err(Unread::TooLarge)));
+        assert!(matches!(unpacked(Encoding::Gzip, b"not gzip", 1000), Err(Unread::Other(_))));
+        let memory = BodyMemory::new(1 << 20);
+        let unpacked = unpack(Encoding::Gzip, &packed, 10 << 20, &mut memory.hold());
+        assert!(matches!(unpacked, Err(Unread::NoRoom)));
+        assert_eq!(memory.used(), 0);
     }
 }

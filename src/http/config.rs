@@ -27,6 +27,9 @@ pub struct HttpConfig {
     /// The largest request body after decompression, in bytes.
     #[serde(deserialize_with = "in_range::<1024, 4_294_967_296, _, _>")]
     pub max_body_bytes: usize,
+    /// How much memory the bodies of all requests and answers may take together, in bytes.
+    #[serde(deserialize_with = "in_range::<1_048_576, 1_099_511_627_776, _, _>")]
+    pub max_memory_bytes: usize,
     /// The largest photograph, in pixels.
     #[serde(deserialize_with = "in_range::<1, 1_000_000_000, _, _>")]
     pub max_pixels: u64,
@@ -39,6 +42,9 @@ pub struct HttpConfig {
     /// How long a caller may take to send the body of a request, in milliseconds.
     #[serde(deserialize_with = "in_range::<100, 3_600_000, _, _>")]
     pub body_timeout_ms: u64,
+    /// How long a caller may take to read the next 64 KiB of an answer, or its rest, in milliseconds.
+    #[serde(deserialize_with = "in_range::<100, 3_600_000, _, _>")]
+    pub write_timeout_ms: u64,
     /// The section `[http.tls]`: for addresses that start with `https://`.
     pub tls: HttpTlsConfig,
 }
@@ -52,10 +58,12 @@ impl Default for HttpConfig {
             ],
             socket_mode: SocketMode(0o660),
             max_body_bytes: 64 << 20,
+            max_memory_bytes: 512 << 20,
             max_pixels: 50_000_000,
             max_connections: 1024,
             header_timeout_ms: 30_000,
             body_timeout_ms: 60_000,
+            write_timeout_ms: 30_000,
             tls: HttpTlsConfig::default(),
         }
     }
@@ -70,6 +78,11 @@ impl HttpConfig {
     /// [`Self::body_timeout_ms`].
     pub fn body_timeout(&self) -> Duration {
         Duration::from_millis(self.body_timeout_ms)
+    }
+
+    /// [`Self::write_timeout_ms`].
+    pub fn write_timeout(&self) -> Duration {
+        Duration::from_millis(self.write_timeout_ms)
     }
 
     /// Makes relative paths relative to `root`: those of Unix sockets, and of the files for TLS.
@@ -121,6 +134,13 @@ impl HttpConfig {
                 }
             };
             problems.push(("listen", problem));
+        }
+        if self.max_memory_bytes < self.max_body_bytes {
+            let reason = format!(
+                "is smaller than http.max_body_bytes ({}), so the largest body would never find room: set it to a multiple of that",
+                self.max_body_bytes
+            );
+            problems.push(("max_memory_bytes", reason));
         }
         problems.extend(self.tls.problems(self.serves_tls()));
         problems

@@ -22,6 +22,7 @@ use tower_service::Service;
 
 use super::config::{HttpConfig, ListenAddress};
 use super::handover::{Handover, SocketFile};
+use super::stall::Impatient;
 use super::tls::{ServerTls, TlsCaller};
 use crate::identity::authentication::Peer;
 use crate::readiness::Readiness;
@@ -132,6 +133,7 @@ impl Listeners {
             router: router.clone(),
             builder,
             connections: Arc::new(Semaphore::new(config.max_connections)),
+            write_timeout: config.write_timeout(),
             held_until: self.handed_over.then(|| readiness.clone()),
             shutdown: shutdown.clone(),
         };
@@ -205,6 +207,8 @@ struct Server {
     router: Router,
     builder: http1::Builder,
     connections: Arc<Semaphore>,
+    /// How long a caller may take nothing of its answer.
+    write_timeout: Duration,
     /// What the first connections wait for.
     held_until: Option<Arc<Readiness>>,
     shutdown: Shutdown,
@@ -275,6 +279,7 @@ impl Server {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let stream = Impatient::new(stream, self.write_timeout);
         let (router, stop) = (self.router, self.shutdown.clone());
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(Body::new);
@@ -317,7 +322,8 @@ impl Server {
         };
         if let Err(error) = ended {
             // Callers that hang up or send nonsense: worth a look when debugging, never an alarm.
-            tracing::debug!(%error, "connection ended");
+            let reason = std::error::Error::source(&error).map(ToString::to_string);
+            tracing::debug!(%error, reason, "connection ended");
         }
     }
 }

@@ -7,9 +7,10 @@ use axum::response::Response;
 use bytes::Bytes;
 use serde::Serialize;
 
+use super::App;
+use super::body::{self, Received};
 use super::models::PathParts;
 use super::reply::{Failure, json, json_bytes};
-use super::{App, body};
 use crate::features::online::{FeatureError, Pushed};
 use crate::features::view::{FeatureService, FeatureView};
 use crate::principal::Principal;
@@ -29,9 +30,10 @@ const MANY_CELLS: usize = 5_000;
 /// `POST /get-online-features`.
 pub async fn get_online_features(State(app): State<App>, request: Request) -> Result<Response, FeastError> {
     let (parts, body) = request.into_parts();
-    let body = body::read(&parts.headers, body, app.config()).await.map_err(Failure::into_feast)?;
+    let received = body::read(&parts.headers, body, &app).await.map_err(Failure::into_feast)?;
+    let Received { bytes, hold: _held } = received;
     let store = app.serving().features();
-    let call = decode(body, feast::decode_online_features).await?;
+    let call = decode(bytes, feast::decode_online_features).await?;
     call.check_size(&store.registry())?;
     let full_names = call.full_feature_names;
     let features = store.get_online_features(call.request).await;
@@ -47,7 +49,8 @@ pub async fn push(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, FeastError> {
-    let call = decode(received(&app, request).await?, feast::decode_push).await?;
+    let Received { bytes, hold: _held } = received(&app, request).await?;
+    let call = decode(bytes, feast::decode_push).await?;
     write(&app, call, &principal).await
 }
 
@@ -58,7 +61,8 @@ pub async fn write_to_online_store(
     request: Request,
 ) -> Result<Response, FeastError> {
     let registry = app.serving().features().registry();
-    let call = decode(received(&app, request).await?, move |body| feast::decode_write(body, &registry)).await?;
+    let Received { bytes, hold: _held } = received(&app, request).await?;
+    let call = decode(bytes, move |body| feast::decode_write(body, &registry)).await?;
     write(&app, call, &principal).await
 }
 
@@ -93,9 +97,9 @@ pub async fn materialize(State(app): State<App>, request: Request) -> FeastError
     FeastError::new(StatusCode::NOT_IMPLEMENTED.as_u16(), message)
 }
 
-async fn received(app: &App, request: Request) -> Result<Bytes, FeastError> {
+async fn received(app: &App, request: Request) -> Result<Received, FeastError> {
     let (parts, body) = request.into_parts();
-    body::read(&parts.headers, body, app.config()).await.map_err(Failure::into_feast)
+    body::read(&parts.headers, body, app).await.map_err(Failure::into_feast)
 }
 
 /// Decodes a body, a large one off the async thread.

@@ -32,7 +32,7 @@ pub struct Guard {
 }
 
 /// A refusal.
-struct Denied {
+pub(super) struct Denied {
     failure: Failure,
     challenge: Option<HeaderValue>,
     /// Whether the caller may come in at all, so that what it sends on is read to the end.
@@ -122,7 +122,7 @@ fn nobody() -> Denied {
 }
 
 /// The API key of a request. Another scheme than `Bearer` is not for this box, but for a proxy before it.
-fn presented(headers: &HeaderMap) -> Result<Option<&[u8]>, Denied> {
+pub(super) fn presented(headers: &HeaderMap) -> Result<Option<&[u8]>, Denied> {
     let bad = |message: &str| Denied {
         failure: Failure::new(StatusCode::BAD_REQUEST, message),
         challenge: None,

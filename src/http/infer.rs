@@ -7,10 +7,11 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 
+use super::App;
+use super::body::{self, Received};
 use super::models::{PathParts, target};
 use super::reply::{Failure, json_bytes};
 use super::terms::HeaderTerms;
-use super::{App, body};
 use crate::principal::Principal;
 use crate::protocol::call::{self, Call, Form, HEADER_LENGTH};
 use crate::protocol::decode;
@@ -35,7 +36,7 @@ pub async fn infer(
             return Err(refused.into());
         }
     }
-    let body = body::read(&parts.headers, body, app.config()).await?;
+    let Received { bytes: body, hold: _held } = body::read(&parts.headers, body, &app).await?;
     let form = Form::of(content_type(&parts.headers), header_length(&parts.headers)?);
     let HeaderTerms { priority, deadline } = HeaderTerms::read(&parts.headers, arrived)?;
     let call = Call { target, body, form, priority, deadline, arrived };

@@ -10,15 +10,18 @@ pub mod config;
 mod connection;
 mod features;
 mod features_admin;
+pub mod fuzz;
 mod guard;
 mod handover;
 mod health;
 mod infer;
+mod memory;
 mod metrics;
 mod models;
 mod openapi;
 mod reply;
 pub mod routes;
+mod stall;
 mod terms;
 pub mod tls;
 mod updates;
@@ -29,6 +32,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{OriginalUri, Request};
 use axum::http::StatusCode;
+use axum::middleware::map_response;
 use axum::response::Response;
 
 use crate::audit::status::AuditState;
@@ -43,6 +47,7 @@ use crate::updates::Updates;
 use config::HttpConfig;
 pub use connection::{BindError, Listeners};
 pub use handover::{Handover, VARIABLE as LISTENERS_VARIABLE};
+use memory::BodyMemory;
 use reply::{Failure, error};
 pub use tls::ServerTls;
 
@@ -82,13 +87,15 @@ pub struct Parts {
 #[derive(Debug)]
 struct Shared {
     parts: Parts,
+    memory: BodyMemory,
     machine: MachineMonitor,
 }
 
 impl App {
     /// Over its parts.
     pub fn new(parts: Parts) -> Self {
-        Self { shared: Arc::new(Shared { parts, machine: MachineMonitor::default() }) }
+        let memory = BodyMemory::new(parts.config.max_memory_bytes);
+        Self { shared: Arc::new(Shared { parts, memory, machine: MachineMonitor::default() }) }
     }
 
     fn serving(&self) -> &Serving {
@@ -131,6 +138,10 @@ impl App {
         self.shared.parts.tls.as_ref()
     }
 
+    fn memory(&self) -> &BodyMemory {
+        &self.shared.memory
+    }
+
     fn config(&self) -> &HttpConfig {
         &self.shared.parts.config
     }
@@ -151,7 +162,12 @@ impl App {
 
 /// Every route. Whether one exists is no secret: the description of all of them is public.
 pub fn router(app: App) -> Router {
-    routes::router(&app).fallback(unknown_route).method_not_allowed_fallback(wrong_verb).with_state(app)
+    let memory = app.memory().clone();
+    routes::router(&app)
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(wrong_verb)
+        .layer(map_response(move |answer| std::future::ready(memory.of_answer(answer))))
+        .with_state(app)
 }
 
 async fn unknown_route(OriginalUri(uri): OriginalUri) -> Response {

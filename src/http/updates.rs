@@ -45,9 +45,9 @@ pub async fn check(
     request: Request,
 ) -> Result<Response, Failure> {
     let (parts, body) = request.into_parts();
-    let body = body::read(&parts.headers, body, app.config()).await?;
+    let body = body::read(&parts.headers, body, &app).await?;
     let updates = configured(&app)?.clone();
-    let from = source(&body)?;
+    let from = source(&body.bytes)?;
     tracing::info!(%principal, from = from.as_ref().map(ToString::to_string), "asked to look for updates");
     let looking = updates.clone();
     app.to_the_end(async move { looking.look(from).await }).await??;

@@ -8,6 +8,7 @@
 //! sealed bytes seals them anew when it is told ([`Reseal`]). Until then both keys open.
 
 mod folder;
+pub mod fuzz;
 mod stream;
 
 use std::collections::BTreeMap;

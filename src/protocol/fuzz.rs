@@ -8,6 +8,7 @@ use super::call::ErrorBody;
 use super::decode::{DecodedRequest, ReplyFormat, Target, decode_request};
 use super::encode::encode_response;
 use super::error::ProtocolError;
+use super::feast;
 use crate::inference::backend::Runtime;
 use crate::names::ModelVersion;
 use crate::serving::request::{InferResponse, Inputs, Timings};
@@ -25,6 +26,20 @@ const LONGEST_MESSAGE: usize = 8 * 1024;
 /// When an invariant does not hold.
 pub fn fuzz_json(data: &[u8]) {
     check(Bytes::copy_from_slice(data), None);
+}
+
+/// The whole body is JSON for Feast's routes; whether one of them reads it.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_feast(data: &[u8]) -> bool {
+    let online = feast::decode_online_features(data).map(|_| ());
+    let push = feast::decode_push(data).map(|_| ());
+    for error in [online.as_ref().err(), push.as_ref().err()].into_iter().flatten() {
+        assert!((400..500).contains(&error.status), "{}", error.message());
+        assert!(error.to_json().len() < LONGEST_MESSAGE, "{}", error.message());
+    }
+    online.is_ok() || push.is_ok()
 }
 
 /// The first two bytes choose the header's length, from 0 to one byte too many; the others are the body.

@@ -19,7 +19,7 @@ mod loads;
 pub mod managed;
 pub mod model_config;
 pub mod observations;
-mod onnx;
+pub mod onnx;
 mod placement;
 pub mod profile;
 pub mod search;

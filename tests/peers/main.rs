@@ -49,6 +49,7 @@ mod platform;
 mod poison;
 mod presence;
 mod releases;
+mod schemathesis;
 mod sealed_updates;
 mod security;
 mod soak;

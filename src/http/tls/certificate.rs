@@ -108,6 +108,20 @@ pub(super) fn next_update_ms(der: &[u8]) -> Option<u64> {
     CertificateList::from_der(der).ok()?.tbs_cert_list.next_update.map(millis)
 }
 
+/// Reads bytes as a certificate as it is shown, and as a list of revoked ones; whether they are either. The folder `fuzz/`
+/// and `tests/it/fuzz_callers.rs` feed it.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_certificate(data: &[u8]) -> bool {
+    let facts = CertificateFacts::read(&CertificateDer::from(data));
+    if let Ok(CertificateFacts { names, fingerprint, .. }) = &facts {
+        assert!(names.len() <= MOST_NAMES && fingerprint.len() == 64);
+        assert!(names.iter().all(|name| is_name(name)));
+    }
+    facts.is_ok() || next_update_ms(data).is_some()
+}
+
 fn common_names(name: &Name) -> Vec<String> {
     let attributes = name.0.iter().flat_map(|relative| relative.0.iter());
     attributes.filter(|attribute| attribute.oid == COMMON_NAME).filter_map(text).collect()

@@ -21,7 +21,7 @@ use crate::clock;
 use crate::egress::CertificateTime;
 use crate::secret::SecretFile;
 use crate::shutdown::Shutdown;
-pub use certificate::{CertificateFacts, UnreadableCertificate};
+pub use certificate::{CertificateFacts, UnreadableCertificate, fuzz_certificate};
 pub use files::ServerTlsError;
 use files::{Material, Recipe};
 pub use handshake::HandshakeCounts;

@@ -1,0 +1,137 @@
+//! Clients that mean harm, over TCP, the Unix socket and TLS: requests that can be read in two ways, bombs, callers that send
+//! or read slowly or not at all, floods. Each is answered or cut off, within bounds, and the next caller is served.
+//!
+//! `make hostile` runs them against one another for minutes, and looks at what the daemon holds afterwards.
+
+mod bombs;
+mod framing;
+mod held;
+mod minutes;
+mod slow;
+mod tls;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use crate::certificates::Authority;
+use crate::client::{Client, Stream};
+use crate::daemon::{TestDaemon, TestRoot};
+use crate::tls_kit::{TlsClient, put};
+
+/// A test that waits longer than this has found a hang.
+const LIMIT: Duration = Duration::from_mins(1);
+
+const INFER: &str = "/v2/models/identity_fp32/infer";
+
+/// How a client reaches the box.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Tcp,
+    Unix,
+    Tls,
+}
+
+const WAYS: [Way; 3] = [Way::Tcp, Way::Unix, Way::Tls];
+
+/// A box that listens in every way, and ends what is idle after a second.
+struct Target {
+    daemon: TestDaemon,
+    tls: TlsClient,
+    tls_address: std::net::SocketAddr,
+}
+
+impl Target {
+    fn start(settings: &[&str]) -> Self {
+        Self::with(TestRoot::new().models(&["identity_fp32"]), settings)
+    }
+
+    fn with(root: TestRoot, settings: &[&str]) -> Self {
+        let authority = Authority::new();
+        put(&root, &authority.issue("127.0.0.1"));
+        let root = root
+            .set("http.listen=[\"127.0.0.1:0\", \"https://127.0.0.1:0\", \"unix:ledge.sock\"]")
+            .set("http.tls.certificate_file=\"box.pem\"")
+            .set("http.tls.key_file=\"box.key\"")
+            .set("http.header_timeout_ms=1000");
+        let daemon = settings.iter().fold(root, |root, setting| root.set(setting)).start();
+        // The plain address is the first that is logged, and the encrypted one the second.
+        daemon.wait_for_log_since_start("listening");
+        let tls_address = daemon.wait_for_log("listening")["address"].as_str().unwrap().parse().unwrap();
+        Self { daemon, tls: TlsClient::new(authority.pem(), None), tls_address }
+    }
+
+    fn connect(&self, way: Way) -> Box<dyn Stream> {
+        match way {
+            Way::Tcp => {
+                let stream = TcpStream::connect(self.daemon.address).unwrap();
+                stream.set_read_timeout(Some(LIMIT)).unwrap();
+                Box::new(stream)
+            }
+            Way::Unix => {
+                let stream = UnixStream::connect(self.daemon.root.folder.path().join("ledge.sock")).unwrap();
+                stream.set_read_timeout(Some(LIMIT)).unwrap();
+                Box::new(stream)
+            }
+            Way::Tls => Box::new(self.tls.connect(self.tls_address).unwrap()),
+        }
+    }
+
+    /// Sends bytes, reads until the box closes the connection, and gives the statuses of its answers.
+    fn statuses(&self, way: Way, bytes: &[u8]) -> Vec<u16> {
+        let mut stream = self.connect(way);
+        // It may have closed before all is sent.
+        let _ = stream.write_all(bytes);
+        statuses(&rest(&mut stream))
+    }
+
+    /// Another caller is served as ever.
+    #[track_caller]
+    fn serves(&self) {
+        for way in WAYS {
+            let answer = Client::over(self.connect(way)).post(INFER, &[], tensor(1).as_bytes());
+            assert_eq!(answer.status, 200, "{way:?}: {answer:?}");
+        }
+    }
+
+    fn rss_kb(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.daemon.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+}
+
+/// All that comes until the end of a connection, however it ends; a timeout is no end.
+fn rest(stream: &mut impl Read) -> Vec<u8> {
+    let mut all = Vec::new();
+    let mut block = vec![0; 1 << 16];
+    loop {
+        match stream.read(&mut block) {
+            Ok(0) => return all,
+            Ok(read) => all.extend_from_slice(&block[..read]),
+            Err(error) => {
+                let hung = [std::io::ErrorKind::WouldBlock, std::io::ErrorKind::TimedOut].contains(&error.kind());
+                assert!(!hung, "the connection neither ends nor goes on after {:?}", String::from_utf8_lossy(&all));
+                return all;
+            }
+        }
+    }
+}
+
+/// The statuses of the answers in a stream. No body here has a status line in it.
+fn statuses(stream: &[u8]) -> Vec<u16> {
+    let text = String::from_utf8_lossy(stream);
+    text.match_indices("HTTP/1.").map(|(at, _)| text[at + 9..at + 12].parse().unwrap()).collect()
+}
+
+/// A request to `identity_fp32`.
+fn tensor(elements: usize) -> String {
+    let data = vec!["1"; elements].join(",");
+    format!(r#"{{"inputs":[{{"name":"IN","datatype":"FP32","shape":[1,{elements}],"data":[{data}]}}]}}"#)
+}
+
+/// The head of a POST to it.
+fn head(fields: &str) -> String {
+    format!("POST {INFER} HTTP/1.1\r\nhost: x\r\n{fields}\r\n")
+}

@@ -1,0 +1,133 @@
+//! Small requests that would be large ones: heads, paths, packed bodies, nests of JSON, pictures.
+
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::{GzEncoder, ZlibEncoder};
+
+use super::{INFER, Target, WAYS, head};
+use crate::client::Client;
+use crate::daemon::TestRoot;
+
+/// What a bomb of this file may leave behind at most while it is dealt with: twice the largest body, and what an allocator
+/// keeps.
+const ROOM_KB: u64 = 200 << 10;
+
+pub fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn zlib(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// A PNG that says it is 65535 pixels wide and high.
+pub fn png() -> Vec<u8> {
+    let mut chunk = b"IHDR\0\0\xff\xff\0\0\xff\xff\x08\x06\0\0\0".to_vec();
+    let mut crc = flate2::Crc::new();
+    crc.update(&chunk);
+    chunk.extend(crc.sum().to_be_bytes());
+    let end = [b"\0\0\0\0IEND".as_slice(), &0xae42_6082_u32.to_be_bytes()].concat();
+    [b"\x89PNG\r\n\x1a\n\0\0\0\x0d".as_slice(), &chunk, &end].concat()
+}
+
+/// A progressive JPEG of as much.
+pub fn jpeg() -> Vec<u8> {
+    b"\xff\xd8\xff\xc2\0\x11\x08\xff\xff\xff\xff\x03\x01\x11\0\x02\x11\0\x03\x11\0\xff\xd9".to_vec()
+}
+
+/// A lossless WebP of 16384 pixels each way, which is the most that it can say.
+pub fn webp() -> Vec<u8> {
+    b"RIFF\x12\0\0\0WEBPVP8L\x05\0\0\0\x2f\xff\xff\xff\x0f\0".to_vec()
+}
+
+#[test]
+fn heads_and_paths_without_end_are_refused() {
+    let target = Target::start(&[]);
+    let long = "x".repeat(70_000);
+    let cases = [
+        ("many fields", head(&"x: y\r\n".repeat(200)), 431),
+        ("a large head", head(&format!("x: {}\r\n", long.repeat(10))), 431),
+        ("a long name", head(&format!("{}: x\r\n", long.repeat(10))), 431),
+        ("a long path", format!("GET /{long} HTTP/1.1\r\nhost: x\r\n\r\n"), 414),
+        ("a long verb", format!("{long} / HTTP/1.1\r\nhost: x\r\n\r\n"), 400),
+    ];
+    for way in WAYS {
+        for (name, request, status) in &cases {
+            assert_eq!(target.statuses(way, request.as_bytes()), [*status], "{way:?}, {name}");
+        }
+        // Without an end at all.
+        let endless = target.statuses(way, format!("GET / HTTP/1.1\r\nx: {}", long.repeat(20)).as_bytes());
+        assert_eq!(endless, [431], "{way:?}");
+    }
+    target.serves();
+}
+
+#[test]
+fn a_packed_bomb_is_unpacked_to_the_limit_and_no_further() {
+    let target = Target::start(&[]);
+    let before = target.rss_kb();
+    let zeros = vec![b' '; 300 << 20];
+    let (gzip, zlib) = (gzip(&zeros), zlib(&zeros));
+    drop(zeros);
+    let twice = self::gzip(&gzip);
+    for way in WAYS {
+        let post = |encoding: &str, body: &[u8]| {
+            Client::over(target.connect(way)).post(INFER, &[("content-encoding", encoding)], body).status
+        };
+        assert_eq!([post("gzip", &gzip), post("deflate", &zlib)], [413, 413], "{way:?}");
+        // Layers are not peeled off, and no other packing is known.
+        assert_eq!([post("gzip, gzip", &twice), post("zstd", b"\x28\xb5\x2f\xfd"), post("br", b"x")], [415; 3]);
+        assert_eq!([post("gzip", &twice), post("gzip", &gzip[..100]), post("deflate", b"x")], [400; 3]);
+    }
+    let after = target.rss_kb();
+    assert!(after < before + ROOM_KB, "{before} kB before, {after} kB after");
+    target.serves();
+}
+
+#[test]
+fn json_without_end_or_bottom_is_refused() {
+    let target = Target::start(&[]);
+    let deep = |open: &str| open.repeat(1_000_000);
+    let data = |data: &str| format!(r#"{{"inputs":[{{"name":"IN","datatype":"FP32","shape":[1,1],"data":{data}}}]}}"#);
+    let zeros = format!("[{}0]", "0,".repeat((64 << 19) - 100));
+    let bombs = [
+        deep("["),
+        deep("{\"a\":"),
+        data(&deep("[")),
+        data(&format!("{}{}", deep("["), deep("]"))),
+        format!("{{\"parameters\":{}", deep("{\"a\":")),
+        format!("{{\"id\":\"{}", deep("\\u0000")),
+        data(&zeros),
+        data(&format!("[{}]", "9".repeat(10 << 20))),
+        data("[1e999999999999999999999]"),
+        r#"{"inputs":[{"name":"IN","datatype":"FP32","shape":[9223372036854775807,9223372036854775807],"data":[1]}]}"#
+            .into(),
+        r#"{"inputs":[{"name":"IN","datatype":"FP32","shape":[-1,-1],"data":[]}]}"#.into(),
+    ];
+    for (index, bomb) in bombs.iter().enumerate() {
+        let answer = Client::over(target.connect(WAYS[index % WAYS.len()])).post(INFER, &[], bomb.as_bytes());
+        assert_eq!(answer.status, 400, "{index}: {answer:?}");
+    }
+    target.serves();
+}
+
+#[test]
+fn a_picture_that_says_it_is_huge_is_refused_before_anything_is_made_for_it() {
+    let target = Target::with(TestRoot::new().models(&["efficientnet_lite0", "identity_fp32"]), &[]);
+    let before = target.rss_kb();
+    for way in WAYS {
+        for (kind, picture) in [("image/png", png()), ("image/jpeg", jpeg()), ("image/webp", webp())] {
+            let mut client = Client::over(target.connect(way));
+            let answer = client.post("/v2/models/efficientnet_lite0/infer", &[("content-type", kind)], &picture);
+            assert!(answer.status == 400 && answer.error().contains("pixels"), "{answer:?}");
+        }
+    }
+    let after = target.rss_kb();
+    assert!(after < before + (50 << 10), "{before} kB before, {after} kB after");
+    target.serves();
+}

@@ -1,0 +1,128 @@
+//! Requests whose end is in doubt. What two readers could cut differently is refused, or cut as RFC 9112 has it.
+
+use super::{INFER, Target, WAYS, tensor};
+
+/// A head, what follows it, and the statuses of all answers until the box closes the connection.
+///
+/// What is behind the first request would be a second one, to a route that there is not (404), had it been cut elsewhere.
+pub const CASES: &[(&str, &str, &[u16])] = &[
+    // Transfer-Encoding overrides Content-Length (6.3), whichever comes first: the smuggled request is one, and no body.
+    (
+        "content-length: 46\r\ntransfer-encoding: chunked",
+        "0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n",
+        &[400, 404],
+    ),
+    (
+        "transfer-encoding: chunked\r\ncontent-length: 46",
+        "0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n",
+        &[400, 404],
+    ),
+    ("content-length: 0\r\ncontent-length: 5", "12345", &[400]),
+    ("content-length: 5, 5", "12345", &[400]),
+    ("content-length: +5", "12345", &[400]),
+    ("content-length: -5", "12345", &[400]),
+    ("content-length: 0x5", "12345", &[400]),
+    ("content-length: 5 5", "12345", &[400]),
+    ("content-length: five", "12345", &[400]),
+    ("content-length:", "12345", &[400]),
+    ("content-length: 99999999999999999999999999", "12345", &[400]),
+    ("content-length: 18446744073709551615", "12345", &[400]),
+    ("content-length: 10000000000000", "12345", &[413]),
+    ("content-length : 5", "12345", &[400]),
+    (" content-length: 5", "12345", &[400]),
+    ("content-length: 5\r\n folded: x", "12345", &[400]),
+    ("content\0-length: 5", "12345", &[400]),
+    ("x: a\0b", "", &[400]),
+    ("x: a\rb", "", &[400]),
+    ("no colon", "", &[400]),
+    (": no name", "", &[400]),
+    // A coding that is not known, or behind chunked, or hidden.
+    ("transfer-encoding: xchunked", "0\r\n\r\n", &[400]),
+    ("transfer-encoding: chunked, identity", "0\r\n\r\n", &[400]),
+    ("transfer-encoding: chunked\r\ntransfer-encoding: identity", "0\r\n\r\n", &[400]),
+    ("transfer-encoding: \x0bchunked", "0\r\n\r\n", &[400]),
+    ("transfer-encoding : chunked", "0\r\n\r\n", &[400]),
+    ("transfer-encoding:\r\n chunked", "0\r\n\r\n", &[400]),
+    ("transfer-encoding: \"chunked\"", "0\r\n\r\n", &[400]),
+    // Chunks that are none: the body cannot be read, and nothing behind it is.
+    ("transfer-encoding: chunked", "zz\r\nhello\r\n0\r\n\r\n", &[400]),
+    ("transfer-encoding: chunked", "-1\r\nhello\r\n0\r\n\r\n", &[400]),
+    ("transfer-encoding: chunked", "0x5\r\nhello\r\n0\r\n\r\n", &[400]),
+    ("transfer-encoding: chunked", "FFFFFFFFFFFFFFFFF\r\nhello\r\n0\r\n\r\n", &[400]),
+    ("transfer-encoding: chunked", "5\r\nhelloGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n", &[400]),
+    ("transfer-encoding: chunked", "5\nhello\n0\n\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n", &[400]),
+    ("transfer-encoding: chunked", "5\rhello\r\n0\r\n\r\n", &[400]),
+    ("transfer-encoding: chunked", "5;a\nb\r\nhello\r\n0\r\n\r\n", &[400]),
+    ("transfer-encoding: chunked", "0\r\ntrailer\r\n\r\n", &[400]),
+    // What is well-formed and means nothing here.
+    ("content-length: 5\r\nconnection: upgrade\r\nupgrade: websocket", "12345", &[400]),
+    (
+        "content-length: 5\r\nconnection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk",
+        "12345",
+        &[400],
+    ),
+];
+
+/// Whole requests.
+pub const REQUESTS: &[(&str, &[u16])] = &[
+    ("GET http://far.example/v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n", &[200]),
+    ("GET /v2/health/live HTTP/1.1\nhost: x\n\n", &[200]),
+    ("CONNECT far.example:443 HTTP/1.1\r\nhost: x\r\n\r\n", &[404]),
+    ("CONNECT /v2 HTTP/1.1\r\nhost: x\r\n\r\n", &[400]),
+    ("OPTIONS * HTTP/1.1\r\nhost: x\r\n\r\n", &[404]),
+    ("TRACE /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n", &[405]),
+    ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[400]),
+    ("GET /v2/health/live HTTP/1.1 \r\nhost: x\r\n\r\n", &[400]),
+    ("GET /v2/health/live HTTP/2.0\r\nhost: x\r\n\r\n", &[400]),
+    ("GET /v2/health/live HTTP/9.9\r\nhost: x\r\n\r\n", &[400]),
+    ("GET /v2/health/live\r\n", &[400]),
+    ("GET  /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n", &[400]),
+    ("GET /v2/health/live\0 HTTP/1.1\r\nhost: x\r\n\r\n", &[400]),
+    ("GET /v2/../../etc/passwd HTTP/1.1\r\nhost: x\r\n\r\n", &[404]),
+    ("GET /v2/models/..%2f..%2fetc/config HTTP/1.1\r\nhost: x\r\n\r\n", &[400]),
+    ("GET /audit/logs/1/tile/../../../../etc/passwd HTTP/1.1\r\nhost: x\r\n\r\n", &[404]),
+    ("GET /v2/models/%00%ff HTTP/1.1\r\nhost: x\r\n\r\n", &[400]),
+    ("G\u{1}T / HTTP/1.1\r\nhost: x\r\n\r\n", &[400]),
+    ("POST /v2/models/identity_fp32/infer HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", &[400]),
+];
+
+/// The bytes of a case.
+pub fn request(fields: &str, body: &str) -> Vec<u8> {
+    format!("POST {INFER} HTTP/1.1\r\nhost: x\r\n{fields}\r\n\r\n{body}").into_bytes()
+}
+
+#[test]
+fn a_request_whose_end_is_in_doubt_is_refused_or_cut_as_the_standard_has_it() {
+    let target = Target::start(&[]);
+    let mut wrong = Vec::new();
+    for way in WAYS {
+        for (fields, body, expected) in CASES {
+            let got = target.statuses(way, &request(fields, body));
+            if got != *expected {
+                wrong.push(format!("{way:?} {fields:?} {body:?}: {got:?}, not {expected:?}"));
+            }
+        }
+        for (request, expected) in REQUESTS {
+            let got = target.statuses(way, request.as_bytes());
+            if got != *expected {
+                wrong.push(format!("{way:?} {request:?}: {got:?}, not {expected:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    target.serves();
+}
+
+#[test]
+fn a_pipeline_of_thousands_is_answered_in_order_and_ends_at_the_first_that_is_no_request() {
+    let target = Target::start(&[]);
+    let body = tensor(1);
+    let one = format!("POST {INFER} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    for way in WAYS {
+        let stream = format!("{}nonsense\r\n\r\n{one}", one.repeat(2000));
+        let mut expected = vec![200; 2000];
+        expected.push(400);
+        assert_eq!(target.statuses(way, stream.as_bytes()), expected, "{way:?}");
+    }
+    target.serves();
+}
