@@ -237,8 +237,8 @@ pub async fn erase(
     request: Request,
 ) -> Result<Response, Failure> {
     let (parts, body) = request.into_parts();
-    let bytes = body::read(&parts.headers, body, app.config()).await?;
-    let Erase { entity } = serde_json::from_slice(&bytes).map_err(|error| {
+    let received = body::read(&parts.headers, body, &app).await?;
+    let Erase { entity } = serde_json::from_slice(&received.bytes).map_err(|error| {
         let message = format!("{error}: expected {{\"entity\": {{\"JOIN_KEY\": VALUE}}}}");
         Failure::new(StatusCode::BAD_REQUEST, message)
     })?;
