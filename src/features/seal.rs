@@ -79,6 +79,24 @@ mod tests {
         IndexKey::try_from([byte; IndexKey::LENGTH].as_slice()).unwrap()
     }
 
+    #[test]
+    #[ignore = "figures: run it with --release"]
+    fn what_sealing_and_opening_take() {
+        let place = Place { key: &key(1), seq: 3, windows: false };
+        for size in [64, 256, 4096] {
+            let plain = vec![7; size];
+            let sealed = seal(&[7; KEY], &place, &plain).unwrap();
+            let each = |work: &dyn Fn()| {
+                let started = std::time::Instant::now();
+                (0..20_000).for_each(|_| work());
+                started.elapsed() / 20_000
+            };
+            let sealing = each(&|| drop(seal(&[7; KEY], &place, &plain).unwrap()));
+            let opening = each(&|| drop(open(&[7; KEY], &place, &sealed).unwrap()));
+            println!("{size} bytes: sealed in {sealing:?}, opened in {opening:?}");
+        }
+    }
+
     proptest! {
         #[test]
         fn what_is_sealed_opens_in_its_place_and_in_no_other(plain in prop::collection::vec(any::<u8>(), 0..100), seq in 1..u64::MAX) {

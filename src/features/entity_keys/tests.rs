@@ -182,7 +182,7 @@ fn files_of_another_store_or_place_do_not_open() {
 
 #[test]
 #[ignore = "a million keys: run it with --release"]
-fn a_million_keys_take_some_sixty_bytes_each() {
+fn a_million_keys_stay_below_120_bytes_each() {
     let folder = TempDir::new().unwrap();
     let keys = open(&folder);
     let resident = || -> u64 {
