@@ -33,7 +33,9 @@ fn give(root: &TestRoot) {
 fn give_all(path: &Path) {
     chown(path, Some(OWNER), Some(OWNER)).unwrap();
     if path.is_dir() {
-        fs::read_dir(path).unwrap().for_each(|entry| give_all(&entry.unwrap().path()));
+        for entry in fs::read_dir(path).unwrap() {
+            give_all(&entry.unwrap().path());
+        }
     }
 }
 
@@ -131,9 +133,8 @@ fn what_root_writes_the_daemon_of_another_user_can_read() {
     succeeds(daemon.root.command(&["encryption", "rotate"]));
     daemon.signal("HUP");
     daemon.wait_for_log("everything is sealed under the current master key");
-    let periods = fs::read_dir(daemon.root.folder.path().join("audit/tags")).unwrap();
-    let period =
-        periods.filter_map(|entry| Some(entry.unwrap().file_name().to_str()?.strip_suffix(".key")?.to_owned())).next();
+    let mut periods = fs::read_dir(daemon.root.folder.path().join("audit/tags")).unwrap();
+    let period = periods.find_map(|entry| Some(entry.unwrap().file_name().to_str()?.strip_suffix(".key")?.to_owned()));
     succeeds(daemon.root.command(&["audit", "forget", &period.unwrap(), "--yes"]));
     for verb in
         [&["audit", "verify"][..], &["features", "status"], &["features", "snapshot"], &["doctor"], &["tls", "show"]]
@@ -141,7 +142,7 @@ fn what_root_writes_the_daemon_of_another_user_can_read() {
         told(daemon.root.command(verb));
     }
     let root = crate::audit::stop(daemon);
-    assert_eq!(not_owned(root.folder.path()), [PathBuf::new(); 0]);
+    assert_eq!(not_owned(root.folder.path()), Vec::<PathBuf>::new());
     // Without a daemon root works on the folders themselves.
     fs::create_dir(root.folder.path().join("updates")).ok();
     give_all(&root.folder.path().join("updates"));
@@ -150,7 +151,7 @@ fn what_root_writes_the_daemon_of_another_user_can_read() {
     crate::daemon::write(&request, crate::core::add_sub_request(1, 1).to_string().as_bytes());
     chown(&request, Some(OWNER), None).unwrap();
     succeeds(root.command(&["infer", "add_sub", &request.display().to_string()]));
-    assert_eq!(not_owned(root.folder.path()), [PathBuf::new(); 0]);
+    assert_eq!(not_owned(root.folder.path()), Vec::<PathBuf>::new());
     let daemon = start_as_owner(root);
     let mut client = client_of_user(&daemon.root.folder.path().join("ledge.sock"), OWNER);
     let status = client.get("/audit/status").json();
