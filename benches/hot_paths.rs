@@ -261,7 +261,7 @@ fn access(c: &mut Criterion) {
         max_concurrent: 1000,
     };
     let store = KeyStore::new(folder.path());
-    let keys: Vec<_> = (0..100).map(|number| store.create(new(number), 1).unwrap().0.reveal()).collect();
+    let keys: Vec<_> = (0..100).map(|number| store.create(&new(number), 1).unwrap().0.reveal()).collect();
     let authenticator = Authenticator::open(&AccessConfig::default(), folder.path(), AuditSink::channel().0);
     let (peer, model) = (Peer::address([127, 0, 0, 1].into()), "model".parse().unwrap());
     let ask = |key: Option<&String>| {

@@ -145,6 +145,13 @@ pub enum AuditEvent {
         /// How many records it has.
         records: u64,
     },
+    /// An entity of the feature store was erased. Not which.
+    FeatureEntityErased {
+        /// How many records.
+        records: u64,
+        /// Of how many feature views.
+        views: u64,
+    },
     /// Rows of the feature store were handed out as a backup.
     FeatureStoreBackedUp {
         /// The one feature view that was asked for; `None` is all of them.
@@ -345,6 +352,7 @@ impl AuditEvent {
             Self::InferenceMinute { .. } => "inference_minute",
             Self::FeatureStoreDamaged => "feature_store_damaged",
             Self::FeatureStoreRestored { .. } => "feature_store_restored",
+            Self::FeatureEntityErased { .. } => "feature_entity_erased",
             Self::FeatureStoreBackedUp { .. } => "feature_store_backed_up",
             Self::MetadataAccepted { .. } => "metadata_accepted",
             Self::MetadataRefused { .. } => "metadata_refused",

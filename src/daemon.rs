@@ -9,6 +9,9 @@ mod notify;
 mod sealing;
 mod updates;
 
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -187,8 +190,8 @@ impl App {
         if let views @ 1.. = registry.undeclared() {
             tracing::warn!(views, "feature views are declared no more; their rows are kept until they expire");
         }
-        let features = FeatureStore::open(&config.features, registry, audit.clone());
-        let serving = serving(&config, runtimes, features, audit.clone(), sealer.clone());
+        let features = FeatureStore::open(&config.features, registry, audit.clone(), sealer.clone());
+        let serving = serving(&config, runtimes, features, audit.clone(), sealer.clone(), Some(cache.clone()));
         let egress = Egress::new(&config.egress, audit.clone());
         let counts = CountsKeeper::open(&config.state.path, egress.clone());
         found.manage(serving.repository());
@@ -213,9 +216,7 @@ impl App {
     fn spawn(self, shutdown: &Shutdown) -> anyhow::Result<(AuditWriter, Health)> {
         let Self { config, changes, audit, audit_mark, audit_queue, serving, .. } = self;
         let Self { readiness, egress, device, listeners, tls, counts, found, sealer, .. } = self;
-        for (address, scheme) in listeners.tcp_addresses() {
-            tracing::info!(%address, scheme, "listening");
-        }
+        listeners.announce();
         if let Some(tls) = &tls {
             tls.keep_current(shutdown).context("SIGHUP cannot be received")?;
         }
@@ -227,6 +228,7 @@ impl App {
         let audit_keys = AuditKeys { folder: config.audit.path.clone(), sealer: sealer.clone() };
         let mut stores: Vec<Arc<dyn Reseal>> = vec![Arc::new(audit_keys)];
         stores.extend(found.store().map(|store| Arc::new(store) as Arc<dyn Reseal>));
+        stores.push(Arc::new(serving.features().clone()));
         let sealing = sealing::Sealing {
             config: config.encryption.clone(),
             sealer: sealer.clone(),
@@ -305,15 +307,18 @@ impl App {
                 () = waiting.requested() => {}
             }
         });
-        shutdown.spawn(async move {
-            // What is not recorded yet is told again by the next start.
-            if audit.durable_since(audit_mark).await
-                && let Err(error) = changes.keep()
-            {
-                tracing::warn!(%error, "the settings of this start cannot be kept: the next one will record them as changed");
-            }
-        });
+        shutdown.spawn(keep_changes(changes, audit, audit_mark));
         Ok((audit_writer, health))
+    }
+}
+
+/// Keeps the settings of this start once the audit log has what is new in them.
+async fn keep_changes(changes: Changes, audit: AuditSink, mark: Mark) {
+    // What is not recorded yet is told again by the next start.
+    if audit.durable_since(mark).await
+        && let Err(error) = changes.keep()
+    {
+        tracing::warn!(%error, "the settings of this start cannot be kept: the next one will record them as changed");
     }
 }
 
@@ -324,7 +329,12 @@ pub fn serving_alone(config: &Config, audit: AuditSink) -> Serving {
     let views = &config.features.views;
     // Mistakes in the declarations are told where they matter, by the daemon and `config check`.
     let registry = Registry::load(views, &config.features.path).unwrap_or_default();
-    serving(config, runtimes, FeatureStore::without_values(registry, views), audit, Sealer::none())
+    // Made by the daemon alone: a command line that only looks leaves nothing behind. And what a runtime compiles only its
+    // owner may read: root would leave what the daemon of another user cannot use.
+    let is_own = |found: Metadata| found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
+    let cache = Some(&config.runtimes.cache).filter(|cache| std::fs::metadata(cache).is_ok_and(is_own));
+    let features = FeatureStore::without_values(registry, views);
+    serving(config, runtimes, features, audit, Sealer::none(), cache.cloned())
 }
 
 /// The runtimes of this box, those that came as releases among them.
@@ -332,10 +342,15 @@ fn runtimes(config: &Config) -> Runtimes {
     Runtimes::with_own_folders(config.runtimes.dir.clone(), &runtime_dirs::active(&config.updates.path))
 }
 
-/// The serving core over the configured repository.
-fn serving(config: &Config, runtimes: Runtimes, features: FeatureStore, audit: AuditSink, sealer: Sealer) -> Serving {
-    // Made by the daemon alone: a command line that only looks leaves nothing behind.
-    let cache_dir = config.runtimes.cache.is_dir().then(|| config.runtimes.cache.clone());
+/// The serving core over the configured repository. What is compiled is kept in `cache_dir`.
+fn serving(
+    config: &Config,
+    runtimes: Runtimes,
+    features: FeatureStore,
+    audit: AuditSink,
+    sealer: Sealer,
+    cache_dir: Option<PathBuf>,
+) -> Serving {
     let budget = Topology::read().budget(config.runtimes.threads);
     let seconds = config.runtimes.keep_alive_s;
     let defaults = ModelDefaults {
@@ -344,7 +359,8 @@ fn serving(config: &Config, runtimes: Runtimes, features: FeatureStore, audit: A
         timeout: config.serving.default_timeout(),
         // Beside the box's identity, not in the cache, which may be emptied at any time.
         profiles: Profiles::new(
-            cache_dir.is_some().then_some(config.state.path.as_path()),
+            // Where a daemon has been.
+            config.runtimes.cache.is_dir().then_some(config.state.path.as_path()),
             runtimes.clone(),
             budget.len(),
         ),

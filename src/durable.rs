@@ -5,22 +5,27 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use rustix::fs::OFlags;
+
 /// Replaces the file at `path` by `content`.
 ///
 /// When this returns `Ok`, the content survives a power cut. When it fails, the old file is still there, whole.
-/// The content goes to a temporary file in the same folder, is fsynced, renamed, and the folder is fsynced.
+/// The content goes to a temporary file in the same folder, is fsynced, renamed, and the folder is fsynced. What root writes
+/// into the folder of another user belongs to that user, before it has its name.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    replace_with(OpenOptions::new().write(true).create(true).truncate(true), path, content)
+    replace_with(OpenOptions::new().write(true).create_new(true), path, content)
 }
 
 /// As [`replace`], for what only the owner of the file may read.
 pub fn replace_private(path: &Path, content: &[u8]) -> io::Result<()> {
-    replace_with(OpenOptions::new().write(true).create(true).truncate(true).mode(0o600), path, content)
+    replace_with(OpenOptions::new().write(true).create_new(true).mode(0o600), path, content)
 }
 
-/// Creates a file that only its owner may read; one that is there is left alone, and that is an error.
+/// Creates a file that only its owner may read; one that is there is left alone, and that is an error. Where root writes it,
+/// the owner of its folder gets it.
 pub fn create_private(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    give_to_owner_of(parent(path), &file)?;
     file.write_all(content)?;
     file.sync_all()?;
     sync_folder(parent(path))
@@ -33,11 +38,11 @@ pub fn replace_alike(path: &Path, content: &[u8]) -> io::Result<()> {
         std::os::unix::fs::fchown(file, Some(before.uid()), Some(before.gid()))?;
         file.set_permissions(before.permissions())
     };
-    replace_as(OpenOptions::new().write(true).create(true).truncate(true).mode(0o600), path, content, alike)
+    replace_as(OpenOptions::new().write(true).create_new(true).mode(0o600), path, content, alike)
 }
 
 fn replace_with(options: &OpenOptions, path: &Path, content: &[u8]) -> io::Result<()> {
-    replace_as(options, path, content, |_| Ok(()))
+    replace_as(options, path, content, |file| give_to_owner_of(parent(path), file))
 }
 
 fn replace_as(
@@ -51,7 +56,15 @@ fn replace_as(
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = folder.join(name);
     let written = (|| {
-        let mut file = options.open(&temporary)?;
+        let mut file = match options.open(&temporary) {
+            // Left by a killed process that had this number; or a link of somebody who may write to this folder, which root
+            // must not follow.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                std::fs::remove_file(&temporary)?;
+                options.open(&temporary)?
+            }
+            opened => opened?,
+        };
         become_alike(&file)?;
         file.write_all(content)?;
         file.sync_all()?;
@@ -97,7 +110,30 @@ pub fn create_folder(folder: &Path) -> io::Result<()> {
     match std::fs::create_dir(folder) {
         // Another may have been quicker; something else may be in its place.
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !folder.is_dir() => Err(error),
-        _ => sync_folder(parent(folder)),
+        Err(_) => sync_folder(parent(folder)),
+        Ok(()) => {
+            let no_link = i32::try_from(OFlags::NOFOLLOW.bits()).map_err(io::Error::other)?;
+            let made = OpenOptions::new().read(true).custom_flags(no_link).open(folder)?;
+            give_to_owner_of(parent(folder), &made)?;
+            sync_folder(parent(folder))
+        }
+    }
+}
+
+/// Gives what root made in the folder of another user to that user: a command line that root runs must leave nothing that the
+/// daemon cannot read.
+fn give_to_owner_of(folder: &Path, made: &File) -> io::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let (folder, mine) = (std::fs::metadata(folder)?, made.metadata()?);
+    if (folder.uid(), folder.gid()) == (mine.uid(), mine.gid()) {
+        return Ok(());
+    }
+    match std::os::unix::fs::fchown(made, Some(folder.uid()), Some(folder.gid())) {
+        // Root without the capability, in a container.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        given => given,
     }
 }
 
@@ -120,6 +156,38 @@ mod tests {
         replace(&path, b"new").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the test makes what must not be written through")]
+    fn a_link_in_the_place_of_the_temporary_file_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, precious) = (folder.path().join("state"), folder.path().join("precious"));
+        std::fs::write(&precious, b"precious").unwrap();
+        let planted = folder.path().join(format!("state.{}.tmp", std::process::id()));
+        for replace in [replace, replace_private] {
+            std::os::unix::fs::symlink(&precious, &planted).unwrap();
+            replace(&path, b"new").unwrap();
+            assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
+            assert!(path.symlink_metadata().unwrap().is_file() && !planted.exists());
+        }
+    }
+
+    #[test]
+    fn what_root_writes_into_the_folder_of_another_is_for_that_one_to_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let in_folder = |name: &str| folder.path().join(name);
+        let user = rustix::process::geteuid();
+        let owner = if user.is_root() { 65_534 } else { user.as_raw() };
+        std::os::unix::fs::chown(folder.path(), Some(owner), None).unwrap();
+        replace(&in_folder("a"), b"x").unwrap();
+        replace_private(&in_folder("b"), b"x").unwrap();
+        create_private(&in_folder("c"), b"x").unwrap();
+        create_folder(&in_folder("d/e")).unwrap();
+        for name in ["a", "b", "c", "d", "d/e"] {
+            assert_eq!(std::fs::metadata(in_folder(name)).unwrap().uid(), owner, "{name}");
+        }
+        assert_eq!(std::fs::metadata(in_folder("b")).unwrap().mode() & 0o777, 0o600);
     }
 
     #[test]

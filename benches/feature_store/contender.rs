@@ -6,6 +6,8 @@ use std::path::Path;
 use clap::ValueEnum;
 
 use crate::load::{Figures, Random};
+use ledge::identity::sealing::Sealer;
+
 use crate::stores::{ledge::Ledge, redb::Redb, sled::Sled};
 
 /// Rows of a batch.
@@ -21,6 +23,8 @@ pub const TTL_S: i64 = 86_400;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Contender {
     Ledge,
+    /// The same with a master key.
+    Sealed,
     Sled,
     Redb,
 }
@@ -30,6 +34,7 @@ impl Contender {
     pub fn name(self) -> &'static str {
         match self {
             Self::Ledge => "ledge",
+            Self::Sealed => "sealed",
             Self::Sled => "sled",
             Self::Redb => "redb",
         }
@@ -38,7 +43,8 @@ impl Contender {
     /// Opens it, so that it answers reads.
     pub fn open(self, folder: &Path, cache_bytes: u64) -> Box<dyn Store> {
         match self {
-            Self::Ledge => Box::new(Ledge::open(folder, cache_bytes)),
+            Self::Ledge => Box::new(Ledge::open(folder, cache_bytes, Sealer::none())),
+            Self::Sealed => Box::new(Ledge::open(folder, cache_bytes, Sealer::with_keys(&[[7; 32]]))),
             Self::Sled => Box::new(Sled::open(folder, cache_bytes)),
             Self::Redb => Box::new(Redb::open(folder, cache_bytes)),
         }

@@ -3,6 +3,7 @@
 //! ```console
 //! $ cargo bench --bench feature_store                                # a million entities, some fifteen minutes
 //! $ cargo bench --bench feature_store -- --quick                     # 50,000, under a minute
+//! $ cargo bench --bench feature_store -- --stores ledge,sealed --quick  # what encryption costs
 //! $ cargo bench --bench feature_store -- --stores ledge --entities 200000 --json store.json
 //! ```
 //!
@@ -153,7 +154,7 @@ fn starts(options: &Options, children: &mut [Child], report: &mut Report) {
         again(child, "start after an orderly stop");
         child.kill();
         again(child, "start after kill -9");
-        if *contender == Contender::Ledge {
+        if matches!(contender, Contender::Ledge | Contender::Sealed) {
             let remove_index = || {
                 for entry in std::fs::read_dir(folder.join("store")).unwrap().flatten() {
                     if entry.file_name().to_string_lossy().starts_with("index-") {

@@ -12,6 +12,7 @@ use super::{Exit, Globals, Output};
 use crate::audit;
 use crate::config::Config;
 use crate::durable;
+use crate::features;
 use crate::identity::sealing::{self, KEY, KeyId, Sealer, Survey};
 use crate::secret::SecretFile;
 use crate::updates::store;
@@ -74,7 +75,8 @@ pub fn run(globals: &Globals, args: &EncryptionArgs, out: &mut Output) -> anyhow
 fn surveys(config: &Config) -> anyhow::Result<Vec<(&'static str, Survey)>> {
     let audit = audit::sealed::survey(&config.audit.path)?;
     let models = store::survey(&config.updates.path)?;
-    Ok(vec![("audit keys", audit), ("models of updates", models)])
+    let features = features::sealed::survey(&config.features.path)?;
+    Ok(vec![("audit keys", audit), ("models of updates", models), ("feature keys", features)])
 }
 
 fn status(config: &Config, out: &mut Output) -> anyhow::Result<Exit> {

@@ -77,6 +77,15 @@ pub enum FeaturesCommand {
         /// Overwrite the file if there is one.
         #[arg(long)]
         force: bool,
+        /// Encrypt it to this age recipient, whose identity restores it.
+        #[arg(long, value_name = "age1…")]
+        to: Option<String>,
+        /// Encrypt it with the passphrase in this file.
+        #[arg(long, value_name = "FILE", conflicts_with = "to")]
+        passphrase_file: Option<PathBuf>,
+        /// Leave it readable for everybody, although the store is sealed.
+        #[arg(long, conflicts_with_all = ["to", "passphrase_file"])]
+        plain: bool,
     },
     /// Put a backup in the place of everything in the store. What was there before is gone afterwards.
     ///
@@ -84,6 +93,21 @@ pub enum FeaturesCommand {
     Restore {
         /// The backup.
         file: PathBuf,
+        /// The file with the age identity that it was encrypted to.
+        #[arg(long, value_name = "FILE")]
+        identity: Option<PathBuf>,
+        /// The file with the passphrase that it was encrypted with.
+        #[arg(long, value_name = "FILE", conflicts_with = "identity")]
+        passphrase_file: Option<PathBuf>,
+    },
+    /// Erase an entity: its rows in every feature view, and those of every entity that has its join keys among others.
+    ///
+    /// Nothing of it can be read from this box afterwards, and an older backup does not bring it back here. Backups that lie
+    /// elsewhere keep what they have.
+    Erase {
+        /// The join keys of the entity.
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        entity: Vec<String>,
     },
     /// Write the rows of a feature view into a file: join keys, features that are columns, and the event time.
     Export {
@@ -122,7 +146,9 @@ Examples:
   ledge features get sensors:temperature --entity machine_id=press-7
   ledge features push sensors machine_id=press-7 temperature=71.5
   ledge features backup /mnt/usb/features.ledge
+  ledge features backup features.ledge.age --to age1…
   ledge features restore /mnt/usb/features.ledge
+  ledge features erase machine_id=press-7
   ledge features export sensors sensors.parquet
   ledge features import sensors history.csv";
 
@@ -143,8 +169,15 @@ pub fn run(globals: &Globals, args: &FeaturesArgs, out: &mut Output) -> anyhow::
             FeaturesCommand::Push { view, columns, file: None } => {
                 push::run(&mut daemon, view, columns, json, out).await?;
             }
-            FeaturesCommand::Backup { file, force } => backup::backup(&mut daemon, file, *force, json, out).await?,
-            FeaturesCommand::Restore { file } => backup::restore(&mut daemon, file, json, out).await?,
+            FeaturesCommand::Backup { file, force, to, passphrase_file, plain } => {
+                let to = backup::recipient(to.as_deref(), passphrase_file.as_deref())?;
+                backup::backup(&mut daemon, file, *force, to, *plain, json, out).await?;
+            }
+            FeaturesCommand::Restore { file, identity, passphrase_file } => {
+                let with = backup::identity(identity.as_deref(), passphrase_file.as_deref())?;
+                backup::restore(&mut daemon, file, with, json, out).await?;
+            }
+            FeaturesCommand::Erase { entity } => show::erase(&mut daemon, entity, json, out).await?,
             FeaturesCommand::Export { view, file, format, force } => {
                 export::run(&mut daemon, view, file, *format, *force, json, out).await?;
             }

@@ -157,10 +157,12 @@ fn create(store: &KeyStore, args: &CreateArgs, now_ms: u64, is_json: bool, out: 
         max_rate: args.max_rate,
         max_concurrent: args.max_concurrent,
     };
-    let (key, record) = store.create(new, now_ms)?;
+    let (key, record) = store.create(&new, now_ms)?;
     if is_json {
         let mut told = document(&record, now_ms);
-        told["key"] = key.reveal().into();
+        if let Some(told) = told.as_object_mut() {
+            told.insert("key".to_owned(), key.reveal().into());
+        }
         writeln!(out, "{told}")?;
         return Ok(());
     }

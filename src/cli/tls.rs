@@ -47,10 +47,10 @@ pub fn run(globals: &Globals, args: &TlsArgs, out: &mut Output) -> anyhow::Resul
     let config = globals.load_config()?;
     let found = tls::inspect(&config.http, &config.state.path);
     let found = found.context("no address of http.listen starts with https://, so there is no certificate")?;
-    let found = found.with_context(|| match config.http.tls.self_signed {
-        true => "the server makes itself a certificate when it starts",
-        false => "the files of http.tls cannot be used",
-    })?;
+    let is_made = config.http.tls.self_signed;
+    let told =
+        if is_made { "the server makes itself one when it starts" } else { "the files of http.tls cannot be used" };
+    let found = found.context(told)?;
     let certificate = &found.certificate;
     if args.json {
         let report = serde_json::json!({

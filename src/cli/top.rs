@@ -15,6 +15,7 @@ use clap::Args;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::features::daemon::message;
 use super::{Exit, Globals, Output, block_on};
 use crate::clock;
 use crate::egress::DaemonConnection;
@@ -121,7 +122,7 @@ impl Daemon {
         };
         let answer = connection.get("/metrics").await?;
         if answer.status != 200 {
-            bail!("{} has no metrics: status {}", self.url, answer.status);
+            bail!("{} shows no metrics: {}", self.url, message(answer.status, &answer.body));
         }
         let text = std::str::from_utf8(&answer.body).context("the metrics are no text")?;
         Ok(Snapshot::parse(text, Instant::now())?)

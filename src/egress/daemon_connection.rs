@@ -35,6 +35,14 @@ pub enum DaemonError {
         /// The system's words.
         error: std::io::Error,
     },
+    /// This user may not connect.
+    #[error(
+        "this user may not open {url}: run this as root, or as the user that Ledge runs as: sudo -u ledge ledge ..."
+    )]
+    Forbidden {
+        /// As given.
+        url: String,
+    },
     /// The exchange broke off.
     #[error("the exchange with the daemon broke off: {0}")]
     Exchange(#[from] hyper::Error),
@@ -89,6 +97,18 @@ pub struct Answer {
     pub retry_after: Option<Duration>,
 }
 
+impl DaemonError {
+    /// Why no connection to `url` came about.
+    pub(super) fn connecting(url: &str, error: std::io::Error) -> Self {
+        let url = url.to_owned();
+        if error.kind() == std::io::ErrorKind::PermissionDenied {
+            Self::Forbidden { url }
+        } else {
+            Self::Connect { url, error }
+        }
+    }
+}
+
 pub(super) fn target(url: &str) -> Result<Target, DaemonError> {
     let wrong = || DaemonError::Address { url: url.to_owned() };
     if let Some(path) = url.strip_prefix("unix:") {
@@ -103,7 +123,7 @@ pub(super) fn target(url: &str) -> Result<Target, DaemonError> {
 impl DaemonConnection {
     /// Connects to `http://HOST:PORT` or `unix:PATH`.
     pub async fn open(url: &str) -> Result<Self, DaemonError> {
-        let failed = |error| DaemonError::Connect { url: url.to_owned(), error };
+        let failed = |error| DaemonError::connecting(url, error);
         let late = |_| failed(std::io::ErrorKind::TimedOut.into());
         match target(url)? {
             Target::Tcp { authority } => {

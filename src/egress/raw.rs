@@ -23,7 +23,7 @@ enum Stream {
 impl RawConnection {
     /// Connects to `http://HOST:PORT` or `unix:PATH`. A read that gets nothing for `patience` fails.
     pub fn open(url: &str, patience: Duration) -> Result<Self, DaemonError> {
-        let refused = |error| DaemonError::Connect { url: url.to_owned(), error };
+        let refused = |error| DaemonError::connecting(url, error);
         match target(url)? {
             Target::Tcp { authority } => {
                 let stream = connect(&authority).map_err(refused)?;

@@ -27,6 +27,14 @@ pub fn fuzz_feature_records(data: &[u8]) {
     }
 }
 
+/// Feeds arbitrary bytes to the readers of key files, below their seal; how many keys and heads they are.
+///
+/// # Panics
+/// When that does not hold, which is a bug.
+pub fn fuzz_feature_keys(data: &[u8]) -> usize {
+    super::entity_keys::form::fuzz(data)
+}
+
 /// Feeds arbitrary bytes as JSON to every type of value: what is read is read again from what it is written as.
 ///
 /// # Panics

@@ -45,6 +45,8 @@ pub struct Entry {
 pub enum Change {
     /// A row is merged into it, as [`super::record::Row::encode`] wrote it.
     Put(Bytes),
+    /// Likewise, sealed under the key of its entity.
+    PutSealed(u32, Bytes),
     /// It is removed.
     Delete,
 }
@@ -257,6 +259,15 @@ impl Journal {
         // One large group is no reason to keep so much memory.
         self.buffer.shrink_to(1 << 20);
         Ok(first_seq..=next_seq - 1)
+    }
+
+    /// Makes sure that a segment is there to append to. The sequence number that the next entry will have, whatever else
+    /// happens: what is sealed for it opens as no other entry.
+    pub fn ready(&mut self) -> Result<u64, JournalError> {
+        if self.writer.is_none() {
+            self.start_segment()?;
+        }
+        Ok(self.next_seq())
     }
 
     /// Cuts the last segment back to what was acknowledged. After a failed fsync nobody knows what of the file is on

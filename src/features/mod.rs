@@ -3,17 +3,23 @@
 //! What is acknowledged is in the journal, fsynced. The index answers reads, and can be rebuilt from snapshot and journal
 //! at any time.
 
+pub mod backup_cipher;
 pub mod backup_rows;
 pub mod catalog;
 pub mod config;
 mod engine;
+pub mod entity_keys;
 pub mod journal;
 pub mod fuzz;
+mod incoming;
 mod key;
 mod merge;
 pub mod online;
+mod protection;
 mod reading;
 mod record;
+mod seal;
+pub mod sealed;
 pub mod registry;
 pub mod snapshot;
 pub mod statistics;
@@ -35,34 +41,32 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use bytes::Bytes;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::audit_event::{AuditEvent, AuditSink};
-use crate::clock;
+use crate::identity::sealing::Sealer;
 use crate::principal::Principal;
+use backup_cipher::BackupRecipient;
 use config::FeaturesConfig;
 pub use engine::backup::Pieces;
+use engine::erased::ErasedEntities;
+pub use engine::erasure::Entity;
 use engine::files::Files;
-use engine::orders::{Command, Incoming, Job};
+use engine::orders::{Command, Job};
 pub use engine::restore::Upload;
 use engine::upkeep::Upkeep;
 use engine::writer::Writer;
 use engine::{Engine, State};
+use entity_keys::EntityKeys;
 use journal::Journal;
-use online::{FeatureError, OnlineFeatures, OnlineRequest, Push, PushTarget, Pushed};
+use online::{FeatureError, OnlineFeatures, OnlineRequest, Push, Pushed};
+use protection::Protection;
 use registry::Registry;
 use statistics::{Counters, FeatureStatistics, ViewStatistics};
 use view::FeatureView;
 
-/// Event times are held against this box's clock only when that was set: before 2026 it was not.
-const CLOCK_IS_SET_US: i64 = 1_767_225_600_000_000;
-
 /// The journal's segments, so that the room of what a snapshot has comes free bit by bit.
 const SEGMENT_BYTES: u64 = 32 << 20;
-
-/// The most bytes of a row in a view with aggregates; they take the rest of the record.
-const MAX_ROW_BESIDE_WINDOWS: usize = 4 << 10;
 
 /// How many backups are read at a time: each keeps a thread busy, and the index that it reads open.
 const BACKUPS: usize = 2;
@@ -86,6 +90,7 @@ pub struct FeatureStore {
 struct Shared {
     config: FeaturesConfig,
     audit: AuditSink,
+    sealer: Sealer,
     registry: ArcSwap<Registry>,
     /// Made when the first view is declared; or why it cannot be used until the next start.
     opened: OnceLock<Result<Opened, String>>,
@@ -103,8 +108,8 @@ struct Opened {
 impl FeatureStore {
     /// A store of what `registry` declares. Its files are opened and checked by threads of its own; until that is done reads
     /// say that it is not ready. Without a view there is neither a file nor a thread.
-    pub fn open(config: &FeaturesConfig, registry: Registry, audit: AuditSink) -> Self {
-        let store = Self::without_files(config, registry, audit);
+    pub fn open(config: &FeaturesConfig, registry: Registry, audit: AuditSink, sealer: Sealer) -> Self {
+        let store = Self::without_files(config, registry, audit, sealer);
         store.open_if_declared();
         store
     }
@@ -112,13 +117,13 @@ impl FeatureStore {
     /// What is declared, without values: those belong to the daemon.
     pub fn without_values(registry: Registry, views: &Path) -> Self {
         let config = FeaturesConfig { views: views.to_owned(), ..FeaturesConfig::default() };
-        Self::without_files(&config, registry, AuditSink::to_nowhere())
+        Self::without_files(&config, registry, AuditSink::to_nowhere(), Sealer::none())
     }
 
-    fn without_files(config: &FeaturesConfig, registry: Registry, audit: AuditSink) -> Self {
+    fn without_files(config: &FeaturesConfig, registry: Registry, audit: AuditSink, sealer: Sealer) -> Self {
         let folder = config.views.display().to_string().into();
         let (config, registry) = (config.clone(), ArcSwap::from_pointee(registry));
-        Self { shared: Arc::new(Shared { config, audit, registry, opened: OnceLock::new(), folder }) }
+        Self { shared: Arc::new(Shared { config, audit, sealer, registry, opened: OnceLock::new(), folder }) }
     }
 
     fn open_if_declared(&self) {
@@ -127,9 +132,11 @@ impl FeatureStore {
             return;
         }
         self.shared.opened.get_or_init(|| {
-            Opened::new(&self.shared.config, registry, self.shared.audit.clone()).inspect_err(|reason| {
-                tracing::error!(reason, "the feature store cannot be opened; models are served without it");
-            })
+            Opened::new(&self.shared.config, registry, self.shared.audit.clone(), &self.shared.sealer).inspect_err(
+                |reason| {
+                    tracing::error!(reason, "the feature store cannot be opened; models are served without it");
+                },
+            )
         });
     }
 
@@ -147,6 +154,7 @@ impl FeatureStore {
                 taken.map_err(|error| io::Error::other(format!("no snapshot of the old ones' aggregates: {error}")))?;
             }
             registry.save(&self.shared.config.path)?;
+            opened.engine.protection.learn(registry.catalog());
             opened.engine.registry.store(Arc::new(registry.clone()));
         }
         self.shared.registry.store(Arc::new(registry));
@@ -235,10 +243,10 @@ impl FeatureStore {
     pub async fn push(&self, push: Push) -> Result<Pushed, FeatureError> {
         let engine = self.engine()?;
         let rows = if cells(&push.columns) <= BRIEF_CELLS {
-            incoming(engine, &push)?
+            incoming::rows(engine, &push)?
         } else {
             let engine = engine.clone();
-            off_thread(move || incoming(&engine, &push)).await?
+            off_thread(move || incoming::rows(&engine, &push)).await?
         };
         if rows.is_empty() {
             return Ok(Pushed::default());
@@ -269,13 +277,19 @@ impl FeatureStore {
         self.upkeep(Job::Compact { reply }, answer).await
     }
 
-    /// A backup of now, or of the rows of one view: every push acknowledged before this was called is in it.
-    pub async fn backup(&self, view: Option<&str>, principal: &Principal) -> Result<Pieces, FeatureError> {
+    /// A backup of now, or of the rows of one view: every push acknowledged before this was called is in it. The values are
+    /// in it as they are, unless it is encrypted to a recipient.
+    pub async fn backup(
+        &self,
+        view: Option<&str>,
+        recipient: Option<BackupRecipient>,
+        principal: &Principal,
+    ) -> Result<Pieces, FeatureError> {
         let engine = self.engine()?;
         let view = view.map(|name| engine.registry.load().view(name).cloned()).transpose()?;
         let closed = |_| FeatureError::Unavailable { reason: State::Closed.reason() };
         let permit = engine.backups.clone().acquire_owned().await.map_err(closed)?;
-        let pieces = engine::backup::start(engine, view.as_ref().map(|view| view.id), permit).await?;
+        let pieces = engine::backup::start(engine, view.as_ref().map(|view| view.id), recipient, permit).await?;
         let feature_view = view.map(|view| view.name.to_string());
         self.shared.audit.record(principal, AuditEvent::FeatureStoreBackedUp { feature_view });
         Ok(pieces)
@@ -292,9 +306,9 @@ impl FeatureStore {
     /// Puts a backup in the place of everything; how many records it has. When this returns `Ok`, reads see it and it
     /// survives a power cut. When a backup is refused, nothing has changed.
     pub async fn restore(&self, mut upload: Upload, principal: Principal) -> Result<u64, FeatureError> {
-        let file = upload.finish().await?;
+        let received = upload.finish().await?;
         let (reply, answer) = oneshot::channel();
-        self.upkeep(Job::Restore { file, principal, reply }, answer).await
+        self.upkeep(Job::Restore { received, principal, reply }, answer).await
     }
 
     async fn upkeep<T>(&self, job: Job, answer: oneshot::Receiver<Result<T, FeatureError>>) -> Result<T, FeatureError> {
@@ -336,6 +350,8 @@ impl FeatureStore {
             snapshot_created_ms: counters.snapshot_created_ms.load(Relaxed),
             journal_next_seq: counters.journal_next_seq.load(Relaxed),
             last_recovery_us: counters.last_recovery_us.load(Relaxed),
+            sealing: engine.protection.as_str(),
+            keys: engine.protection.keys().map_or(0, EntityKeys::count) as u64,
         })
     }
 
@@ -365,53 +381,25 @@ async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
     working.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
-/// The views that a push is for.
-fn targets(registry: &Registry, push: &Push) -> Result<Vec<Arc<FeatureView>>, FeatureError> {
-    match &push.target {
-        PushTarget::Source(name) => registry.source(name),
-        PushTarget::View(name) => Ok(vec![registry.view(name)?.clone()]),
-    }
-}
-
-/// The rows of a push, as the writer takes them.
-fn incoming(engine: &Engine, push: &Push) -> Result<Vec<Incoming>, FeatureError> {
-    let now_us = clock::unix_micros();
-    let ahead = i64::try_from(engine.config.max_ahead_s).unwrap_or(i64::MAX).saturating_mul(1_000_000);
-    let latest_us = if now_us < CLOCK_IS_SET_US { i64::MAX } else { now_us.saturating_add(ahead) };
-    let (mut incoming, mut total) = (Vec::new(), 0);
-    for view in targets(&engine.registry.load(), push)? {
-        let most = if view.aggregations.is_empty() { record::MAX_ROW } else { MAX_ROW_BESIDE_WINDOWS };
-        for (at, row) in typed::rows(&view, &push.columns, now_us, latest_us)?.into_iter().enumerate() {
-            let bytes = Bytes::from(row.encode());
-            if bytes.len() > most {
-                let view = view.name.to_string();
-                return Err(FeatureError::TooLarge { view, row: at, bytes: bytes.len(), most });
-            }
-            total += bytes.len();
-            if total > MAX_PUSH {
-                let reason = format!("a push has at most {} MiB of rows: send several", MAX_PUSH >> 20);
-                return Err(FeatureError::Columns { reason });
-            }
-            if let Some(problem) = window::value_problem(&view, &row.values) {
-                return Err(FeatureError::Columns { reason: format!("row {at}: {problem}") });
-            }
-            let key = engine.hash_key.index_key(view.id, &row.entity);
-            incoming.push(Incoming { view: view.clone(), key, row, bytes });
-        }
-    }
-    Ok(incoming)
-}
-
 impl Opened {
-    fn new(config: &FeaturesConfig, registry: Arc<Registry>, audit: AuditSink) -> Result<Self, String> {
+    fn new(
+        config: &FeaturesConfig,
+        registry: Arc<Registry>,
+        audit: AuditSink,
+        sealer: &Sealer,
+    ) -> Result<Self, String> {
         let told = |error: &dyn std::fmt::Display| format!("{}: {error}", config.path.display());
         let files = Files::new(&config.path).map_err(|error| told(&error))?;
         let lock = files.lock().map_err(|error| told(&error))?;
+        let has_keys = sealer.is_on() || EntityKeys::exist(files.folder());
+        let keys = has_keys.then(|| EntityKeys::open(files.folder(), sealer.clone())).transpose();
+        let keys = keys.map_err(|error| told(&error))?;
+        let erased = ErasedEntities::open(files.folder(), sealer.clone()).map_err(|error| told(&error))?;
         // Before the first row that has the numbers in it.
         registry.save(files.folder()).map_err(|error| told(&error))?;
         // What a restore left that did not come to its end.
         let _ = std::fs::remove_file(files.folder().join(engine::restore::UPLOAD));
-        let (hash_key, _) = files.hash_key().map_err(|error| told(&error))?;
+        let (hash_key, _) = files.hash_key(sealer).map_err(|error| told(&error))?;
         let snapshots = snapshot::list(files.folder()).map_err(|error| told(&error))?;
         let least_seq = snapshots.first().map_or(1, |(replay_from, _)| *replay_from);
         let opened = Journal::open(&files.journal(), SEGMENT_BYTES, least_seq).map_err(|error| told(&error))?;
@@ -421,11 +409,15 @@ impl Opened {
         // Until it is known better: not near.
         counters.usual_get_ns.store(20_000, Relaxed);
         counters.journal_next_seq.store(opened.report.next_seq, Relaxed);
+        let (keys, mended) = keys.map(|keys| (keys.keys, keys.mended)).unzip();
+        let protection = Arc::new(Protection::new(keys, registry.catalog()));
         let engine = Arc::new(Engine {
             config: config.clone(),
             files,
             registry: ArcSwap::new(registry),
             hash_key,
+            protection,
+            erased,
             state: ArcSwap::from_pointee(State::Opening),
             opened: tokio::sync::watch::Sender::new(false),
             counters,
@@ -438,6 +430,9 @@ impl Opened {
             backups: Arc::new(Semaphore::new(BACKUPS)),
             restores: Arc::new(Semaphore::new(1)),
         });
+        for mended in mended.iter().flatten() {
+            engine.alarm("a key file of the feature store is mended from its copy", mended);
+        }
         for damage in &opened.report.damage {
             engine.alarm("the journal of the feature store is damaged", &damage.to_string());
         }

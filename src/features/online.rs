@@ -115,6 +115,15 @@ pub struct Pushed {
     pub too_late: usize,
 }
 
+/// What an erasure removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Erased {
+    /// How many records.
+    pub records: u64,
+    /// Of how many views.
+    pub views: u64,
+}
+
 /// Why the store did not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FeatureError {
@@ -220,6 +229,12 @@ pub enum FeatureError {
     #[error("the backup cannot be restored, and nothing has changed: {reason}")]
     Backup {
         /// What is wrong with it.
+        reason: String,
+    },
+    /// An entity was not erased, or not from every file yet.
+    #[error("the entity is not erased for good yet: {reason}. Ask again")]
+    NotErased {
+        /// Why.
         reason: String,
     },
     /// The journal could not be written; nothing of the push is there.

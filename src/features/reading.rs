@@ -7,7 +7,8 @@ use std::time::Instant;
 use super::engine::{Engine, State};
 use super::key::IndexKey;
 use super::online::{Cell, Columns, FeatureColumn, FeatureError, FieldStatus, OnlineFeatures, OnlineRequest};
-use super::record::Record;
+use super::protection::Protection;
+use super::record::{Damaged, Record};
 use super::statistics::Counters;
 use super::store::{Index, IndexError};
 use super::typed;
@@ -86,8 +87,9 @@ impl Plan {
             let wants_windows = self.features.iter().any(|feature| {
                 feature.view.id == rows.view.id && matches!(feature.index, FeatureIndex::Aggregation(_))
             });
-            let read =
-                |(key, entity): (&IndexKey, &Vec<Value>)| find(index, key, entity, &rows.view, wants_windows, now_us);
+            let read = |(key, entity): (&IndexKey, &Vec<Value>)| {
+                find(&engine.protection, index, key, entity, &rows.view, wants_windows, now_us)
+            };
             let found = rows.keys.iter().zip(&rows.entities).map(read).collect::<Result<Vec<_>, IndexError>>();
             records.push(found.map_err(|error| {
                 engine.give_up(index, &error);
@@ -116,6 +118,7 @@ impl Plan {
 }
 
 fn find(
+    protection: &Protection,
     index: &Index,
     key: &IndexKey,
     entity: &[Value],
@@ -125,7 +128,11 @@ fn find(
 ) -> Result<Option<Found>, IndexError> {
     let Some(bytes) = index.get(key)? else { return Ok(None) };
     let damaged = |error: &dyn std::fmt::Display| IndexError::damaged(format!("of a record, {error}"));
-    let record = Record::decode(key, &bytes).map_err(|error| damaged(&error))?;
+    let record = match protection.record(key, &bytes) {
+        Ok(record) => record,
+        Err(Damaged::Erased) => return Ok(None),
+        Err(error) => return Err(damaged(&error)),
+    };
     // Two entities with one hash: it has never been seen, and would be an answer about somebody else.
     if record.row.entity != entity {
         return Ok(None);

@@ -1,10 +1,11 @@
 //! Rows and records as bytes. The row is what the journal keeps of a push; the record is what the index and the snapshots
 //! keep of an entity: the newest row, and the aggregates.
 //!
-//! All integers are little-endian. Every row and record names a key and a cipher, so that encryption, and with it the
-//! erasure of one entity, needs no new format; today the cipher is always none.
+//! All integers are little-endian. Every row and record names a key and a cipher: the body may be sealed under the key of
+//! its entity ([`super::protection`]). What is here reads and writes plain ones.
 
 use super::key::IndexKey;
+use super::seal;
 use super::value::Value;
 use super::view::FieldId;
 pub use super::wire::Damaged;
@@ -113,10 +114,7 @@ impl Record {
     /// As index and snapshots keep it under `key`, which the checksum covers too: a record found under another key is
     /// damage.
     pub fn encode(&self, key: &IndexKey) -> Vec<u8> {
-        let mut bytes = self.header().begin(64 + self.row.values.len() * 8 + self.windows.len());
-        self.row.encode_into(&mut bytes);
-        bytes.extend_from_slice(&self.windows);
-        end(key, bytes)
+        self.header().with_body(key, Seal::default(), false, &self.body())
     }
 
     /// What stands before its body.
@@ -126,8 +124,23 @@ impl Record {
 
     /// Reads what [`Self::encode`] wrote under the same key.
     pub fn decode(key: &IndexKey, bytes: &[u8]) -> Result<Self, Damaged> {
-        let header = verify(key, bytes)?;
-        let body = bytes.get(HEADER..bytes.len() - CHECKSUM).ok_or(Damaged::Malformed)?;
+        let stored = Stored::verify(key, bytes)?;
+        if stored.seal != Seal::default() {
+            return Err(Damaged::Unknown);
+        }
+        Self::of_body(stored.header, stored.body)
+    }
+
+    /// The body: the row, and the aggregates.
+    pub fn body(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(32 + self.row.values.len() * 8 + self.windows.len());
+        self.row.encode_into(&mut bytes);
+        bytes.extend_from_slice(&self.windows);
+        bytes
+    }
+
+    /// Reads what [`Self::body`] wrote.
+    pub fn of_body(header: Header, body: &[u8]) -> Result<Self, Damaged> {
         let mut reader = Reader::new(body);
         let row = Row::read(&mut reader)?;
         Ok(Self { seq: header.seq, purge_us: header.purge_us, row, windows: reader.rest().to_vec() })
@@ -151,22 +164,65 @@ pub fn sequence_number(record: &[u8]) -> u64 {
 }
 
 impl Header {
-    /// The record of a row without aggregates. `row` is what [`Row::encode`] wrote, with the same event time.
-    pub fn with_row(&self, key: &IndexKey, row: &[u8]) -> Vec<u8> {
-        let mut bytes = self.begin(row.len());
-        bytes.extend_from_slice(row);
-        end(key, bytes)
-    }
-
-    fn begin(&self, body: usize) -> Vec<u8> {
-        let seal = Seal::default();
-        let mut bytes = Vec::with_capacity(HEADER + body + CHECKSUM);
-        bytes.extend_from_slice(&[FORMAT, seal.cipher, 0, 0]);
+    /// The record that has this body: what [`Row::encode`] wrote, with the same event time, and the aggregates. Of a sealed one, `windows` says whether aggregates are in it.
+    pub fn with_body(&self, key: &IndexKey, seal: Seal, windows: bool, body: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER + body.len() + CHECKSUM);
+        bytes.extend_from_slice(&[FORMAT, seal.cipher, u8::from(windows), 0]);
         bytes.extend_from_slice(&seal.key_id.to_le_bytes());
         bytes.extend_from_slice(&self.seq.to_le_bytes());
         bytes.extend_from_slice(&self.event_us.to_le_bytes());
         bytes.extend_from_slice(&self.purge_us.to_le_bytes());
-        bytes
+        bytes.extend_from_slice(body);
+        end(key, bytes)
+    }
+}
+
+/// A record as it is kept: its body may be sealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stored<'b> {
+    /// What stands before the body.
+    pub header: Header,
+    /// How the body is sealed.
+    pub seal: Seal,
+    /// Of a sealed one, whether aggregates are in it.
+    pub windows: bool,
+    /// The body.
+    pub body: &'b [u8],
+}
+
+impl<'b> Stored<'b> {
+    /// Checks a record without reading its body.
+    pub fn verify(key: &IndexKey, bytes: &'b [u8]) -> Result<Self, Damaged> {
+        let at = bytes.len().checked_sub(CHECKSUM).filter(|&at| at >= HEADER).ok_or(Damaged::Malformed)?;
+        let (content, sum) = bytes.split_at(at);
+        if checksum(key, content).to_le_bytes() != sum {
+            return Err(Damaged::Checksum);
+        }
+        let mut reader = Reader::new(content);
+        let [format, cipher, windows, zero] = reader.array()?;
+        let seal = Seal { key_id: u32::from_le_bytes(reader.array()?), cipher };
+        let known = if seal == Seal::default() { windows == 0 } else { seal.is_known() && windows <= 1 };
+        if format != FORMAT || !known || zero != 0 {
+            return Err(Damaged::Unknown);
+        }
+        let header = Header {
+            seq: u64::from_le_bytes(reader.array()?),
+            event_us: i64::from_le_bytes(reader.array()?),
+            purge_us: i64::from_le_bytes(reader.array()?),
+        };
+        Ok(Self { header, seal, windows: windows == 1, body: reader.rest() })
+    }
+}
+
+impl Seal {
+    /// Under the key of an entity.
+    pub fn of_entity(key_id: u32) -> Self {
+        Self { key_id, cipher: seal::CIPHER }
+    }
+
+    /// Whether this version can open it, given the key.
+    pub fn is_known(self) -> bool {
+        self == Self::default() || (self.cipher == seal::CIPHER && self.key_id != 0)
     }
 }
 
@@ -178,22 +234,7 @@ fn end(key: &IndexKey, mut bytes: Vec<u8>) -> Vec<u8> {
 
 /// Checks a record without reading its body.
 pub fn verify(key: &IndexKey, bytes: &[u8]) -> Result<Header, Damaged> {
-    let at = bytes.len().checked_sub(CHECKSUM).filter(|&at| at >= HEADER).ok_or(Damaged::Malformed)?;
-    let (content, sum) = bytes.split_at(at);
-    if checksum(key, content).to_le_bytes() != sum {
-        return Err(Damaged::Checksum);
-    }
-    let mut reader = Reader::new(content);
-    let [format, cipher, _, _] = reader.array()?;
-    let key_id = u32::from_le_bytes(reader.array()?);
-    if format != FORMAT || cipher != 0 || key_id != 0 {
-        return Err(Damaged::Unknown);
-    }
-    Ok(Header {
-        seq: u64::from_le_bytes(reader.array()?),
-        event_us: i64::from_le_bytes(reader.array()?),
-        purge_us: i64::from_le_bytes(reader.array()?),
-    })
+    Stored::verify(key, bytes).map(|stored| stored.header)
 }
 
 fn checksum(key: &IndexKey, content: &[u8]) -> u32 {

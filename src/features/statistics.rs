@@ -95,6 +95,10 @@ pub struct FeatureStatistics {
     pub journal_next_seq: u64,
     /// How long the last opening or rebuild took, in microseconds.
     pub last_recovery_us: u64,
+    /// `off`; `pending` while what was plain is still to be sealed; `on`.
+    pub sealing: &'static str,
+    /// The keys of entities.
+    pub keys: u64,
 }
 
 impl Counters {

@@ -11,9 +11,21 @@ pub enum Damaged {
     /// The checksum says something else.
     #[error("its checksum does not match")]
     Checksum,
-    /// A later version of Ledge wrote them, or they are enciphered.
+    /// A later version of Ledge wrote them, or they are sealed.
     #[error("it has a form that this version cannot read")]
     Unknown,
+    /// They do not open with their key: they were changed, or belong to another entity, view or time.
+    #[error("it was changed since it was sealed, or it belongs elsewhere")]
+    Forged,
+    /// They are not sealed, and everything here is.
+    #[error("it is not sealed, and everything in this store is")]
+    Plain,
+    /// Their key was never made here: a file with keys is lost.
+    #[error("its key is missing")]
+    KeyMissing,
+    /// Their entity was erased, and their key with it. That is no damage.
+    #[error("its entity was erased")]
+    Erased,
 }
 
 /// Appends a number, seven bits a byte, lowest first.

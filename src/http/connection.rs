@@ -1,7 +1,7 @@
 //! Listeners and connections: bound early, served late, drained in order.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -107,11 +107,14 @@ impl Listeners {
         Ok(listeners)
     }
 
-    /// The TCP addresses, with the ports that the system chose, and the scheme that is spoken at each.
-    pub fn tcp_addresses(&self) -> Vec<(SocketAddr, &'static str)> {
-        let scheme = |address: &ListenAddress| if matches!(address, ListenAddress::Tls(_)) { "https" } else { "http" };
-        let bound = self.tcp.iter().map(|(listener, address)| Some((listener.local_addr().ok()?, scheme(address))));
-        bound.flatten().collect()
+    /// Tells the log the TCP addresses, with the ports that the system chose, and the scheme that is spoken at each.
+    pub fn announce(&self) {
+        for (listener, address) in &self.tcp {
+            if let Ok(at) = listener.local_addr() {
+                let scheme = if matches!(address, ListenAddress::Tls(_)) { "https" } else { "http" };
+                tracing::info!(address = %at, scheme, "listening");
+            }
+        }
     }
 
     /// Starts accepting on every socket. Connections end with `shutdown`, after the request they are answering. Without `tls`

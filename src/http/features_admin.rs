@@ -8,12 +8,14 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::Response;
 use http_body_util::BodyExt;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::reply::{Failure, json};
 use super::{App, body};
 use crate::clock;
+use crate::features::Entity;
+use crate::features::backup_cipher::BackupRecipient;
 use crate::features::statistics::{FeatureStatistics, ViewStatistics};
 use crate::principal::Principal;
 
@@ -46,6 +48,9 @@ struct StatusDocument<'a> {
     rebuilds: u64,
     damage_found: u64,
     last_recovery_s: f64,
+    /// `off`, `pending`, `on`.
+    encryption: &'a str,
+    entity_keys: u64,
 }
 
 #[derive(Serialize)]
@@ -93,6 +98,8 @@ impl<'a> StatusDocument<'a> {
             purged: found.purged,
             rebuilds: found.rebuilds,
             damage_found: found.damage_found,
+            encryption: found.sealing,
+            entity_keys: found.keys,
             last_recovery_s: std::time::Duration::from_micros(found.last_recovery_us).as_secs_f64(),
         }
     }
@@ -104,29 +111,58 @@ pub async fn backup(
     Extension(principal): Extension<Principal>,
     uri: Uri,
 ) -> Result<Response, Failure> {
-    let view = match uri.query() {
-        None | Some("") => None,
-        Some(query) => {
-            Some(query.strip_prefix("feature_view=").filter(|name| !name.contains('&')).ok_or_else(|| {
-                let message =
-                    format!("unknown query {query:?}: expected feature_view=NAME, or nothing for all of them");
-                Failure::new(StatusCode::BAD_REQUEST, message)
-            })?)
-        }
-    };
-    let pieces = app.serving().features().backup(view, &principal).await?;
+    let BackupQuery { view, recipient, plain } = BackupQuery::parse(uri.query().unwrap_or_default())?;
+    let store = app.serving().features();
+    if store.is_sealed() && recipient.is_none() && !plain {
+        let message = "the feature store is sealed: say recipient=age1… for an encrypted backup, or plain=true for one \
+                       that everybody can read";
+        return Err(Failure::new(StatusCode::BAD_REQUEST, message));
+    }
+    let is_encrypted = recipient.is_some();
+    let pieces = store.backup(view, recipient, &principal).await?;
     tracing::info!(%principal, feature_view = view, "a backup of the feature store is taken");
     let stream = futures_util::stream::unfold(pieces, |mut pieces| async { Some((pieces.next().await?, pieces)) });
     let mut response = Response::new(Body::from_stream(stream));
     let day = clock::rfc3339_micros(clock::unix_micros());
     let day = day.get(..10).unwrap_or_default();
-    let name = format!("attachment; filename=\"{}-{day}.ledge\"", view.unwrap_or("features"));
+    let age = if is_encrypted { ".age" } else { "" };
+    let name = format!("attachment; filename=\"{}-{day}.ledge{age}\"", view.unwrap_or("features"));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     if let Ok(name) = HeaderValue::from_str(&name) {
         headers.insert(header::CONTENT_DISPOSITION, name);
     }
     Ok(response)
+}
+
+/// What a backup is asked for with.
+#[derive(Default)]
+struct BackupQuery<'q> {
+    view: Option<&'q str>,
+    recipient: Option<BackupRecipient>,
+    plain: bool,
+}
+
+impl<'q> BackupQuery<'q> {
+    fn parse(query: &'q str) -> Result<Self, Failure> {
+        let bad = |message: String| Failure::new(StatusCode::BAD_REQUEST, message);
+        let mut found = Self::default();
+        for part in query.split('&').filter(|part| !part.is_empty()) {
+            match part.split_once('=') {
+                Some(("feature_view", name)) if found.view.is_none() => found.view = Some(name),
+                Some(("recipient", text)) if found.recipient.is_none() => {
+                    found.recipient = Some(BackupRecipient::key(text).map_err(|error| bad(error.to_string()))?);
+                }
+                Some(("plain", "true")) => found.plain = true,
+                _ => {
+                    return Err(bad(format!(
+                        "unknown query {part:?}: expected feature_view=NAME, recipient=age1… or plain=true, once each"
+                    )));
+                }
+            }
+        }
+        Ok(found)
+    }
 }
 
 #[derive(Serialize)]
@@ -180,6 +216,35 @@ fn plain(headers: &HeaderMap) -> Result<(), Failure> {
         )),
         _ => Ok(()),
     }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Erase {
+    entity: Entity,
+}
+
+#[derive(Serialize)]
+struct ErasedDocument {
+    records: u64,
+    feature_views: u64,
+}
+
+/// `POST /features/erase`: an entity, in every view, with whatever has its join keys among others.
+pub async fn erase(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (parts, body) = request.into_parts();
+    let received = body::read(&parts.headers, body, &app).await?;
+    let Erase { entity } = serde_json::from_slice(&received.bytes).map_err(|error| {
+        let message = format!("{error}: expected {{\"entity\": {{\"JOIN_KEY\": VALUE}}}}");
+        Failure::new(StatusCode::BAD_REQUEST, message)
+    })?;
+    let store = app.serving().features().clone();
+    let found = app.to_the_end(async move { store.erase(entity, principal).await }).await??;
+    Ok(json(&ErasedDocument { records: found.records, feature_views: found.views }))
 }
 
 /// `POST /features/snapshot`.

@@ -137,6 +137,7 @@ pub const ROUTES: &[Route] = &[
     Route::get("/features/status", VIEW, || get(features_admin::status)),
     Route::get("/features/backup", ADMINISTER, || get(features_admin::backup)).about(Scope::Box).audited(),
     Route::post("/features/restore", ADMINISTER, || post(features_admin::restore)).about(Scope::Box).audited(),
+    Route::post("/features/erase", ADMINISTER, || post(features_admin::erase)).about(Scope::Box).audited(),
     Route::post("/features/snapshot", OPERATE, || post(features_admin::snapshot)).about(Scope::Box).audited(),
     Route::post("/features/compact", OPERATE, || post(features_admin::compact)).about(Scope::Box).audited(),
     Route::get("/updates", VIEW, || get(updates::status)).about(Scope::Listed),

@@ -55,8 +55,8 @@ pub struct UserAccess {
     pub user: UserName,
     /// What it may do.
     pub roles: Vec<Role>,
-    /// The models it is for; without it all of them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The models it is for; without it, or with `["*"]`, all of them.
+    #[serde(default = "all_models", deserialize_with = "models", serialize_with = "models_or_all")]
     pub models: Option<Vec<ModelName>>,
 }
 
@@ -68,8 +68,8 @@ pub struct CertificateAccess {
     pub name: CertificateName,
     /// What it may do.
     pub roles: Vec<Role>,
-    /// The models it is for; without it all of them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The models it is for; without it, or with `["*"]`, all of them.
+    #[serde(default = "all_models", deserialize_with = "models", serialize_with = "models_or_all")]
     pub models: Option<Vec<ModelName>>,
     /// The most requests a second, over time; 0 is no limit.
     #[serde(default)]
@@ -85,8 +85,8 @@ pub struct CertificateAccess {
 pub struct MqttAccess {
     /// What they may do.
     pub roles: Vec<Role>,
-    /// The models they may ask; without it all of them.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The models they may ask; `["*"]` is all of them.
+    #[serde(deserialize_with = "models", serialize_with = "models_or_all")]
     pub models: Option<Vec<ModelName>>,
 }
 
@@ -130,6 +130,30 @@ impl AccessConfig {
         let problem = "nobody from the network could get in: make an API key (ledge keys create NAME --role infer), or list \
                        client certificates in access.certificates";
         (self.certificates.is_empty() && !keys.exists()).then(|| problem.to_owned())
+    }
+}
+
+/// What stands for all models, those to come included. It is no name of a model; an empty list is none.
+const ALL: &str = "*";
+
+fn all_models() -> Option<Vec<ModelName>> {
+    None
+}
+
+fn models<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<ModelName>>, D::Error> {
+    let names = Vec::<String>::deserialize(deserializer)?;
+    if names == [ALL] {
+        return Ok(None);
+    }
+    let parsed: Result<Vec<_>, _> = names.iter().map(|name| name.parse()).collect();
+    parsed.map(Some).map_err(serde::de::Error::custom)
+}
+
+#[expect(clippy::ref_option, reason = "serde gives a reference to the field")]
+fn models_or_all<S: Serializer>(models: &Option<Vec<ModelName>>, serializer: S) -> Result<S::Ok, S::Error> {
+    match models {
+        Some(models) => models.serialize(serializer),
+        None => [ALL].serialize(serializer),
     }
 }
 
@@ -269,6 +293,19 @@ mod tests {
         let config: AccessConfig = toml::from_str(text).unwrap();
         let keys: Vec<_> = config.problems().into_iter().map(|(key, _)| key).collect();
         assert_eq!(keys, ["users[1].user", "users[2].user", "certificates[1].name"]);
+    }
+
+    #[test]
+    fn all_models_are_a_star_alone_and_an_empty_list_is_none() {
+        let models = |list: &str| {
+            let config: Result<AccessConfig, _> = toml::from_str(&format!("mqtt = {{ models = {list} }}"));
+            config.ok().map(|config| config.mqtt.models.map(|models| models.len()))
+        };
+        assert_eq!(models("[\"*\"]"), Some(None));
+        assert_eq!((models("[]"), models("[\"a\"]")), (Some(Some(0)), Some(Some(1))));
+        assert_eq!((models("[\"a\", \"*\"]"), models("[\"a b\"]"), models("\"*\"")), (None, None, None));
+        let config: AccessConfig = toml::from_str("users = [{ user = \"0\", roles = [] }]").unwrap();
+        assert_eq!(toml::from_str::<AccessConfig>(&toml::to_string(&config).unwrap()).unwrap(), config);
     }
 
     #[test]

@@ -119,7 +119,11 @@ impl<'de> Deserialize<'de> for KeyId {
     }
 }
 
-/// Reads a key for the fuzzers: what is one has one form. Says whether it is.
+/// Reads a key for the fuzzers. Says whether it is one.
+///
+/// # Panics
+///
+/// When a key has two forms.
 pub fn fuzz_key(data: &[u8]) -> bool {
     match ApiKey::parse(data) {
         Ok(key) => {

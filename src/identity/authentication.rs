@@ -258,8 +258,8 @@ impl Authenticator {
                 None => anonymous(peer.principal(), &shared.socket),
             },
             Peer::Address { ip, certificate } => {
-                let names = certificate.iter().flat_map(|certificate| &certificate.names);
-                if let Some(listed) = names.filter_map(|name| shared.certificates.get(name)).next() {
+                let mut names = certificate.iter().flat_map(|certificate| &certificate.names);
+                if let Some(listed) = names.find_map(|name| shared.certificates.get(name)) {
                     return listed.caller(Proof::Certificate);
                 }
                 let caller = if ip.to_canonical().is_loopback() {
@@ -293,12 +293,14 @@ impl Authenticator {
 
     /// Counts an attempt that failed. Beyond some of them it is told to wait, and recorded no more.
     fn failed(&self, principal: &Principal, source: Source, refused: Refused) -> Refused {
+        if refused == Refused::Unreadable {
+            // No fault of whoever asks; the damage itself is recorded.
+            return refused;
+        }
         let failures = self.shared.failures.lock();
         // Nothing panics under this lock.
         let allowed = failures.unwrap_or_else(PoisonError::into_inner).take(source, Instant::now());
         let refused = match allowed {
-            // A store that is damaged is no fault of whoever asks.
-            _ if refused == Refused::Unreadable => return refused,
             Ok(()) => refused,
             Err(wait) => Refused::TooMany { wait },
         };
@@ -352,12 +354,11 @@ impl Known {
     fn new(record: &KeyRecord, before: &Keys) -> Self {
         let known = before.known.as_ref().and_then(|known| known.get(&record.id));
         let limits = |record: &KeyRecord| (record.max_rate, record.max_concurrent);
-        let gate = match known.filter(|known| limits(&known.record) == limits(record)) {
-            Some(known) => known.holder.gate.clone(),
-            None => {
-                let owner = format!("the API key '{}'", record.name);
-                Gate::new(owner, record.max_rate, record.max_concurrent, Instant::now())
-            }
+        let gate = if let Some(known) = known.filter(|known| limits(&known.record) == limits(record)) {
+            known.holder.gate.clone()
+        } else {
+            let owner = format!("the API key '{}'", record.name);
+            Gate::new(owner, record.max_rate, record.max_concurrent, Instant::now())
         };
         let principal = Principal::Key(record.name.as_str().into());
         Self { record: record.clone(), holder: Listed { principal, access: record.access(), gate } }

@@ -7,7 +7,7 @@
 mod file;
 mod recorded;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -23,9 +23,6 @@ pub use recorded::Recorded;
 
 /// The file in the state folder.
 pub const FILE: &str = "keys.json";
-
-/// What stands beside it while it is written.
-const LOCK: &str = "keys.lock";
 
 /// What is known of one key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,7 +100,7 @@ pub struct NewKey {
 /// Why the store cannot be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
-    /// The file or its lock cannot be read.
+    /// The file cannot be read.
     #[error("{} cannot be read", path.display())]
     Unreadable {
         /// The file.
@@ -179,7 +176,7 @@ impl KeyStore {
     }
 
     /// Makes a key. When this returns, it survives a power cut; the daemon knows it within moments.
-    pub fn create(&self, new: NewKey, now_ms: u64) -> Result<(ApiKey, KeyRecord), KeysError> {
+    pub fn create(&self, new: &NewKey, now_ms: u64) -> Result<(ApiKey, KeyRecord), KeysError> {
         if new.roles.is_empty() {
             return Err(KeysError::NoRole);
         }
@@ -228,27 +225,16 @@ impl KeyStore {
         let unwritable = |source| KeysError::Unwritable { path: self.path.clone(), source };
         let folder = self.path.parent().unwrap_or(Path::new("."));
         durable::create_folder(folder).map_err(unwritable)?;
-        let lock = File::options().create(true).truncate(false).write(true).open(folder.join(LOCK));
-        let lock = lock.map_err(unwritable)?;
-        // Gone with this handle, however the process ends.
-        lock.lock().map_err(unwritable)?;
+        // The folder itself, which root and its owner may both open, whoever of them came first. Gone with this handle,
+        // however the process ends.
+        let alone = File::open(folder).map_err(unwritable)?;
+        alone.lock().map_err(unwritable)?;
         let mut keys = file::read(&self.path)?;
         let done = change(&mut keys)?;
         let content = file::write(&keys).map_err(|error| unwritable(io::Error::other(error)))?;
         durable::replace_private(&self.path, &content).map_err(unwritable)?;
-        as_its_folder(&self.path, folder).map_err(unwritable)?;
         Ok(done)
     }
-}
-
-/// Gives a file that root made in the folder of another user to that user: the daemon could not read it.
-fn as_its_folder(path: &Path, folder: &Path) -> io::Result<()> {
-    use std::os::unix::fs::MetadataExt as _;
-    let (folder, file) = (fs::metadata(folder)?, fs::metadata(path)?);
-    if rustix::process::geteuid().is_root() && (folder.uid(), folder.gid()) != (file.uid(), file.gid()) {
-        std::os::unix::fs::chown(path, Some(folder.uid()), Some(folder.gid()))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

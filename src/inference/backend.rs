@@ -85,6 +85,7 @@ pub struct ModelFiles {
 
 impl ModelFiles {
     /// The same files in another folder.
+    #[must_use]
     pub fn moved_to(&self, folder: &Path) -> Self {
         let moved = |path: &PathBuf| folder.join(path.file_name().unwrap_or_default());
         Self { model: moved(&self.model), weights: self.weights.as_ref().map(moved), ..self.clone() }

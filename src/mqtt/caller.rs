@@ -24,11 +24,24 @@ impl std::fmt::Debug for PresentedKey {
 }
 
 impl PresentedKey {
-    /// That of a message. Another scheme is not for this box.
+    /// That of a message. Another scheme is not for this box. Which of two keys counts is not for this box to guess: they
+    /// are none that is good.
     pub fn of(properties: &Properties) -> Option<Self> {
-        let (scheme, token) = properties.user(AUTHORIZATION)?.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then(|| Self(token.trim().to_owned()))
+        let named = properties.user.iter().filter(|(name, _)| name.eq_ignore_ascii_case(AUTHORIZATION));
+        let mut keys: Vec<_> = named.filter_map(|(_, value)| bearer(value)).collect();
+        keys.dedup();
+        match keys.as_slice() {
+            [] => None,
+            [key] => Some(Self((*key).to_owned())),
+            _ => Some(Self(String::new())),
+        }
     }
+}
+
+/// The token of `Bearer TOKEN`; empty where there is none.
+fn bearer(value: &str) -> Option<&str> {
+    let (scheme, token) = value.split_once(' ').unwrap_or((value, ""));
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 /// Who may ask `model`, and its place among the requests under way; or why not, beside who asked as far as is known.
@@ -108,7 +121,7 @@ mod tests {
             max_concurrent: 0,
         };
         let store = KeyStore::new(folder.path());
-        let key = |name, role, rate| format!("Bearer {}", store.create(new(name, role, rate), 1).unwrap().0.reveal());
+        let key = |name, role, rate| format!("Bearer {}", store.create(&new(name, role, rate), 1).unwrap().0.reveal());
         let (till, viewer, slow) =
             (key("till", Role::Infer, 0.0), key("viewer", Role::Viewer, 0.0), key("slow", Role::Infer, 0.001));
         let (audit, _queue) = AuditSink::channel();
@@ -133,6 +146,27 @@ mod tests {
             [ask(Some(&slow), "m"), ask(Some(&slow), "m")],
             [Ok("key:slow".to_owned()), refused("key:slow", 429)]
         );
+    }
+
+    #[test]
+    fn a_message_has_one_key_or_none_that_is_good() {
+        let key = |values: &[&str]| {
+            let user = values.iter().map(|value| (AUTHORIZATION.to_owned(), (*value).to_owned())).collect();
+            PresentedKey::of(&Properties { user, ..Properties::default() }).map(|key| key.0)
+        };
+        for (values, expected) in [
+            (&[][..], None),
+            (&["bEARER  k "], Some("k")),
+            (&["Bearer"], Some("")),
+            (&["Bearer "], Some("")),
+            (&["Bearerk"], None),
+            (&["Basic x"], None),
+            (&["Basic x", "Bearer k"], Some("k")),
+            (&["Bearer k", "Bearer k"], Some("k")),
+            (&["Bearer k", "Bearer l"], Some("")),
+        ] {
+            assert_eq!(key(values).as_deref(), expected, "{values:?}");
+        }
     }
 
     #[test]

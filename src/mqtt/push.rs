@@ -102,7 +102,8 @@ fn passes(error: &FeatureError) -> bool {
         FeatureError::Unavailable { .. }
         | FeatureError::Overloaded { .. }
         | FeatureError::DiskFull { .. }
-        | FeatureError::NotWritten { .. } => true,
+        | FeatureError::NotWritten { .. }
+        | FeatureError::NotErased { .. } => true,
         FeatureError::Disabled { .. }
         | FeatureError::UnknownView { .. }
         | FeatureError::UnknownFeature { .. }

@@ -93,6 +93,7 @@ impl Request {
     }
 
     /// Finds out who sent it. One that may not ask is answered with the reason.
+    #[must_use]
     pub fn admitted(mut self, authenticator: &Authenticator, audit: &AuditSink, now: Instant) -> Self {
         let model = self.call.as_ref().ok().map(|call| &call.target.model);
         match caller::admit(authenticator, audit, &self.principal, self.key.as_ref(), model, now) {

@@ -86,7 +86,7 @@ pub fn of_features(error: &FeatureError) -> u16 {
         | FeatureError::TooLarge { .. } => 400,
         FeatureError::Backup { .. } => 422,
         FeatureError::Overloaded { .. } => 429,
-        FeatureError::NotWritten { .. } => 500,
+        FeatureError::NotWritten { .. } | FeatureError::NotErased { .. } => 500,
         FeatureError::Disabled { .. }
         | FeatureError::UnknownView { .. }
         | FeatureError::UnknownFeature { .. }

@@ -192,15 +192,15 @@ impl Repository {
         release: &ManagedVersion,
         statistics: Arc<super::statistics::Statistics>,
     ) -> Result<LoadedModel, String> {
-        let (home, sealer) = (release.folder.clone(), self.shared.defaults.sealer.clone());
+        let (folder, sealer) = (release.folder.clone(), self.shared.defaults.sealer.clone());
         let opening = tokio::task::spawn_blocking(move || {
-            let sealed = SealedFolder::find(&home, SealPurpose::Model, &sealer)?;
-            let opened = sealed.as_ref().map(SealedFolder::open).transpose()?;
-            Ok::<_, FolderError>((sealed, opened))
+            let found = SealedFolder::find(&folder, SealPurpose::Model, &sealer)?;
+            let opened = found.as_ref().map(SealedFolder::open).transpose()?;
+            Ok::<_, FolderError>((found, opened))
         });
         let opened = opening.await.map_err(|panic| format!("opening the model panicked: {panic}"))?;
         // Held until the model is loaded, golden inputs and all: every runtime finds it open.
-        let (sealed, opened) = opened.map_err(|error| error.to_string())?;
+        let (home, opened) = opened.map_err(|error| error.to_string())?;
         let folder = opened.as_ref().map_or(release.folder.as_path(), |opened| opened.path());
         let (config, config_text) = folder::model_config(folder).map_err(|error| error.to_string())?;
         let source = VersionSource {
@@ -212,7 +212,7 @@ impl Repository {
             config_text: &config_text,
             golden_min: release.golden_min,
             statistics,
-            sealed: sealed.as_ref(),
+            sealed: home.as_ref(),
         };
         self.load_version(source, &Principal::Local).await
     }

@@ -27,7 +27,7 @@ fn ask(daemon: &TestDaemon, key: &str, method: &str, path: &str, body: &Value) -
 }
 
 fn infer(daemon: &TestDaemon, key: &str, model: &str) -> Response {
-    let input = |name: &str| json!({"name": name, "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]});
+    let input = |name: &str| json!({"name": name, "shape": [1, 16], "datatype": "FP32", "data": vec![1; 16]});
     let body = json!({"inputs": [input("INPUT0"), input("INPUT1")]});
     ask(daemon, key, "POST", &format!("/v2/models/{model}/infer"), &body)
 }
@@ -63,7 +63,7 @@ fn each_role_does_its_own_and_nothing_else() {
         ("GET", "/feature-views", [200, 403, 200, 200, 200, 200]),
         ("POST", "/materialize", [403, 403, 501, 403, 501, 403]),
         ("POST", load, [403, 403, 403, 200, 200, 403]),
-        ("GET", "/features/backup", [403, 403, 403, 403, 503, 403]),
+        ("GET", "/features/backup", [403, 403, 403, 403, 404, 403]),
         ("GET", "/audit/logs/1/checkpoint", [403, 403, 403, 403, 200, 200]),
     ];
     for (method, path, expected) in asked {

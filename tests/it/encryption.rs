@@ -26,6 +26,9 @@ use ledge::audit_event::AuditEvent;
 
 const SETTING: &str = "encryption.master_key_file=\"master.key\"";
 
+/// A model by its name, with its files.
+type Model = (&'static str, Vec<(String, Vec<u8>)>);
+
 /// A root with a master key.
 fn sealed_root() -> TestRoot {
     let root = TestRoot::new();
@@ -53,7 +56,8 @@ fn verifier_key(root: &TestRoot) -> String {
 }
 
 fn sha256(content: &[u8]) -> String {
-    digest(&SHA256, content).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    let digits: Vec<_> = digest(&SHA256, content).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    digits.concat()
 }
 
 /// The files of a model as a release has them, in one folder.
@@ -77,7 +81,7 @@ fn flat(model: &str) -> Vec<(String, Vec<u8>)> {
 }
 
 /// Puts a release of each model into the update store, as updates do, and makes it live.
-fn install(root: &TestRoot, models: &[(&str, Vec<(String, Vec<u8>)>)], sealer: &Sealer) {
+fn install(root: &TestRoot, models: &[Model], sealer: &Sealer) {
     let folder = root.folder.path().join("updates");
     let store = BlobStore::open_with(&folder, sealer).unwrap();
     let mut persisted = Persisted::none(&folder);
@@ -106,7 +110,7 @@ fn install(root: &TestRoot, models: &[(&str, Vec<(String, Vec<u8>)>)], sealer: &
 }
 
 /// What is looked for on the disk: pieces of the files of models.
-fn canaries(models: &[(&str, Vec<(String, Vec<u8>)>)]) -> Vec<Vec<u8>> {
+fn canaries(models: &[Model]) -> Vec<Vec<u8>> {
     let files = models.iter().flat_map(|(_, files)| files);
     // What is not of weights is small, and some of it is in the owner's words too: whole files of it.
     let piece = |(_, content): &(String, Vec<u8>)| {
@@ -134,7 +138,7 @@ fn plain(root: &TestRoot, canaries: &[Vec<u8>]) -> Vec<PathBuf> {
 }
 
 /// A model for every runtime and format, one of them with weights of its own file, and one of 5 MB with golden inputs.
-fn models() -> Vec<(&'static str, Vec<(String, Vec<u8>)>)> {
+fn models() -> Vec<Model> {
     let names = ["efficientnet_lite0", "release_good", "external_data", "ir_add", "tflite_blazeface"];
     names.iter().map(|name| (*name, flat(name))).collect()
 }
@@ -276,7 +280,9 @@ fn a_rotation_under_load_loses_no_request_and_the_old_key_can_go() {
         assert!(answered.load(Ordering::Relaxed) > before, "nobody was answered meanwhile");
     }
     stop_asking.store(true, Ordering::Relaxed);
-    callers.into_iter().for_each(|caller| caller.join().unwrap());
+    for caller in callers {
+        caller.join().unwrap();
+    }
     // It was killed, and never ran with the last key before.
     let daemon = daemon.kill().start();
     for (model, _) in &models {

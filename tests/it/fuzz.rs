@@ -1,7 +1,7 @@
 //! Bounded, repeatable fuzzing on the stable compiler. `fuzz/` has the same targets for cargo-fuzz, which runs for longer.
 
 use ledge::audit::fuzz::{fuzz_audit_files, fuzz_audit_proof};
-use ledge::features::fuzz::{fuzz_feature_records, fuzz_feature_values, fuzz_feature_views};
+use ledge::features::fuzz::{fuzz_feature_keys, fuzz_feature_records, fuzz_feature_values, fuzz_feature_views};
 use ledge::features::window::{fuzz_window, window_seeds};
 use ledge::features::{journal, snapshot};
 use ledge::identity::api_key::fuzz_key;
@@ -286,6 +286,26 @@ fn foreign_records_never_break_the_feature_store() {
     }
     for seed in 0..50_000 {
         fuzz_feature_records(&mutate(seed, FEATURE_RECORDS));
+    }
+}
+
+/// A shard with its next number and one key, and a head, each as key files have them below their seal.
+fn feature_keys() -> [Vec<u8>; 2] {
+    let entry = [&[1, 0, 0, 3][..], &[3; 16], &[9; 32]].concat();
+    let shard = [&[3, 2, 0, 0, 0][..], &entry].concat();
+    let head = [&[1, 1][..], &[5; 16], &[6; 32], &[0xff; 32]].concat();
+    [shard, head]
+}
+
+#[test]
+fn foreign_key_files_never_break_the_feature_store() {
+    let seeds = feature_keys();
+    let seeds: Vec<&[u8]> = seeds.iter().map(Vec::as_slice).collect();
+    for seed in &seeds {
+        assert_eq!(fuzz_feature_keys(seed), 1, "{seed:?}");
+    }
+    for seed in 0..50_000 {
+        fuzz_feature_keys(&mutate(seed, &seeds));
     }
 }
 

@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics says where")]
 
 mod access;
+mod access_matrix;
+mod access_table;
 mod appliance;
 mod audit;
 mod audit_cli;
@@ -18,9 +20,11 @@ mod cli;
 mod client;
 mod clients;
 mod core;
+mod credentials;
 mod daemon;
 mod encryption;
 mod feature_admin;
+mod feature_encryption;
 mod feature_faults;
 mod feature_inference;
 mod features;
@@ -37,6 +41,7 @@ mod metrics;
 mod limits;
 mod managed;
 mod oip;
+mod other_users;
 mod runtimes;
 mod systemd;
 mod tidy;

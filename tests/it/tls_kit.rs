@@ -67,9 +67,11 @@ impl TlsClient {
         self.client(address).and_then(|mut client| client.try_get("/v2")).is_ok_and(|answer| answer.status == 200)
     }
 
-    /// The certificate that is shown now.
+    /// The certificate that is shown now: a session that is resumed still has the one that it began with.
     pub fn shown(&self, address: SocketAddr) -> Vec<u8> {
-        self.connect(address).unwrap().conn.peer_certificates().unwrap()[0].to_vec()
+        let mut config = self.config.clone();
+        config.resumption = rustls::client::Resumption::disabled();
+        Self { config }.connect(address).unwrap().conn.peer_certificates().unwrap()[0].to_vec()
     }
 }
 

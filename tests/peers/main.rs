@@ -2,6 +2,10 @@
 //! is part of `cargo test`.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics says where")]
 
+mod access_mqtt;
+#[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
+#[path = "../it/access_table.rs"]
+mod access_table;
 mod attacks;
 mod attacks_on_daemon;
 mod audit_canaries;
@@ -19,6 +23,7 @@ mod bindings;
 mod boxes;
 mod broker;
 mod calls;
+#[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 mod certificates;
 mod check;
 #[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
@@ -50,6 +55,7 @@ mod security;
 mod soak;
 mod systemd;
 mod tls_clients;
+#[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 #[path = "../it/tls_kit.rs"]
 mod tls_kit;
 mod tools;

@@ -10,6 +10,7 @@ use ledge::features::FeatureStore;
 use ledge::features::config::FeaturesConfig;
 use ledge::features::online::{Columns, FieldStatus, OnlineRequest, Push, PushTarget, Selection};
 use ledge::features::registry::Registry;
+use ledge::identity::sealing::Sealer;
 use serde_json::Value as Json;
 use tokio::runtime::Runtime;
 
@@ -53,7 +54,7 @@ fn read_of(entity: u64) -> OnlineRequest {
 }
 
 impl Ledge {
-    pub fn open(folder: &Path, cache_bytes: u64) -> Self {
+    pub fn open(folder: &Path, cache_bytes: u64, sealer: Sealer) -> Self {
         let (views, path) = (folder.join("views"), folder.join("store"));
         std::fs::create_dir_all(&views).unwrap();
         std::fs::create_dir_all(&path).unwrap();
@@ -63,7 +64,7 @@ impl Ledge {
         let cache_mb = cache_bytes >> 20;
         let config = FeaturesConfig { views, path, cache_mb, keep_expired_h: 0, ..FeaturesConfig::default() };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let store = FeatureStore::open(&config, registry, AuditSink::to_nowhere());
+        let store = FeatureStore::open(&config, registry, AuditSink::to_nowhere(), sealer);
         let opened = Self { runtime, store };
         opened.runtime.block_on(opened.store.opened());
         // A rebuild goes on after that.

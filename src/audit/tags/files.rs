@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -243,9 +244,11 @@ fn is_absent(path: &Path) -> bool {
 }
 
 fn shred(path: &Path) -> io::Result<()> {
-    // Never through a symbolic link: the file behind it would be overwritten, and is no key of ours.
+    // Never through a symbolic link, one that comes in between included: the file behind it would be overwritten, and is no
+    // key of ours.
     if path.symlink_metadata()?.is_file() {
-        let mut file: File = OpenOptions::new().write(true).open(path)?;
+        let no_link = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).map_err(io::Error::other)?;
+        let mut file: File = OpenOptions::new().write(true).custom_flags(no_link).open(path)?;
         let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX).min(1 << 20);
         file.write_all(&vec![0; length])?;
         file.sync_all()?;

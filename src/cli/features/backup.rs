@@ -1,8 +1,9 @@
 //! Backups, restores, and the upkeep that can be asked for.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::path::Path;
+use std::sync::mpsc;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
@@ -14,7 +15,9 @@ use super::daemon::{Daemon, checked};
 use super::new_file::NewFile;
 use crate::cli::Output;
 use crate::cli::doctor::size;
-use crate::features::snapshot::verify_file;
+use crate::features::backup_cipher::{self, BackupIdentity, BackupRecipient};
+use crate::features::snapshot::{SnapshotReader, Summary, verify_file};
+use crate::secret::SecretFile;
 
 /// How much of a file is sent at a time.
 const PIECE: usize = 256 << 10;
@@ -43,33 +46,145 @@ pub async fn receive(daemon: &mut Daemon, path: &str, file: &mut File) -> anyhow
     Ok(bytes)
 }
 
+/// Whom a backup is encrypted to.
+pub fn recipient(to: Option<&str>, passphrase: Option<&Path>) -> anyhow::Result<Option<BackupRecipient>> {
+    Ok(match (to, passphrase) {
+        (Some(to), _) => Some(BackupRecipient::key(to)?),
+        (None, Some(file)) => Some(BackupRecipient::passphrase(&secret(file)?)?),
+        (None, None) => None,
+    })
+}
+
+/// What opens a backup.
+pub fn identity(identity: Option<&Path>, passphrase: Option<&Path>) -> anyhow::Result<Option<BackupIdentity>> {
+    Ok(match (identity, passphrase) {
+        (Some(file), _) => {
+            let keys = BackupIdentity::keys(&secret(file)?);
+            Some(keys.with_context(|| format!("{} cannot be used", file.display()))?)
+        }
+        (None, Some(file)) => Some(BackupIdentity::passphrase(&secret(file)?)?),
+        (None, None) => None,
+    })
+}
+
+fn secret(file: &Path) -> anyhow::Result<String> {
+    Ok(SecretFile::Path(file.to_owned()).read_text()?)
+}
+
 /// `ledge features backup`.
-pub async fn backup(daemon: &mut Daemon, path: &Path, force: bool, json: bool, out: &mut Output) -> anyhow::Result<()> {
+pub async fn backup(
+    daemon: &mut Daemon,
+    path: &Path,
+    force: bool,
+    to: Option<BackupRecipient>,
+    plain: bool,
+    json: bool,
+    out: &mut Output,
+) -> anyhow::Result<()> {
     let (new, mut file) = NewFile::create(path, force)?;
-    receive(daemon, "/features/backup", &mut file).await?;
-    let summary = verify_file(new.temporary()).context("the backup is not whole")?;
+    let summary = if let Some(to) = &to {
+        // Encrypted here, and checked on the way: what lies in the file cannot be read again.
+        receive_encrypted(daemon, to, file).await?
+    } else {
+        let wanted = if plain { "/features/backup?plain=true" } else { "/features/backup" };
+        receive(daemon, wanted, &mut file).await?;
+        verify_file(new.temporary()).context("the backup is not whole")?
+    };
     new.keep()?;
     if json {
         writeln!(out, "{}", json!({ "file": path, "records": summary.records, "bytes": summary.bytes }))?;
     } else {
-        writeln!(out, "{}: {} records, {}", path.display(), summary.records, size(summary.bytes))?;
+        let sealed = if to.is_some() { ", encrypted" } else { "" };
+        writeln!(out, "{}: {} records, {}{sealed}", path.display(), summary.records, size(summary.bytes))?;
     }
     Ok(())
 }
 
+/// Reads from a channel, and writes what was read, encrypted.
+struct Tee<W: Write> {
+    pieces: mpsc::Receiver<Bytes>,
+    piece: Bytes,
+    output: W,
+}
+
+impl<W: Write> Read for Tee<W> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if self.piece.is_empty() {
+            match self.pieces.recv() {
+                Ok(piece) => self.piece = piece,
+                Err(_) => return Ok(0),
+            }
+        }
+        let taken = self.piece.split_to(buffer.len().min(self.piece.len()));
+        self.output.write_all(&taken)?;
+        buffer.get_mut(..taken.len()).map_or(Ok(0), |place| {
+            place.copy_from_slice(&taken);
+            Ok(taken.len())
+        })
+    }
+}
+
+async fn receive_encrypted(daemon: &mut Daemon, to: &BackupRecipient, file: File) -> anyhow::Result<Summary> {
+    let (sender, pieces) = mpsc::sync_channel(16);
+    let output = to.encrypt(file)?;
+    let writing = std::thread::spawn(move || -> anyhow::Result<Summary> {
+        let mut tee = Tee { pieces, piece: Bytes::new(), output };
+        let mut reader = SnapshotReader::new(BufReader::with_capacity(PIECE, &mut tee))?;
+        while reader.next()?.is_some() {}
+        let summary = reader.summary();
+        drop(reader);
+        tee.output.finish()?.sync_all()?;
+        Ok(summary)
+    });
+    let mut download = daemon.download("/features/backup?plain=true").await?;
+    let bar = bytes_bar(None);
+    while let Some(piece) = download.next().await? {
+        bar.inc(piece.len() as u64);
+        if sender.send(piece).is_err() {
+            break;
+        }
+    }
+    drop(sender);
+    bar.finish_and_clear();
+    let summary = writing.join().map_err(|_| anyhow::anyhow!("the backup could not be encrypted"))?;
+    summary.context("the backup is not whole")
+}
+
+/// A backup, opened when it is encrypted.
+fn opened(path: &Path, with: Option<&BackupIdentity>) -> anyhow::Result<Box<dyn Read + Send>> {
+    let mut file = BufReader::with_capacity(PIECE, File::open(path)?);
+    match (backup_cipher::is_encrypted(&mut file)?, with) {
+        (false, _) => Ok(Box::new(file)),
+        (true, Some(with)) => Ok(Box::new(BufReader::with_capacity(PIECE, with.decrypt(file)?))),
+        (true, None) => bail!("it is encrypted: say --identity FILE or --passphrase-file FILE"),
+    }
+}
+
+/// Reads a backup to its end.
+fn verify(path: &Path, with: Option<&BackupIdentity>) -> anyhow::Result<Summary> {
+    let mut reader = SnapshotReader::new(opened(path, with)?)?;
+    while reader.next()?.is_some() {}
+    Ok(reader.summary())
+}
+
 /// `ledge features restore`.
-pub async fn restore(daemon: &mut Daemon, path: &Path, json: bool, out: &mut Output) -> anyhow::Result<()> {
+pub async fn restore(
+    daemon: &mut Daemon,
+    path: &Path,
+    with: Option<BackupIdentity>,
+    json: bool,
+    out: &mut Output,
+) -> anyhow::Result<()> {
     // Here already, before anything is sent: a server that refuses a large body closes the connection.
-    verify_file(path).with_context(|| format!("{} cannot be restored", path.display()))?;
+    let summary = verify(path, with.as_ref()).with_context(|| format!("{} cannot be restored", path.display()))?;
     let state: Json = daemon.get("/features/status").await?;
     if state.get("state").and_then(Json::as_str) == Some("disabled") {
         bail!("the server has no feature store: declare the feature views of the backup first");
     }
-    let file = File::open(path)?;
-    let length = file.metadata()?.len();
+    let length = summary.bytes;
     let bar = bytes_bar(Some(length));
     let sent = bar.clone();
-    let pieces = stream::unfold(file, move |mut file| {
+    let pieces = stream::unfold(opened(path, with.as_ref())?, move |mut file| {
         let mut piece = vec![0; PIECE];
         let read = file.read(&mut piece);
         let piece = read.map(|count| {

@@ -147,10 +147,15 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> anyhow::Result<T> {
     serde_json::from_slice(body).context("the server answers in another form; is it of another version?")
 }
 
+/// What is said to a user who may not: the command line has no credential but the user that runs it.
+const ANOTHER_USER: &str = "Or run this command as root or as the user that Ledge runs as: sudo -u ledge ledge ...";
+
 /// What an error answer says, in Ledge's own form or in Feast's.
 pub fn message(status: u16, body: &[u8]) -> String {
     let json: Json = serde_json::from_slice(body).unwrap_or_default();
     let inner: Json = json.as_str().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(json!(null));
     let found = json.get("error").or_else(|| inner.get("message")).or_else(|| json.pointer("/detail/0/msg"));
-    found.and_then(Json::as_str).map_or_else(|| format!("the server answers with status {status}"), str::to_owned)
+    let told = found.and_then(Json::as_str);
+    let told = told.map_or_else(|| format!("the server answers with status {status}"), str::to_owned);
+    if status == 401 { format!("{told}. {ANOTHER_USER}") } else { told }
 }

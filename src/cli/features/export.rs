@@ -30,7 +30,7 @@ pub async fn run(
     let (new, file) = NewFile::create(path, force)?;
     // The rows come as a backup; its end proves that they are all.
     let (_received, mut backup) = NewFile::create(&path.with_added_extension("backup"), true)?;
-    receive(daemon, &format!("/features/backup?feature_view={}", view.name), &mut backup).await?;
+    receive(daemon, &format!("/features/backup?plain=true&feature_view={}", view.name), &mut backup).await?;
     backup.rewind()?;
     let rows = write(&view.name, &columns, backup, Writer::new(format, file, &columns)?)?;
     new.keep()?;

@@ -1,6 +1,7 @@
 //! A file that is there whole or not at all.
 
 use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -23,8 +24,8 @@ impl NewFile {
         name.push(".tmp");
         let temporary = path.with_file_name(name);
         let mut options = OpenOptions::new();
-        // Read back before it gets its name.
-        let file = options.read(true).write(true).create(true).truncate(true).open(&temporary);
+        // Read back before it gets its name. What features hold is for nobody but whoever runs this.
+        let file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(&temporary);
         let file = file.with_context(|| format!("{} cannot be written", temporary.display()))?;
         Ok((Self { path: path.to_owned(), temporary }, file))
     }

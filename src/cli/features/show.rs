@@ -136,6 +136,35 @@ struct Entity {
     value_type: ScalarType,
 }
 
+/// The values of join keys, `KEY=VALUE`, as the entities are declared.
+async fn join_keys(daemon: &mut Daemon, entity: &[String]) -> anyhow::Result<Vec<(String, Json)>> {
+    let known: Entities = daemon.get("/entities").await?;
+    let mut found = Vec::with_capacity(entity.len());
+    for text in entity {
+        let (key, value) = text.split_once('=').with_context(|| format!("{text:?}: expected KEY=VALUE"))?;
+        let Some(declared) = known.entities.iter().find(|entity| entity.join_key == key) else {
+            let keys: Vec<_> = known.entities.iter().map(|entity| entity.join_key.as_str()).collect();
+            bail!("no entity has the join key '{key}'; there are: {}", keys.join(", "));
+        };
+        let value =
+            Value::from_text(declared.value_type, value).map_err(|reason| anyhow::anyhow!("{key}: {reason}"))?;
+        found.push((key.to_owned(), json!(value)));
+    }
+    Ok(found)
+}
+
+/// `ledge features erase`.
+pub async fn erase(daemon: &mut Daemon, entity: &[String], json: bool, out: &mut Output) -> anyhow::Result<()> {
+    let entity: Map<String, Json> = join_keys(daemon, entity).await?.into_iter().collect();
+    let answer: Json = daemon.post("/features/erase", &json!({ "entity": entity })).await?;
+    if json {
+        return document(&answer, out);
+    }
+    let number = |key: &str| answer.get(key).and_then(Json::as_u64).unwrap_or(0);
+    writeln!(out, "erased: {} records of {} feature views", number("records"), number("feature_views"))?;
+    Ok(())
+}
+
 /// `ledge features get`.
 pub async fn get(
     daemon: &mut Daemon,
@@ -145,17 +174,8 @@ pub async fn get(
     json: bool,
     out: &mut Output,
 ) -> anyhow::Result<()> {
-    let known: Entities = daemon.get("/entities").await?;
-    let mut entities = Map::new();
-    for text in entity {
-        let (key, value) = text.split_once('=').with_context(|| format!("{text:?}: expected KEY=VALUE"))?;
-        let Some(found) = known.entities.iter().find(|entity| entity.join_key == key) else {
-            let keys: Vec<_> = known.entities.iter().map(|entity| entity.join_key.as_str()).collect();
-            bail!("no entity has the join key '{key}'; there are: {}", keys.join(", "));
-        };
-        let value = Value::from_text(found.value_type, value).map_err(|reason| anyhow::anyhow!("{key}: {reason}"))?;
-        entities.insert(key.to_owned(), json!([value]));
-    }
+    let entities = join_keys(daemon, entity).await?.into_iter().map(|(key, value)| (key, json!([value])));
+    let entities: Map<String, Json> = entities.collect();
     let keys = entities.len();
     let request = json!({
         "entities": entities, "full_feature_names": true, "feature_service": service, "features": features,
@@ -201,6 +221,9 @@ pub async fn status(daemon: &mut Daemon, json: bool, out: &mut Output) -> anyhow
     let mut rows = vec![vec!["state".to_owned(), text("state").to_owned(), text("reason").to_owned()]];
     if status.get("bytes").is_some() {
         rows.push(vec!["folder".to_owned(), text("folder").to_owned()]);
+        let keys = number("/entity_keys");
+        let keys = if text("encryption") == "off" { String::new() } else { format!("{keys} keys of entities") };
+        rows.push(vec!["encryption".to_owned(), text("encryption").to_owned(), keys]);
         for view in status.get("feature_views").and_then(Json::as_array).into_iter().flatten() {
             let name = view.get("name").and_then(Json::as_str).unwrap_or_default();
             rows.push(vec!["rows".to_owned(), name.to_owned(), view.get("rows").unwrap_or(&Json::Null).to_string()]);

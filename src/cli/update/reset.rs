@@ -1,9 +1,12 @@
 //! `ledge update reset-trust`: by the daemon when one has the update store, else in the folder.
 
 use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
+use std::process::Command;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use serde_json::json;
 
 use super::{UpdateArgs, post};
@@ -35,6 +38,7 @@ fn in_folder(folder: &Path) -> anyhow::Result<bool> {
     if !folder.is_dir() {
         bail!("there is no update store at {}: nothing is trusted yet", folder.display());
     }
+    as_owner_of(folder)?;
     // Held to the end, so that no daemon opens what is being taken away.
     let _store = match BlobStore::open(folder) {
         Err(StoreError::Locked { .. }) => return Ok(false),
@@ -42,4 +46,18 @@ fn in_folder(folder: &Path) -> anyhow::Result<bool> {
     };
     Trust::reset(folder)?;
     Ok(true)
+}
+
+/// Begins anew as the owner of `folder`, where root runs this: what root leaves in the update store and in the audit log the
+/// daemon could not write on.
+fn as_owner_of(folder: &Path) -> anyhow::Result<()> {
+    let owner = std::fs::metadata(folder)?;
+    if !rustix::process::geteuid().is_root() || owner.uid() == 0 {
+        return Ok(());
+    }
+    let program = std::env::current_exe().context("this program cannot be found again")?;
+    let mut again = Command::new(program);
+    // Never twice: the new process is not root.
+    let error = again.args(std::env::args_os().skip(1)).uid(owner.uid()).gid(owner.gid()).exec();
+    Err(error).with_context(|| format!("this program cannot run as the owner of {}", folder.display()))
 }

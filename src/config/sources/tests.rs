@@ -90,11 +90,11 @@ fn mistakes_of_every_source_come_together() {
             "ledge.toml:2: http.listen[0]: expected \"HOST:PORT\" or \"https://HOST:PORT\" with an IP address or localhost, or \"unix:PATH\", got \"localhost\"",
             "ledge.toml:3: http.max_connections: invalid value: integer `0`, expected a whole number from 1 to 65536",
             "ledge.toml:5: log.format: unknown variant `xml`, expected one of `auto`, `journal`, `text`, `json`",
-            "ledge.toml:7: htpp: unknown field `htpp`, expected one of `http`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `features`, `egress`, `audit`, `encryption`, `log`, `device`, `mqtt`, `updates`, `state`, `shutdown`, `control`",
+            "ledge.toml:7: htpp: unknown field `htpp`, expected one of `http`, `access`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `features`, `egress`, `audit`, `encryption`, `log`, `device`, `mqtt`, `updates`, `state`, `shutdown`, `control`",
             "ledge.toml:9: serving.max_queue: unknown field `max_queue`, expected one of `max_queue_size`, `default_timeout_ms`, `batch_windows`",
             "LEDGE_CONTROL_THREADS: control.threads: invalid type: string \"many\", expected a whole number from 1 to 16",
             "LEDGE_DEVICE_ID: device.id: device name \"shop/7\" has a character outside A-Z a-z 0-9 . _ -",
-            "LEDGE_HTPP_LISTEN: htpp: unknown field `htpp`, expected one of `http`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `features`, `egress`, `audit`, `encryption`, `log`, `device`, `mqtt`, `updates`, `state`, `shutdown`, `control`",
+            "LEDGE_HTPP_LISTEN: htpp: unknown field `htpp`, expected one of `http`, `access`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `features`, `egress`, `audit`, `encryption`, `log`, `device`, `mqtt`, `updates`, `state`, `shutdown`, `control`",
             "LEDGE_HTTP: names no key: expected LEDGE_SECTION_KEY",
             "LEDGE_HTTP_MAX_BODY_BYTE: http.max_body_byte: unknown field `max_body_byte`, expected one of `listen`, `socket_mode`, `max_body_bytes`, `max_memory_bytes`, `max_pixels`, `max_connections`, `header_timeout_ms`, `body_timeout_ms`, `write_timeout_ms`, `tls`",
             "--set log.level: expected off, error, warn, info, debug or trace, or TARGET=LEVEL, separated by commas, got \"verbose\"",
@@ -211,8 +211,8 @@ fn variables_of_others_are_ignored() {
 
 #[test]
 fn what_does_not_fit_together_is_blamed_on_where_it_was_set() {
-    let beyond = "0.0.0.0:80 can be reached from the network, and there is no TLS and no authentication yet: set it to \
-                  127.0.0.1:80, [::1]:80 or a unix: path, and put a reverse proxy that does both in front";
+    let beyond = "0.0.0.0:80 can be reached from the network, where everybody on the way could read along: set it to \
+                  https://0.0.0.0:80 with a certificate in [http.tls], or to 127.0.0.1:80, [::1]:80 or a unix: path";
     let root = Root::new("[http]\nlisten = [\n  '0.0.0.0:80',\n]\n");
     root.mistakes(&[], &[], &[&format!("ledge.toml:2: http.listen: {beyond}")]);
     root.mistakes(&[], &["http.listen=0.0.0.0:80"], &[&format!("--set http.listen: {beyond}")]);

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
+use super::super::entity_keys::KeysError;
 use super::super::key::IndexKey;
 use super::super::merge::{Merged, merge, purge_us, supersede};
-use super::super::record::{self, Record, Row};
+use super::super::protection::{Body, Protection, Unsealable};
+use super::super::record::{self, Record, Row, Seal};
 use super::super::registry::Registry;
+use super::super::seal::Place;
 use super::super::store::{Changes, Index, IndexError, Stored, Tally, expiry_key};
 use super::super::view::{FeatureView, ViewId};
 
@@ -30,7 +31,7 @@ pub struct Pending {
 #[derive(Debug, Clone)]
 pub enum Action {
     /// A row comes in; with it, as the journal keeps it.
-    Put(Arc<FeatureView>, Row, Bytes),
+    Put(Arc<FeatureView>, Row, Body),
     /// The entity is removed.
     Delete,
     /// The row of a view that is declared no more: it waits until the view comes back.
@@ -39,9 +40,9 @@ pub enum Action {
 
 impl Action {
     /// The action of a row that was pushed to `view` at some time, and its bytes in the journal.
-    pub fn of_row(registry: &Registry, view: ViewId, row: Row, bytes: Bytes) -> Self {
+    pub fn of_row(registry: &Registry, view: ViewId, row: Row, body: Body) -> Self {
         match registry.view_by_id(view) {
-            Some(view) => Self::Put(view.clone(), row, bytes),
+            Some(view) => Self::Put(view.clone(), row, body),
             None => Self::PutUndeclared(row),
         }
     }
@@ -83,6 +84,7 @@ pub struct Applier {
     /// The last journal entry that is in it.
     pub applied: u64,
     keep_us: i64,
+    protection: Arc<Protection>,
 }
 
 /// An entity during one chunk.
@@ -100,8 +102,8 @@ enum Now {
 
 impl Applier {
     /// Over an index with this content. `keep_us` is how long a row is kept after its ttl has passed.
-    pub fn new(index: Arc<Index>, content: Content, applied: u64, keep_us: i64) -> Self {
-        Self { index, content, applied, keep_us }
+    pub fn new(index: Arc<Index>, content: Content, applied: u64, keep_us: i64, protection: Arc<Protection>) -> Self {
+        Self { index, content, applied, keep_us, protection }
     }
 
     /// Makes the changes, in their order; what came of each.
@@ -114,7 +116,7 @@ impl Applier {
                     std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
                     std::collections::hash_map::Entry::Vacant(entry) => entry.insert(self.load(&change.key)?),
                 };
-                outcomes.push(entity.take(change, self.keep_us)?);
+                outcomes.push(entity.take(change, self.keep_us, &self.protection)?);
             }
             self.applied = chunk.last().map_or(self.applied, |last| last.seq.max(self.applied));
             self.write(touched)?;
@@ -122,8 +124,18 @@ impl Applier {
         Ok(outcomes)
     }
 
-    /// Takes records of a snapshot: those that are newer than what is there.
-    pub fn upsert(&mut self, records: &[(IndexKey, Vec<u8>)]) -> Result<(), IndexError> {
+    /// Takes records of a snapshot: those that are newer than what is there. What is plain is sealed where that is on.
+    pub fn upsert(&mut self, mut records: Vec<(IndexKey, Vec<u8>)>) -> Result<(), IndexError> {
+        for (key, bytes) in &mut records {
+            let sealed = self.protection.sealed(key, bytes).map_err(|error| match error {
+                Unsealable::Damaged(error) => damaged(error),
+                Unsealable::Keys(error) => unwritten(&error),
+            })?;
+            if let Some(sealed) = sealed {
+                *bytes = sealed;
+            }
+        }
+        self.protection.persist().map_err(|error| unwritten(&error))?;
         for chunk in records.chunks(CHUNK) {
             let mut changes = Changes::default();
             for (key, bytes) in chunk {
@@ -169,8 +181,9 @@ impl Applier {
                     changes.remove(key, header.purge_us);
                     gone += 1;
                 } else {
-                    let record = Record::decode(key, &stored).map_err(damaged)?;
-                    let bytes = Record { purge_us, ..record }.encode(key);
+                    let stored = record::Stored::verify(key, &stored).map_err(damaged)?;
+                    let header = record::Header { purge_us, ..header };
+                    let bytes = header.with_body(key, stored.seal, stored.windows, stored.body);
                     self.content.add(key, &bytes);
                     changes.put(key, &bytes, purge_us, None);
                 }
@@ -192,10 +205,13 @@ impl Applier {
             Some(bytes) => Some((verified(key, &bytes)?, bytes)),
             None => None,
         };
-        Ok(Touched { stored, now: Now::AsStored })
+        // What is left of an entity that was erased says nothing of its next life.
+        let erased = stored.as_ref().is_some_and(|(_, bytes)| self.protection.is_erased(key, bytes));
+        Ok(Touched { stored, now: if erased { Now::Gone } else { Now::AsStored } })
     }
 
     fn write(&mut self, touched: HashMap<IndexKey, Touched>) -> Result<(), IndexError> {
+        self.protection.persist().map_err(|error| unwritten(&error))?;
         let mut changes = Changes::default();
         changes.applied(self.applied);
         for (key, Touched { stored, now }) in touched {
@@ -218,21 +234,29 @@ impl Applier {
 }
 
 impl Touched {
-    fn take(&mut self, change: &Pending, keep_us: i64) -> Result<Merged, IndexError> {
+    fn take(&mut self, change: &Pending, keep_us: i64, protection: &Protection) -> Result<Merged, IndexError> {
         let Pending { seq, key, action } = change;
         let (record, merged) = match action {
-            Action::Put(view, row, bytes) if view.aggregations.is_empty() => {
+            Action::Put(view, row, body) if view.aggregations.is_empty() => {
                 let merged = supersede(self.header(), row.event_us, *seq);
                 if merged == Merged::Accepted {
                     let purge_us = purge_us(view, row.event_us, keep_us);
                     let header = record::Header { seq: *seq, event_us: row.event_us, purge_us };
-                    self.now = Now::Changed(header, header.with_row(key, bytes));
+                    let bytes = if body.seal == Seal::default() {
+                        let place = Place { key, seq: *seq, windows: false };
+                        let body = protection.seal(&place, &row.entity, body.bytes.clone());
+                        let body = body.map_err(|error| unwritten(&error))?;
+                        header.with_body(key, body.seal, false, &body.bytes)
+                    } else {
+                        header.with_body(key, body.seal, false, &body.bytes)
+                    };
+                    self.now = Now::Changed(header, bytes);
                 }
                 return Ok(merged);
             }
-            Action::Put(view, row, _) => merge(view, self.record(key)?.as_ref(), row, *seq, keep_us)
+            Action::Put(view, row, _) => merge(view, self.record(key, protection)?.as_ref(), row, *seq, keep_us)
                 .map_err(|error| IndexError::damaged(format!("of a record, {error}")))?,
-            Action::PutUndeclared(row) => undeclared(self.record(key)?.as_ref(), row, *seq),
+            Action::PutUndeclared(row) => undeclared(self.record(key, protection)?.as_ref(), row, *seq),
             Action::Delete => {
                 // A record of a later entry is of the entity's next life.
                 if self.header().is_some_and(|current| current.seq < *seq) {
@@ -242,7 +266,8 @@ impl Touched {
             }
         };
         if let Some(record) = record {
-            self.now = Now::Changed(record.header(), record.encode(key));
+            let bytes = protection.encode(key, &record).map_err(|error| unwritten(&error))?;
+            self.now = Now::Changed(record.header(), bytes);
         }
         Ok(merged)
     }
@@ -255,13 +280,17 @@ impl Touched {
         }
     }
 
-    fn record(&self, key: &IndexKey) -> Result<Option<Record>, IndexError> {
+    fn record(&self, key: &IndexKey, protection: &Protection) -> Result<Option<Record>, IndexError> {
         let bytes: &[u8] = match (&self.now, &self.stored) {
             (Now::AsStored, Some((_, bytes))) => bytes,
             (Now::Changed(_, bytes), _) => bytes,
             (Now::AsStored, None) | (Now::Gone, _) => return Ok(None),
         };
-        Record::decode(key, bytes).map(Some).map_err(|error| IndexError::damaged(format!("of a record, {error}")))
+        match protection.record(key, bytes) {
+            Ok(record) => Ok(Some(record)),
+            Err(record::Damaged::Erased) => Ok(None),
+            Err(error) => Err(damaged(error)),
+        }
     }
 }
 
@@ -279,6 +308,10 @@ fn undeclared(old: Option<&Record>, row: &Row, seq: u64) -> (Option<Record>, Mer
 
 fn verified(key: &IndexKey, bytes: &[u8]) -> Result<record::Header, IndexError> {
     record::verify(key, bytes).map_err(damaged)
+}
+
+fn unwritten(error: &KeysError) -> IndexError {
+    IndexError::Io { reason: error.to_string() }
 }
 
 fn damaged(error: record::Damaged) -> IndexError {

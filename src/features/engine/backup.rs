@@ -9,8 +9,11 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use super::super::backup_cipher::BackupRecipient;
 use super::super::online::FeatureError;
+use super::super::record::Damaged;
 use super::super::snapshot::SnapshotWriter;
+use super::super::store::IndexError;
 use super::super::view::ViewId;
 use super::Engine;
 use super::orders::Command;
@@ -50,6 +53,7 @@ impl Pieces {
 pub async fn start(
     engine: &Arc<Engine>,
     view: Option<ViewId>,
+    recipient: Option<BackupRecipient>,
     permit: OwnedSemaphorePermit,
 ) -> Result<Pieces, FeatureError> {
     let unavailable = || FeatureError::Unavailable { reason: engine.state.load().reason() };
@@ -65,12 +69,32 @@ pub async fn start(
         let header = super::super::snapshot::Header { partial: view.is_some(), ..engine.snapshot_header(replay_from) };
         let mut stream = PieceWriter { sender, piece: Vec::with_capacity(PIECE), runtime: Handle::current() };
         let prefix = view.map(|view| view.0.to_be_bytes());
-        let written = SnapshotWriter::new(&mut stream, &header).map_err(ScanError::Io).and_then(|mut writer| {
+        let fill = |output: &mut dyn Write| {
+            let mut writer = SnapshotWriter::new(output, &header).map_err(ScanError::Io)?;
             let prefix = prefix.as_ref().map_or(&[][..], |prefix| prefix);
-            index.scan_prefix::<ScanError>(prefix, |key, record| Ok(writer.add(&key, record)?))?;
+            index.scan_prefix::<ScanError>(prefix, |key, bytes| {
+                if engine.protection.keys().is_none() {
+                    return Ok(writer.add(&key, bytes)?);
+                }
+                match engine.protection.record(&key, bytes) {
+                    Ok(record) => Ok(writer.add(&key, &record.encode(&key))?),
+                    Err(Damaged::Erased) => Ok(()),
+                    Err(error) => Err(IndexError::damaged(format!("of a record, {error}")).into()),
+                }
+            })?;
             writer.finish()?;
             Ok(())
-        });
+        };
+        let written = match &recipient {
+            None => fill(&mut stream),
+            Some(recipient) => {
+                let encrypted = recipient.encrypt(&mut stream).map_err(|error| ScanError::Io(io::Error::other(error)));
+                encrypted.and_then(|mut encrypted| {
+                    fill(&mut encrypted)?;
+                    Ok(encrypted.finish()?.flush()?)
+                })
+            }
+        };
         let error = match written.and_then(|()| Ok(stream.send(None)?)) {
             Ok(()) => return,
             Err(ScanError::Index(error)) => {

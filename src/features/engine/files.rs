@@ -3,6 +3,8 @@
 //! ```text
 //! catalog.json, catalog.copy.json   the numbers of views and fields
 //! hash.key                          the secret behind the index keys
+//! keys/                             the keys of the entities, where sealing is on
+//! erased.json                       hashes of what was erased, so that no backup brings it back
 //! journal/                          what was acknowledged since the snapshot
 //! snapshot-<seq>.ledge              everything before journal entry <seq>
 //! index-<generation>/               the index; only the newest complete one counts
@@ -20,6 +22,12 @@ use serde::{Deserialize, Serialize};
 use super::super::key::HashKey;
 use super::super::store::Tally;
 use crate::durable;
+use crate::identity::sealing::{OpenError, SealPurpose, Sealer};
+
+/// What the secret behind the index keys is sealed as.
+/// The file with the secret behind the index keys.
+pub const HASH_KEY_FILE: &str = "hash.key";
+const HASH_KEY: &[u8] = b"feature store: hash key";
 
 /// The store's folder.
 #[derive(Debug, Clone)]
@@ -71,11 +79,25 @@ impl Files {
 
     /// The secret behind the index keys. A damaged one is replaced: records carry their entities, so the index is rebuilt
     /// under the new one. The flag says whether it is new.
-    pub fn hash_key(&self) -> io::Result<(HashKey, bool)> {
-        let path = self.folder.join("hash.key");
+    pub fn hash_key(&self, sealer: &Sealer) -> io::Result<(HashKey, bool)> {
+        let path = self.folder.join(HASH_KEY_FILE);
         match fs::read(&path) {
             Ok(bytes) => {
-                if let Some(key) = read_key(&bytes) {
+                if Sealer::is_sealed(&bytes) {
+                    match sealer.open(SealPurpose::FeatureStore, HASH_KEY, &bytes) {
+                        Ok(plain) => {
+                            if let Some(key) = read_key(&plain) {
+                                return Ok((key, false));
+                            }
+                        }
+                        // Nothing is wrong with the file.
+                        Err(error @ OpenError::NoKey(_)) => return Err(io::Error::other(error)),
+                        Err(_) => {}
+                    }
+                } else if let Some(key) = read_key(&bytes) {
+                    if sealer.is_on() {
+                        durable::replace_private(&path, &sealed(sealer, &bytes)?)?;
+                    }
                     return Ok((key, false));
                 }
                 tracing::warn!(file = %path.display(), "the key of the feature index is damaged; it is made anew");
@@ -86,8 +108,16 @@ impl Files {
         let mut key = [0; 32];
         getrandom::fill(&mut key).map_err(io::Error::other)?;
         let content = [&key[..], &checksum(&key)].concat();
-        durable::replace_private(&path, &content)?;
+        durable::replace_private(&path, &sealed(sealer, &content)?)?;
         Ok((HashKey::new(key), true))
+    }
+
+    /// Seals the secret behind the index keys under the current master key.
+    pub fn reseal(&self, sealer: &Sealer) -> io::Result<()> {
+        let path = self.folder.join(HASH_KEY_FILE);
+        let bytes = fs::read(&path)?;
+        let plain = sealer.open(SealPurpose::FeatureStore, HASH_KEY, &bytes).map_err(io::Error::other)?;
+        durable::replace_private(&path, &sealed(sealer, &plain)?)
     }
 
     /// The folder of a generation of the index.
@@ -164,6 +194,10 @@ impl Files {
         let found = rustix::fs::statvfs(&self.folder)?;
         Ok(found.f_bavail * found.f_frsize)
     }
+}
+
+fn sealed(sealer: &Sealer, plain: &[u8]) -> io::Result<Vec<u8>> {
+    sealer.seal(SealPurpose::FeatureStore, HASH_KEY, plain).map_err(io::Error::other)
 }
 
 fn read_key(bytes: &[u8]) -> Option<HashKey> {

@@ -6,6 +6,8 @@
 
 pub mod applier;
 pub mod backup;
+pub mod erased;
+pub mod erasure;
 pub mod files;
 pub mod orders;
 pub mod recovery;
@@ -23,10 +25,12 @@ use tokio::sync::Semaphore;
 
 use super::config::FeaturesConfig;
 use super::key::HashKey;
+use super::protection::Protection;
 use super::registry::Registry;
 use super::statistics::Counters;
 use super::store::{Index, IndexError};
 use crate::audit_event::{AuditEvent, AuditSink};
+use erased::ErasedEntities;
 use files::Files;
 use orders::{Command, Job};
 
@@ -82,6 +86,8 @@ pub struct Engine {
     pub files: Files,
     pub registry: ArcSwap<Registry>,
     pub hash_key: HashKey,
+    pub protection: Arc<Protection>,
+    pub erased: ErasedEntities,
     pub state: ArcSwap<State>,
     /// The highest number that an index had.
     pub generation: AtomicU64,

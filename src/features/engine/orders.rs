@@ -1,6 +1,5 @@
 //! What the threads of the store are asked for.
 
-use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
@@ -8,11 +7,13 @@ use tokio::sync::oneshot;
 
 use super::super::journal::Damage;
 use super::super::key::IndexKey;
-use super::super::online::{FeatureError, Pushed};
+use super::super::online::{Erased, FeatureError, Pushed};
 use super::super::record::Row;
 use super::super::store::Index;
 use super::super::view::FeatureView;
 use super::applier::Applier;
+use super::erasure::Entity;
+use super::restore::Received;
 use crate::principal::Principal;
 
 /// What the writer is asked for.
@@ -49,6 +50,22 @@ pub enum Command {
         seq: u64,
         /// Told when they are gone.
         reply: mpsc::Sender<()>,
+    },
+    /// Records are removed, and keys forgotten.
+    Erase {
+        /// The records.
+        records: Vec<IndexKey>,
+        /// The numbers of the keys.
+        keys: Vec<u32>,
+        /// Told the end.
+        reply: mpsc::Sender<Result<(), FeatureError>>,
+    },
+    /// A census of keys ends.
+    EndCensus {
+        /// Whether the keys that nothing uses are forgotten.
+        forget: bool,
+        /// Told how many.
+        reply: mpsc::Sender<usize>,
     },
     /// An index that is ready but for the last entries. The one it takes the place of is answered.
     Handover {
@@ -118,12 +135,28 @@ pub enum Job {
     /// A backup takes the place of everything.
     Restore {
         /// Its file, which is removed.
-        file: PathBuf,
+        received: Received,
         /// Who asked for it.
         principal: Principal,
         /// Told the end: how many records it has.
         reply: oneshot::Sender<Result<u64, FeatureError>>,
     },
+    /// An entity is erased.
+    Erase {
+        /// Its join keys.
+        entity: Entity,
+        /// Who asked for it.
+        principal: Principal,
+        /// Told the end.
+        reply: oneshot::Sender<Result<Erased, FeatureError>>,
+    },
+    /// Keys are sealed under the current master key.
+    Reseal {
+        /// Told the end: how many.
+        reply: oneshot::Sender<Result<u64, FeatureError>>,
+    },
+    /// So many keys were added that their files are put into order.
+    FoldKeys,
     /// The end.
     Stop,
 }

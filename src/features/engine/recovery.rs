@@ -1,7 +1,7 @@
 //! An index that can be used, whatever is found: opened and checked, mended, or built anew from snapshot and journal.
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::super::journal::{self, Change, Entry, ReplayError};
 use super::super::key::IndexKey;
-use super::super::record::{Record, Row};
+use super::super::protection::Body;
+use super::super::record::{Damaged, Seal};
 use super::super::registry::Registry;
 use super::super::snapshot::{self, SnapshotError, SnapshotReader};
 use super::super::statistics::Counters;
@@ -120,7 +121,7 @@ fn checked(engine: &Engine, index: Arc<Index>, clean: Option<Clean>) -> Result<A
         content.add(&key, record);
         Ok(())
     })?;
-    let mut applier = Applier::new(index, content, last, engine.keep_us());
+    let mut applier = Applier::new(index, content, last, engine.keep_us(), engine.protection.clone());
     match clean {
         Some(clean) if clean.tally == applier.content.tally && clean.applied == last => {
             let gaps = replay(engine, last + 1, engine.journal_end(), last, &mut applier);
@@ -199,12 +200,11 @@ fn copy(live: &Index, applier: &mut Applier) -> Result<(), IndexError> {
     live.scan::<IndexError>(|key, record| {
         batch.push((key, record.to_vec()));
         if batch.len() == BATCH {
-            applier.upsert(&batch)?;
-            batch.clear();
+            applier.upsert(std::mem::take(&mut batch))?;
         }
         Ok(())
     })?;
-    applier.upsert(&batch)
+    applier.upsert(batch)
 }
 
 fn new_index(engine: &Engine) -> Result<Applier, String> {
@@ -214,7 +214,7 @@ fn new_index(engine: &Engine) -> Result<Applier, String> {
     engine.generation.store(next, Relaxed);
     let index = Index::open(&engine.files.index(next), engine.config.cache_mb << 20);
     let index = index.map_err(|error| error.to_string())?;
-    Ok(Applier::new(Arc::new(index), Content::default(), 0, engine.keep_us()))
+    Ok(Applier::new(Arc::new(index), Content::default(), 0, engine.keep_us(), engine.protection.clone()))
 }
 
 fn finish(engine: &Engine, applier: &Applier) -> Result<(), String> {
@@ -313,24 +313,46 @@ fn load(engine: &Engine, path: &Path, applier: &mut Applier) -> Result<(), Faile
     let same_keys = reader.header().hash_key_id == engine.hash_key.id();
     loop {
         let mut batch = Vec::with_capacity(BATCH);
+        let mut done = false;
         while batch.len() < BATCH {
-            let Some((key, bytes)) = reader.next()? else { break };
-            batch.push(if same_keys { (key, bytes) } else { rekeyed(engine, &key, &bytes)? });
+            let Some((key, bytes)) = reader.next()? else {
+                done = true;
+                break;
+            };
+            batch.extend(loaded(engine, key, bytes, same_keys)?);
         }
-        let done = batch.len() < BATCH;
-        applier.upsert(&batch).map_err(Failed::Index)?;
+        applier.upsert(batch).map_err(Failed::Index)?;
         if done {
             return Ok(());
         }
     }
 }
 
-/// A record under this store's own hash key.
-fn rekeyed(engine: &Engine, key: &IndexKey, bytes: &[u8]) -> Result<(IndexKey, Vec<u8>), SnapshotError> {
-    let record = Record::decode(key, bytes).map_err(|reason| SnapshotError::Damaged { offset: 0, reason })?;
+/// A record under this store's own hash key; `None` when its entity was erased, or it was meddled with.
+fn loaded(
+    engine: &Engine,
+    key: IndexKey,
+    bytes: Vec<u8>,
+    same_keys: bool,
+) -> Result<Option<(IndexKey, Vec<u8>)>, SnapshotError> {
+    if same_keys && engine.protection.keys().is_none() {
+        return Ok(Some((key, bytes)));
+    }
+    let record = match engine.protection.record(&key, &bytes) {
+        Ok(_) if same_keys => return Ok(Some((key, bytes))),
+        Ok(record) => record,
+        Err(Damaged::Erased) => return Ok(None),
+        Err(error @ (Damaged::Forged | Damaged::Plain | Damaged::KeyMissing)) => {
+            // Its checksum is right: no bad place of the disk, and nothing that another copy of the snapshot would mend.
+            engine.alarm("a record of a snapshot is left out", &error.to_string());
+            return Ok(None);
+        }
+        Err(reason) => return Err(SnapshotError::Damaged { offset: 0, reason }),
+    };
     let key = engine.hash_key.index_key(key.view(), &record.row.entity);
-    let bytes = record.encode(&key);
-    Ok((key, bytes))
+    let bytes =
+        engine.protection.encode(&key, &record).map_err(|error| SnapshotError::Read(io::Error::other(error)))?;
+    Ok(Some((key, bytes)))
 }
 
 /// Brings the journal's entries from `from` on into the index, and stops before `to`, the journal's next entry at some moment
@@ -343,7 +365,7 @@ pub fn replay(engine: &Engine, from: u64, to: u64, had: u64, applier: &mut Appli
     while from < to {
         let mut batch: Vec<Pending> = Vec::new();
         let replayed = journal::replay(folder, from, Some(to), |entry| {
-            batch.push(pending(engine, &registry, entry)?);
+            batch.extend(pending(engine, &registry, entry)?);
             if batch.len() >= BATCH {
                 applier.apply(&batch)?;
                 batch.clear();
@@ -369,17 +391,30 @@ pub fn replay(engine: &Engine, from: u64, to: u64, had: u64, applier: &mut Appli
 }
 
 /// What an entry of the journal does now.
-fn pending(engine: &Engine, registry: &Registry, entry: Entry) -> Result<Pending, IndexError> {
+fn pending(engine: &Engine, registry: &Registry, entry: Entry) -> Result<Option<Pending>, IndexError> {
     let seq = entry.seq;
-    let bytes = match entry.change {
-        Change::Delete => return Ok(Pending { seq, key: entry.key, action: Action::Delete }),
-        Change::Put(bytes) => bytes,
+    let mut body = match entry.change {
+        Change::Delete => return Ok(Some(Pending { seq, key: entry.key, action: Action::Delete })),
+        Change::Put(bytes) => Body::plain(bytes),
+        Change::PutSealed(key_id, bytes) => Body { seal: Seal::of_entity(key_id), bytes },
     };
-    let row = Row::decode(&bytes).map_err(|error| IndexError::damaged(format!("of a row, {error}")))?;
+    let row = match engine.protection.row(&entry.key, seq, &body) {
+        Ok(row) => row,
+        Err(Damaged::Erased) => return Ok(None),
+        Err(error @ (Damaged::Forged | Damaged::Plain | Damaged::KeyMissing)) => {
+            engine.alarm("an entry of the feature store's journal is left out", &format!("entry {seq}: {error}"));
+            return Ok(None);
+        }
+        Err(error) => return Err(IndexError::damaged(format!("of a row, {error}"))),
+    };
     let view = entry.key.view();
     // Not the key that it had: the hash key may be another one by now.
     let key = engine.hash_key.index_key(view, &row.entity);
-    Ok(Pending { seq, key, action: Action::of_row(registry, view, row, bytes) })
+    if key != entry.key && body.seal != Seal::default() {
+        // What is sealed for the one does not open as the other.
+        body = Body::plain(row.encode().into());
+    }
+    Ok(Some(Pending { seq, key, action: Action::of_row(registry, view, row, body) }))
 }
 
 /// Tells of entries that are lost.

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
-use std::io::{self, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufReader, Read, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::super::backup_cipher::{BackupIdentity, StreamWriter};
 use super::super::catalog::{Catalog, StoredView, Translation};
 use super::super::key::IndexKey;
 use super::super::merge::purge_us;
@@ -32,7 +33,9 @@ const TOLD: usize = 10;
 pub struct Upload {
     engine: Arc<Engine>,
     path: PathBuf,
-    file: Option<File>,
+    file: Option<Output>,
+    /// What opens it, where it is encrypted.
+    identity: Option<BackupIdentity>,
     waiting: Vec<u8>,
     _alone: OwnedSemaphorePermit,
 }
@@ -42,7 +45,15 @@ impl Upload {
     pub(in crate::features) fn new(engine: Arc<Engine>, alone: OwnedSemaphorePermit) -> Result<Self, FeatureError> {
         let path = engine.files.folder().join(UPLOAD);
         let file = File::create(&path).map_err(|error| not_received(&error))?;
-        Ok(Self { engine, path, file: Some(file), waiting: Vec::with_capacity(PIECE), _alone: alone })
+        let (file, identity) = if engine.protection.keys().is_some() {
+            // Until it is in the store, it lies here under a key that no file has.
+            let (identity, recipient) = BackupIdentity::ephemeral();
+            let stream = recipient.encrypt(file).map_err(|error| not_received(&io::Error::other(error)))?;
+            (Output::Encrypted(Box::new(stream)), Some(identity))
+        } else {
+            (Output::Plain(file), None)
+        };
+        Ok(Self { engine, path, file: Some(file), identity, waiting: Vec::with_capacity(PIECE), _alone: alone })
     }
 
     /// Takes the next bytes.
@@ -52,23 +63,23 @@ impl Upload {
     }
 
     /// Takes note that these were all: the file, which is the caller's from now on.
-    pub async fn finish(&mut self) -> Result<PathBuf, FeatureError> {
+    pub async fn finish(&mut self) -> Result<Received, FeatureError> {
         self.flush(true).await?;
         self.file = None;
-        Ok(self.path.clone())
+        Ok(Received { path: self.path.clone(), identity: self.identity.take() })
     }
 
-    async fn flush(&mut self, sync: bool) -> Result<(), FeatureError> {
+    async fn flush(&mut self, last: bool) -> Result<(), FeatureError> {
         let Some(mut file) = self.file.take() else { return Ok(()) };
         let piece = std::mem::replace(&mut self.waiting, Vec::with_capacity(PIECE));
         let engine = self.engine.clone();
         let writing = tokio::task::spawn_blocking(move || {
             need_room(&engine, piece.len() as u64)?;
-            let written = file.write_all(&piece).and_then(|()| if sync { file.sync_all() } else { Ok(()) });
-            written.map_err(|error| not_received(&error)).map(|()| file)
+            let written =
+                file.write_all(&piece).and_then(|()| if last { file.end().map(|()| None) } else { Ok(Some(file)) });
+            written.map_err(|error| not_received(&error))
         });
-        let file = writing.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
-        self.file = Some(file);
+        self.file = writing.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
         Ok(())
     }
 }
@@ -78,6 +89,42 @@ impl Drop for Upload {
         // After `finish` it is gone already, or is about to go.
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// Where the bytes go.
+enum Output {
+    Plain(File),
+    Encrypted(Box<StreamWriter<File>>),
+}
+
+impl std::fmt::Debug for Output {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Output")
+    }
+}
+
+impl Output {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Plain(file) => file.write_all(bytes),
+            Self::Encrypted(stream) => stream.write_all(bytes),
+        }
+    }
+
+    fn end(self) -> io::Result<()> {
+        match self {
+            Self::Plain(file) => file.sync_all(),
+            Self::Encrypted(stream) => stream.finish()?.sync_all(),
+        }
+    }
+}
+
+/// A backup that has arrived.
+#[derive(Debug)]
+pub struct Received {
+    /// Its file.
+    pub path: PathBuf,
+    identity: Option<BackupIdentity>,
 }
 
 /// Writes are refused when they would take the last of the disk.
@@ -100,14 +147,16 @@ fn bad(reason: impl Into<String>) -> FeatureError {
 /// A backup that is whole and fits what is declared here.
 #[derive(Debug)]
 pub struct Backup {
-    path: PathBuf,
+    received: Received,
     translation: Translation,
+    /// The names of the join keys of the views here.
+    join_keys: HashMap<ViewId, Vec<Arc<str>>>,
 }
 
 impl Backup {
     /// Reads all of it. Nothing is changed.
-    pub fn check(engine: &Engine, path: &Path) -> Result<Self, FeatureError> {
-        let mut reader = open(path)?;
+    pub fn check(engine: &Engine, received: Received) -> Result<Self, FeatureError> {
+        let mut reader = open(&received)?;
         if reader.header().partial {
             return Err(bad("it has the rows of one feature view alone: `ledge features import` takes those in"));
         }
@@ -137,7 +186,10 @@ impl Backup {
             ))
         })?;
         need_room(engine, bytes.saturating_mul(1 + INDEX_FACTOR))?;
-        Ok(Self { path: path.to_owned(), translation })
+        let registry = engine.registry.load();
+        let names = |view: StoredView| (view.id, view.join_keys.into_iter().map(|(name, _)| name).collect());
+        let join_keys = registry.catalog().stored_views().map(names).collect();
+        Ok(Self { received, translation, join_keys })
     }
 
     /// Writes it as this store's snapshot of the number `replay_from`: how many records it has. When this returns `Ok`, the
@@ -146,9 +198,10 @@ impl Backup {
     /// The records get the number before that one, which no journal entry has: older than any push that comes, and newer
     /// than any that came.
     pub fn write(&self, engine: &Engine, replay_from: u64) -> Result<u64, FeatureError> {
-        let mut reader = open(&self.path)?;
+        let mut reader = open(&self.received)?;
         let header = engine.snapshot_header(replay_from);
         let registry = engine.registry.load_full();
+        let created_ms = reader.header().created_ms;
         let written = snapshot::write_file(engine.files.folder(), &header, |writer| {
             while let Some((key, bytes)) = reader.next().map_err(io::Error::other)? {
                 let (key, mut record) = self.translated(engine, &key, &bytes).map_err(io::Error::other)?;
@@ -156,12 +209,26 @@ impl Backup {
                 if let Some(view) = registry.view_by_id(key.view()) {
                     record.purge_us = purge_us(view, record.row.event_us, engine.keep_us());
                 }
-                writer.add(&key, &record.encode(&key))?;
+                if self.is_erased(engine, &key, &record, created_ms) {
+                    continue;
+                }
+                let bytes = engine.protection.encode(&key, &record).map_err(io::Error::other)?;
+                writer.add(&key, &bytes)?;
             }
-            Ok(())
+            engine.protection.persist().map_err(io::Error::other)
         });
         let (_, summary) = written.map_err(|error| FeatureError::NotWritten { reason: told(&error) })?;
         Ok(summary.records)
+    }
+
+    /// Whether its entity was erased since the backup.
+    fn is_erased(&self, engine: &Engine, key: &IndexKey, record: &Record, created_ms: u64) -> bool {
+        if engine.erased.is_empty() {
+            return false;
+        }
+        let Some(names) = self.join_keys.get(&key.view()) else { return false };
+        let entity: Vec<_> = names.iter().map(|name| &**name).zip(&record.row.entity).collect();
+        engine.erased.has(&entity, created_ms)
     }
 
     /// A record under this store's numbers and hash key.
@@ -179,9 +246,17 @@ impl Backup {
     }
 }
 
-fn open(path: &Path) -> Result<SnapshotReader<BufReader<File>>, FeatureError> {
-    let file = File::open(path).map_err(|error| not_received(&error))?;
-    SnapshotReader::new(BufReader::with_capacity(1 << 18, file)).map_err(|error| bad(told(&error)))
+fn open(received: &Received) -> Result<SnapshotReader<Box<dyn Read>>, FeatureError> {
+    let file = File::open(&received.path).map_err(|error| not_received(&error))?;
+    let file = BufReader::with_capacity(1 << 18, file);
+    let stream: Box<dyn Read> = match &received.identity {
+        None => Box::new(file),
+        Some(identity) => {
+            let stream = identity.decrypt(file).map_err(|error| not_received(&io::Error::other(error)))?;
+            Box::new(BufReader::with_capacity(1 << 18, stream))
+        }
+    };
+    SnapshotReader::new(stream).map_err(|error| bad(told(&error)))
 }
 
 /// An error with its cause.

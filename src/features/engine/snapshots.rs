@@ -158,6 +158,9 @@ impl Upkeep {
     /// once a new snapshot has taken its place.
     pub fn scrub(&mut self) {
         self.scrubbed = Instant::now();
+        if let Err(error) = self.forget_unused_keys() {
+            tracing::warn!(%error, "keys that nothing uses were not destroyed");
+        }
         let (damage, unread) = match journal::verify(&self.engine.files.journal()) {
             Ok(damage) => (damage, None),
             Err(error) => (Vec::new(), Some(error.to_string())),

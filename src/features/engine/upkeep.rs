@@ -1,7 +1,6 @@
 //! What is done beside the work: opening, rebuilding, snapshots, sweeping, looking for damage, compaction.
 
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -85,11 +84,19 @@ impl Upkeep {
                 Ok(Job::Compact { reply }) => {
                     let _ = reply.send(self.compact());
                 }
-                Ok(Job::Restore { file, principal, reply }) => {
-                    let restored = self.restore(&file, &principal);
+                Ok(Job::Restore { received, principal, reply }) => {
+                    let file = received.path.clone();
+                    let restored = self.restore(received, &principal);
                     let _ = fs::remove_file(&file);
                     let _ = reply.send(restored);
                 }
+                Ok(Job::Erase { entity, principal, reply }) => {
+                    let _ = reply.send(self.erase(&entity, &principal));
+                }
+                Ok(Job::Reseal { reply }) => {
+                    let _ = reply.send(self.reseal());
+                }
+                Ok(Job::FoldKeys) => self.fold_keys(),
                 Ok(Job::Look) => self.tick(),
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -106,6 +113,8 @@ impl Upkeep {
         if self.swept.elapsed() >= SWEEP {
             self.swept = Instant::now();
             self.sweep();
+            // Where it did not come to its end when the store was opened.
+            self.seal_the_rest();
         }
         if self.scrubbed.elapsed() >= SCRUB {
             self.scrub();
@@ -133,6 +142,7 @@ impl Upkeep {
                 tracing::info!(ms = took / 1000, rebuilt, "the feature store is ready");
                 self.look_at_snapshots();
                 self.scrub();
+                self.seal_the_rest();
                 self.measure();
                 Ok(())
             }
@@ -184,8 +194,9 @@ impl Upkeep {
 
     /// Puts a backup in the place of everything. Until its snapshot has its name there is the old store, and from then on
     /// the new one, whenever the power goes.
-    fn restore(&mut self, file: &Path, principal: &Principal) -> Result<u64, FeatureError> {
-        let backup = restore::Backup::check(&self.engine, file)?;
+    fn restore(&mut self, received: restore::Received, principal: &Principal) -> Result<u64, FeatureError> {
+        let file = received.path.clone();
+        let backup = restore::Backup::check(&self.engine, received)?;
         let closed = || FeatureError::Unavailable { reason: State::Closed.reason() };
         let (reply, answer) = mpsc::channel();
         self.engine.commands.blocking_send(Command::BeginRestore { reply }).map_err(|_| closed())?;
@@ -198,7 +209,7 @@ impl Upkeep {
         let old = answer.recv().map_err(|_| closed())?;
         let records = written?;
         // From here on the disk has the new store: it needs the room.
-        let _ = fs::remove_file(file);
+        let _ = fs::remove_file(&file);
         let generations = self.engine.files.generations().unwrap_or_default();
         old.into_iter().for_each(close);
         self.engine.audit.record(principal, AuditEvent::FeatureStoreRestored { records });

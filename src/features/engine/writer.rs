@@ -7,9 +7,13 @@ use std::time::Instant;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::oneshot;
 
+use super::super::entity_keys::EntityKeys;
 use super::super::journal::{Change, Journal};
 use super::super::key::IndexKey;
 use super::super::online::{FeatureError, Pushed};
+use super::super::protection::Body;
+use super::super::record::Seal;
+use super::super::seal::Place;
 use super::super::statistics::Counters;
 use super::super::store::{Index, IndexError};
 use super::applier::{Action, Applier, Pending};
@@ -111,6 +115,12 @@ impl Writer {
                 self.publish_figures();
                 let _ = reply.send(());
             }
+            Command::Erase { records, keys, reply } => {
+                let _ = reply.send(self.erase(&records, &keys));
+            }
+            Command::EndCensus { forget, reply } => {
+                let _ = reply.send(self.engine.protection.keys().map_or(0, |keys| keys.end_census(forget)));
+            }
             Command::Handover { applier, reply } => {
                 let _ = reply.send(self.take_over(applier));
             }
@@ -129,8 +139,8 @@ impl Writer {
     }
 
     fn push(&mut self, pushes: Vec<Waiting>) {
-        let first_seq = match self.write(&pushes) {
-            Ok(first_seq) => first_seq,
+        let (first_seq, bodies) = match self.write(&pushes) {
+            Ok(written) => written,
             Err(error) => {
                 for (_, reply) in pushes {
                     let _ = reply.send(Err(error.clone()));
@@ -138,13 +148,14 @@ impl Writer {
                 return;
             }
         };
-        let mut pending = Vec::new();
+        let mut pending = Vec::with_capacity(bodies.len());
+        let mut bodies = bodies.into_iter();
         let mut replies = Vec::with_capacity(pushes.len());
         for (rows, reply) in pushes {
             replies.push((rows.len(), reply));
-            for Incoming { view, key, row, bytes } in rows {
+            for (Incoming { view, key, row, .. }, body) in rows.into_iter().zip(bodies.by_ref()) {
                 let seq = first_seq + pending.len() as u64;
-                pending.push(Pending { seq, key, action: Action::Put(view, row, bytes) });
+                pending.push(Pending { seq, key, action: Action::Put(view, row, body) });
             }
         }
         // Without an index the rows are in the journal, and enter the next index from there.
@@ -174,8 +185,8 @@ impl Writer {
         self.publish_rows();
     }
 
-    /// Brings the rows of all pushes to the disk; the number of the first.
-    fn write(&mut self, pushes: &[Waiting]) -> Result<u64, FeatureError> {
+    /// Brings the rows of all pushes to the disk; the number of the first, and what the journal has of each.
+    fn write(&mut self, pushes: &[Waiting]) -> Result<(u64, Vec<Body>), FeatureError> {
         let engine = &self.engine;
         // While the index is opened nobody knows which entries it has: a new one must come after them.
         if matches!(&**engine.state.load(), State::Opening | State::Restoring | State::Closed) {
@@ -187,9 +198,16 @@ impl Writer {
         if free < least {
             return Err(Self::refuse(&self.engine, &mut self.is_full, free));
         }
-        let changes: Vec<(IndexKey, Change)> = (pushes.iter().flat_map(|(rows, _)| rows))
-            .map(|incoming| (incoming.key, Change::Put(incoming.bytes.clone())))
+        let bodies = self.seal(pushes)?;
+        let rows = pushes.iter().flat_map(|(rows, _)| rows);
+        let changes: Vec<(IndexKey, Change)> = (rows.zip(&bodies))
+            .map(|(incoming, Body { seal, bytes })| {
+                let bytes = bytes.clone();
+                let is_plain = *seal == Seal::default();
+                (incoming.key, if is_plain { Change::Put(bytes) } else { Change::PutSealed(seal.key_id, bytes) })
+            })
             .collect();
+        let engine = &self.engine;
         let written = self.journal.append(&changes).map_err(|error| {
             if error.is_full() {
                 // What it was measured by may lie: quotas, and blocks kept for root.
@@ -210,7 +228,54 @@ impl Writer {
             tracing::info!("the feature store's disk has room again: pushes are taken");
             engine.audit.record_space("feature_store", true);
         }
-        Ok(*written.start())
+        Ok((*written.start(), bodies))
+    }
+
+    /// What the journal will have of each row. New keys are on the disk when this returns.
+    fn seal(&mut self, pushes: &[Waiting]) -> Result<Vec<Body>, FeatureError> {
+        let protection = &self.engine.protection;
+        let rows = pushes.iter().flat_map(|(rows, _)| rows);
+        if protection.keys().is_none() {
+            return Ok(rows.map(|incoming| Body::plain(incoming.bytes.clone())).collect());
+        }
+        let not_written = |error: &dyn std::fmt::Display| {
+            tracing::error!(%error, "rows for the feature store cannot be sealed");
+            Counters::count(&self.engine.counters.not_written);
+            FeatureError::NotWritten { reason: error.to_string() }
+        };
+        let first_seq = self.journal.ready().map_err(|error| not_written(&error))?;
+        let seal = |(seq, incoming): (u64, &Incoming)| {
+            let place = Place { key: &incoming.key, seq, windows: false };
+            protection.seal(&place, &incoming.row.entity, incoming.bytes.clone())
+        };
+        let bodies: Result<Vec<_>, _> = (first_seq..).zip(rows).map(seal).collect();
+        let bodies = bodies.map_err(|error| not_written(&error))?;
+        protection.persist().map_err(|error| not_written(&error))?;
+        if protection.keys().is_some_and(EntityKeys::is_fold_due) {
+            let _ = self.engine.jobs.send(Job::FoldKeys);
+        }
+        Ok(bodies)
+    }
+
+    /// Removes records, in journal and index, and forgets keys. A push that comes afterwards gets another one.
+    fn erase(&mut self, records: &[IndexKey], keys: &[u32]) -> Result<(), FeatureError> {
+        if !matches!(&**self.engine.state.load(), State::Ready(_)) {
+            return Err(FeatureError::Unavailable { reason: self.engine.state.load().reason() });
+        }
+        for records in records.chunks(GROUP) {
+            let changes: Vec<_> = records.iter().map(|key| (*key, Change::Delete)).collect();
+            let written = self.journal.append(&changes);
+            let written = written.map_err(|error| FeatureError::NotErased { reason: error.to_string() })?;
+            let pending: Vec<_> =
+                (written.zip(records)).map(|(seq, key)| Pending { seq, key: *key, action: Action::Delete }).collect();
+            self.on_index(|applier| applier.apply(&pending));
+        }
+        self.publish_figures();
+        self.publish_rows();
+        if let Some(known) = self.engine.protection.keys() {
+            known.doom(keys);
+        }
+        Ok(())
     }
 
     fn refuse(engine: &Engine, is_full: &mut bool, free: u64) -> FeatureError {

@@ -176,13 +176,16 @@ impl Group {
             let [kind, cipher] = reader.array()?;
             let key_id = u32::from_le_bytes(reader.array()?);
             let key = reader.take(IndexKey::LENGTH)?.try_into().map_err(|_| Damaged::Malformed)?;
-            if (Seal { key_id, cipher }) != Seal::default() {
+            let seal = Seal { key_id, cipher };
+            if !seal.is_known() {
                 return Err(Damaged::Unknown);
             }
             body.advance(ENTRY_HEAD);
+            let is_plain = seal == Seal::default();
             let change = match kind {
-                PUT => Change::Put(body),
-                DELETE if body.is_empty() => Change::Delete,
+                PUT if is_plain => Change::Put(body),
+                PUT => Change::PutSealed(key_id, body),
+                DELETE if body.is_empty() && is_plain => Change::Delete,
                 DELETE => return Err(Damaged::Malformed),
                 _ => return Err(Damaged::Unknown),
             };
@@ -194,7 +197,10 @@ impl Group {
 
 /// How long the content of a group with these changes is. `None`: longer than a group may be.
 pub fn group_length(changes: &[(IndexKey, Change)]) -> Option<usize> {
-    let body = |change: &Change| if let Change::Put(row) = change { row.len() } else { 0 };
+    let body = |change: &Change| match change {
+        Change::Put(row) | Change::PutSealed(_, row) => row.len(),
+        Change::Delete => 0,
+    };
     let length = changes.iter().try_fold(GROUP_NUMBERS, |sum, (_, change)| {
         sum.checked_add(ENTRY_LENGTH + ENTRY_HEAD)?.checked_add(body(change)).filter(|&sum| sum <= MAX_GROUP)
     })?;
@@ -203,16 +209,16 @@ pub fn group_length(changes: &[(IndexKey, Change)]) -> Option<usize> {
 
 /// Replaces `bytes` by a group of which [`group_length`] gave the length.
 pub fn encode_group(bytes: &mut Vec<u8>, mark: u64, first_seq: u64, changes: &[(IndexKey, Change)], length: usize) {
-    let seal = Seal::default();
     bytes.clear();
     bytes.reserve(GROUP_HEAD + length);
     bytes.extend_from_slice(&[0; GROUP_HEAD]);
     bytes.extend_from_slice(&first_seq.to_le_bytes());
     bytes.extend_from_slice(&length32(changes.len()));
     for (key, change) in changes {
-        let (kind, body) = match change {
-            Change::Put(row) => (PUT, &row[..]),
-            Change::Delete => (DELETE, &[][..]),
+        let (kind, seal, body) = match change {
+            Change::Put(row) => (PUT, Seal::default(), &row[..]),
+            Change::PutSealed(key_id, row) => (PUT, Seal::of_entity(*key_id), &row[..]),
+            Change::Delete => (DELETE, Seal::default(), &[][..]),
         };
         bytes.extend_from_slice(&length32(ENTRY_HEAD + body.len()));
         bytes.extend_from_slice(&[kind, seal.cipher]);

@@ -45,7 +45,7 @@ proptest! {
     #[test]
     fn a_row_becomes_the_record_that_has_it_without_being_read(record in any_record(), key in any_key()) {
         let record = Record { windows: Vec::new(), ..record };
-        prop_assert_eq!(record.header().with_row(&key, &record.row.encode()), record.encode(&key));
+        prop_assert_eq!(record.header().with_body(&key, Seal::default(), false, &record.row.encode()), record.encode(&key));
     }
 
     #[test]

@@ -12,6 +12,9 @@ use crate::features::statistics::{FeatureStatistics, ViewStatistics};
 /// The states of a store.
 const STATES: [&str; 5] = ["opening", "ready", "rebuilding", "restoring", "closed"];
 
+/// How far a store is sealed.
+const SEALING: [&str; 3] = ["off", "pending", "on"];
+
 /// Writes the metrics of the feature store as of `now_s`, which is left out where no feature view is declared.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, found: &FeatureStatistics, now_s: f64) -> Result<(), Error> {
     let states = STATES.map(|state| (label("state", state), ConstGauge::new(i64::from(state == found.state))));
@@ -23,6 +26,10 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, found: &FeatureStatistics, no
     counter("feature_rows_purged", "Rows removed after their ttl", found.purged)?;
     counter("feature_index_rebuilds", "Times that the feature index was rebuilt", found.rebuilds)?;
     counter("feature_damage_found", "Places where files of the feature store were found damaged", found.damage_found)?;
+    let sealing = SEALING.map(|state| (label("state", state), ConstGauge::new(i64::from(state == found.sealing))));
+    let help = "1 for how far the feature store is sealed: off, pending (what was there before is being sealed), on";
+    family(encoder, "feature_store_encryption", help, sealing)?;
+    single(encoder, "feature_entity_keys", "Keys of entities", &ConstGauge::new(whole(found.keys)))?;
     let cells = found.cells.iter();
     let cells = cells.map(|(status, count)| (label("status", status.as_str()), ConstCounter::new(*count)));
     family(encoder, "feature_values_read", "Feature values answered, by status", cells)?;
@@ -106,6 +113,8 @@ mod tests {
             snapshot_created_ms: 1_000_000,
             journal_next_seq: 22,
             last_recovery_us: 23_000_000,
+            sealing: "on",
+            keys: 3,
         };
         let mut registry = Registry::with_prefix("ledge");
         registry.register_collector(Box::new(Found(found)));
@@ -129,6 +138,10 @@ mod tests {
             "ledge_feature_rows_purged_total 16",
             "ledge_feature_index_rebuilds_total 17",
             "ledge_feature_damage_found_total 18",
+            "ledge_feature_store_encryption{state=\"off\"} 0",
+            "ledge_feature_store_encryption{state=\"pending\"} 0",
+            "ledge_feature_store_encryption{state=\"on\"} 1",
+            "ledge_feature_entity_keys 3",
             "ledge_feature_values_read_total{status=\"PRESENT\"} 8",
             "ledge_feature_values_read_total{status=\"NULL_VALUE\"} 9",
             "ledge_feature_values_read_total{status=\"NOT_FOUND\"} 10",

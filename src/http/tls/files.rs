@@ -102,7 +102,9 @@ impl Recipe<'_> {
         let leaf = chain.first().ok_or(ServerTlsError::NoCertificate)?;
         let facts = CertificateFacts::read(leaf).map_err(unreadable)?;
         let mut digest = blake3::Hasher::new();
-        chain.iter().for_each(|certificate| add(&mut digest, certificate));
+        for certificate in &chain {
+            add(&mut digest, certificate);
+        }
         add(&mut digest, key.secret_der());
 
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -163,7 +165,9 @@ impl Clients {
             add(&mut digest, &root.subject_public_key_info);
             add(&mut digest, root.name_constraints.as_deref().unwrap_or_default());
         }
-        self.crls.iter().for_each(|crl| add(&mut digest, crl));
+        for crl in &self.crls {
+            add(&mut digest, crl);
+        }
         digest.finalize()
     }
 

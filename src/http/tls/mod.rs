@@ -220,8 +220,13 @@ impl ServerTls {
     }
 
     fn take_up(&self, material: Material) {
-        let CertificateFacts { names, not_after_ms, .. } = &material.facts;
-        let (fingerprint, until) = (material.facts.shown_fingerprint(), clock::rfc3339(*not_after_ms));
+        let CertificateFacts { names, not_after_ms, .. } = material.facts.clone();
+        let (fingerprint, until) = (material.facts.shown_fingerprint(), clock::rfc3339(not_after_ms));
+        let trust = material.trust;
+        self.shared.live.store(Some(Arc::new(material)));
+        // Connections that were judged otherwise end after the request that they are at.
+        self.shared.trust.send_if_modified(|before| before.replace(trust).is_some_and(|before| before != trust));
+        // From here on everybody sees it.
         tracing::info!(?names, until, fingerprint, "the certificate for https:// was read");
         if self.shared.source.http.tls.self_signed {
             tracing::warn!(
@@ -230,10 +235,6 @@ impl ServerTls {
                  unless they compare the fingerprint; set http.tls.certificate_file to one that your authority signed"
             );
         }
-        let trust = material.trust;
-        self.shared.live.store(Some(Arc::new(material)));
-        // Connections that were judged otherwise end after the request that they are at.
-        self.shared.trust.send_if_modified(|before| before.replace(trust).is_some_and(|before| before != trust));
     }
 
     fn warn(&self, told: &mut Told, now_ms: u64) {

@@ -76,7 +76,7 @@ pub(super) fn make(state: &Path, names: &BoxNames, now_ms: u64) -> Result<(), Se
 fn sign(names: &BoxNames, now_ms: u64) -> Result<(String, String), rcgen::Error> {
     // P-256, which every client knows.
     let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
-    let mut params = CertificateParams::new(names.names.iter().cloned().collect::<Vec<_>>())?;
+    let mut params = CertificateParams::new(names.names.clone())?;
     params.subject_alt_names.extend(names.addresses.iter().copied().map(SanType::IpAddress));
     let mut subject = DistinguishedName::new();
     subject.push(DnType::CommonName, names.names.first().map_or("ledge", String::as_str));

@@ -34,7 +34,7 @@ impl Box {
             max_concurrent: 0,
         };
         change(&mut new);
-        let (key, _) = self.store().create(new, 1).unwrap();
+        let (key, _) = self.store().create(&new, 1).unwrap();
         self.authenticator.reload().unwrap().unwrap();
         key.reveal()
     }

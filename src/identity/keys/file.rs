@@ -90,7 +90,11 @@ pub(super) fn write(keys: &[KeyRecord]) -> serde_json::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Reads a store for the fuzzers: what is one is written and read as the same. Says how many keys it has.
+/// Reads a store for the fuzzers. Says how many keys it has.
+///
+/// # Panics
+///
+/// When what is read is not written and read as the same.
 pub fn fuzz_keys(data: &[u8]) -> Option<usize> {
     let keys = parse(data).ok()?;
     let written = write(&keys).unwrap_or_default();

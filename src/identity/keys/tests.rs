@@ -19,8 +19,8 @@ fn a_key_is_kept_as_a_hash_that_only_its_owner_may_read() {
     let store = KeyStore::new(&folder.path().join("state"));
     assert_eq!(store.list().unwrap(), []);
     assert!(!folder.path().join("state").exists(), "looking leaves nothing behind");
-    let (key, record) = store.create(new("till"), 5).unwrap();
-    assert_eq!(store.list().unwrap(), [record.clone()]);
+    let (key, record) = store.create(&new("till"), 5).unwrap();
+    assert_eq!(store.list().unwrap(), std::slice::from_ref(&record));
     assert_eq!((record.roles.as_slice(), record.created_ms), (&[Role::Viewer, Role::Infer][..], 5));
     assert_eq!(record.blake3, SecretHash(key.hash()));
     let text = std::fs::read_to_string(store.path()).unwrap();
@@ -32,15 +32,15 @@ fn a_key_is_kept_as_a_hash_that_only_its_owner_may_read() {
 fn a_name_is_taken_for_good_and_a_key_has_a_role() {
     let folder = tempfile::tempdir().unwrap();
     let store = KeyStore::new(folder.path());
-    let (key, _) = store.create(new("till"), 1).unwrap();
-    assert!(matches!(store.create(new("till"), 1), Err(KeysError::NameTaken { .. })));
+    let (key, _) = store.create(&new("till"), 1).unwrap();
+    assert!(matches!(store.create(&new("till"), 1), Err(KeysError::NameTaken { .. })));
     assert_eq!(store.revoke(&key.id().to_string(), 2).unwrap().revoked_ms, Some(2));
     assert_eq!(store.revoke("till", 3).unwrap().revoked_ms, Some(2), "when it was revoked first");
-    assert!(matches!(store.create(new("till"), 4), Err(KeysError::NameTaken { .. })));
+    assert!(matches!(store.create(&new("till"), 4), Err(KeysError::NameTaken { .. })));
     assert!(matches!(store.revoke("other", 4), Err(KeysError::Unknown { .. })));
-    assert!(matches!(store.create(NewKey { roles: Vec::new(), ..new("none") }, 4), Err(KeysError::NoRole)));
+    assert!(matches!(store.create(&NewKey { roles: Vec::new(), ..new("none") }, 4), Err(KeysError::NoRole)));
     // A name that looks like the id of another key is a name first.
-    let (_, imitator) = store.create(new(&key.id().to_string()), 5).unwrap();
+    let (_, imitator) = store.create(&new(&key.id().to_string()), 5).unwrap();
     assert_eq!(store.revoke(&key.id().to_string(), 6).unwrap().id, imitator.id);
 }
 
@@ -49,8 +49,8 @@ fn a_name_is_taken_for_good_and_a_key_has_a_role() {
 fn a_damaged_store_is_an_error_that_names_it_and_stays_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let store = KeyStore::new(folder.path());
-    store.create(new("till"), 1).unwrap();
-    store.create(new("second"), 1).unwrap();
+    store.create(&new("till"), 1).unwrap();
+    store.create(&new("second"), 1).unwrap();
     let good = std::fs::read_to_string(store.path()).unwrap();
     let damages = [
         String::new(),
@@ -65,7 +65,7 @@ fn a_damaged_store_is_an_error_that_names_it_and_stays_as_it_is() {
     ];
     for damage in damages {
         std::fs::write(store.path(), &damage).unwrap();
-        for refused in [store.list().unwrap_err(), store.create(new("third"), 1).unwrap_err()] {
+        for refused in [store.list().unwrap_err(), store.create(&new("third"), 1).unwrap_err()] {
             assert!(matches!(refused, KeysError::Damaged { .. }), "{refused}");
             assert!(refused.to_string().contains("keys.json"), "{refused}");
         }
@@ -77,7 +77,7 @@ fn a_damaged_store_is_an_error_that_names_it_and_stays_as_it_is() {
 fn a_store_that_others_may_write_lets_nobody_in() {
     let folder = tempfile::tempdir().unwrap();
     let store = KeyStore::new(folder.path());
-    store.create(new("till"), 1).unwrap();
+    store.create(&new("till"), 1).unwrap();
     std::fs::set_permissions(store.path(), std::fs::Permissions::from_mode(0o620)).unwrap();
     assert!(matches!(store.list(), Err(KeysError::Exposed { .. })));
 }
@@ -89,7 +89,7 @@ fn command_lines_at_the_same_time_lose_no_key() {
     std::thread::scope(|scope| {
         for number in 0..8 {
             let store = &store;
-            scope.spawn(move || store.create(new(&format!("till-{number}")), 1).unwrap());
+            scope.spawn(move || store.create(&new(&format!("till-{number}")), 1).unwrap());
         }
     });
     assert_eq!(store.list().unwrap().len(), 8);
@@ -100,7 +100,7 @@ fn a_changed_file_has_another_stamp() {
     let folder = tempfile::tempdir().unwrap();
     let store = KeyStore::new(folder.path());
     assert_eq!(Stamp::of(store.path()).unwrap(), None);
-    store.create(new("till"), 1).unwrap();
+    store.create(&new("till"), 1).unwrap();
     let first = Stamp::of(store.path()).unwrap();
     assert_eq!(Stamp::of(store.path()).unwrap(), first);
     store.revoke("till", 1).unwrap();

@@ -143,9 +143,12 @@ impl SealedFolder {
         };
         let mut written = Ok(());
         let opened = open_stream(&self.sealer, self.purpose, &header, &mut sealed, |chunk| {
-            // A place that is full is told as such.
-            written = plain.write_all(chunk);
-            written.as_ref().map(|()| ()).map_err(|error| error.kind().into())
+            plain.write_all(chunk).map_err(|error| {
+                let kind = error.kind();
+                // A place that is full is told with its own path.
+                written = Err(error);
+                kind.into()
+            })
         });
         written.map_err(FolderError::at(target))?;
         opened.map_err(|error| FolderError::of(path, error))
@@ -202,7 +205,7 @@ fn fresh() -> Result<PathBuf, FolderError> {
         let path = place.join(&name);
         // Not one that is there: somebody else could have made it, and could look in.
         let made = DirBuilder::new().mode(0o700).create(&path).and_then(|()| fs::symlink_metadata(&path));
-        if made.is_ok_and(|made| made.uid() == rustix::process::geteuid().as_raw() && made.mode() & 0o077 == 0) {
+        if made.is_ok_and(|made| made.uid() == rustix::process::geteuid().as_raw() && made.mode() & 0o777 == 0o700) {
             return Ok(path);
         }
     }

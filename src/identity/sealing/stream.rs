@@ -8,10 +8,10 @@
 //! The name is that of the content, its SHA-256. It, the length, and the number of the chunk are in what each chunk is
 //! authenticated with: a chunk that is missing, moved or of another file does not open. Which one is the last follows from
 //! the length. An empty file has one empty chunk.
+//!
+//! Memory that held a chunk is not overwritten: what is opened stays in memory for as long as it is used anyway.
 
 use std::io::{self, Read, Write};
-
-use zeroize::Zeroizing;
 
 use super::{KeyId, OVERHEAD, OpenError, SealPurpose, Sealer};
 
@@ -122,26 +122,26 @@ pub fn open_chunk(
     purpose: SealPurpose,
     header: &Header,
     index: u64,
-    sealed: &[u8],
-) -> Result<Zeroizing<Vec<u8>>, OpenError> {
-    let whole = sealed.len().checked_sub(OVERHEAD) == Some(header.chunk_length(index));
-    sealer.open(purpose, &header.associated(index, whole), sealed).map(Zeroizing::new)
+    bytes: &[u8],
+) -> Result<Vec<u8>, OpenError> {
+    let whole = bytes.len().checked_sub(OVERHEAD) == Some(header.chunk_length(index));
+    sealer.open(purpose, &header.associated(index, whole), bytes)
 }
 
-/// Seals `header.length` bytes of `plain` into `sealed`.
+/// Seals `header.length` bytes of `plain` into `target`.
 pub fn seal_stream(
     sealer: &Sealer,
     purpose: SealPurpose,
     header: &Header,
     plain: &mut impl Read,
-    sealed: &mut impl Write,
+    target: &mut impl Write,
 ) -> Result<(), StreamError> {
-    sealed.write_all(&header.to_bytes())?;
-    let mut chunk = Zeroizing::new(vec![0; CHUNK]);
+    target.write_all(&header.to_bytes())?;
+    let mut chunk = vec![0; CHUNK];
     for index in 0..header.chunks() {
         let chunk = chunk.get_mut(..header.chunk_length(index)).unwrap_or_default();
         plain.read_exact(chunk)?;
-        sealed.write_all(&seal_chunk(sealer, purpose, header, index, chunk)?)?;
+        target.write_all(&seal_chunk(sealer, purpose, header, index, chunk)?)?;
     }
     Ok(())
 }
@@ -152,19 +152,19 @@ pub fn open_stream(
     sealer: &Sealer,
     purpose: SealPurpose,
     header: &Header,
-    sealed: &mut impl Read,
+    source: &mut impl Read,
     mut take: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), StreamError> {
     let mut chunk = vec![0; CHUNK + OVERHEAD];
     for index in 0..header.chunks() {
         let chunk = chunk.get_mut(..header.chunk_length(index) + OVERHEAD).unwrap_or_default();
-        sealed.read_exact(chunk).map_err(|error| match error.kind() {
+        source.read_exact(chunk).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => StreamError::Open(OpenError::Forged),
             _ => error.into(),
         })?;
         take(&open_chunk(sealer, purpose, header, index, chunk)?)?;
     }
-    match sealed.read(&mut [0])? {
+    match source.read(&mut [0])? {
         0 => Ok(()),
         _ => Err(OpenError::Forged.into()),
     }
@@ -254,7 +254,7 @@ mod tests {
     fn a_part_of_a_chunk_opens_as_such_and_not_as_the_last_one() {
         let header = Header { name: [7; 32], length: 100 };
         let part = seal_chunk(&sealer(), MODEL, &header, 0, b"first").unwrap();
-        assert_eq!(**open_chunk(&sealer(), MODEL, &header, 0, &part).unwrap(), *b"first");
+        assert_eq!(*open_chunk(&sealer(), MODEL, &header, 0, &part).unwrap(), *b"first");
         let shorter = Header { length: 5, ..header };
         assert_eq!(open_chunk(&sealer(), MODEL, &shorter, 0, &part), Err(OpenError::Forged));
         assert_eq!(seal_chunk(&Sealer::none(), MODEL, &header, 0, b"first"), Err(OpenError::Unsealable));

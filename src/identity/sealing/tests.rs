@@ -18,10 +18,10 @@ fn a_rotation_opens_what_the_old_key_sealed_and_seals_under_the_new_one() {
 #[test]
 fn what_is_sealed_for_one_place_does_not_open_in_another() {
     let sealer = Sealer::with_keys(&[[1; KEY]]);
-    let sealed = sealer.seal(SealPurpose::AuditKey, PLACE, b"seed").unwrap();
-    assert_eq!(sealer.open(SealPurpose::AuditKey, b"there", &sealed), Err(OpenError::Forged));
-    assert_eq!(sealer.open(SealPurpose::TagKey, PLACE, &sealed), Err(OpenError::Forged));
-    assert!(matches!(Sealer::none().open(SealPurpose::AuditKey, PLACE, &sealed), Err(OpenError::NoKey(_))));
+    let bytes = sealer.seal(SealPurpose::AuditKey, PLACE, b"seed").unwrap();
+    assert_eq!(sealer.open(SealPurpose::AuditKey, b"there", &bytes), Err(OpenError::Forged));
+    assert_eq!(sealer.open(SealPurpose::TagKey, PLACE, &bytes), Err(OpenError::Forged));
+    assert!(matches!(Sealer::none().open(SealPurpose::AuditKey, PLACE, &bytes), Err(OpenError::NoKey(_))));
     assert_eq!(sealer.open(SealPurpose::AuditKey, PLACE, b"seed"), Err(OpenError::NotSealed));
     assert_eq!(Sealer::none().seal(SealPurpose::AuditKey, PLACE, b"seed").unwrap(), b"seed");
 }
@@ -58,8 +58,8 @@ proptest! {
 
 fn key_file(folder: &tempfile::TempDir, name: &str, keys: &[u8]) -> SecretFile {
     let path = folder.path().join(name);
-    let lines: String = keys.iter().map(|key| format!("{}\n", format!("{key:02x}").repeat(KEY))).collect();
-    crate::durable::replace_private(&path, lines.as_bytes()).unwrap();
+    let lines: Vec<_> = keys.iter().map(|key| format!("{}\n", format!("{key:02x}").repeat(KEY))).collect();
+    crate::durable::replace_private(&path, lines.concat().as_bytes()).unwrap();
     SecretFile::Path(path)
 }
 
@@ -69,18 +69,18 @@ fn every_clone_sees_a_reload_and_what_was_sealed_before_still_opens() {
     let config = EncryptionConfig { master_key_file: Some(key_file(&folder, "key", &[1])), old_key_files: Vec::new() };
     let sealer = Sealer::load(&config).unwrap();
     let clone = sealer.clone();
-    let sealed = clone.seal(SealPurpose::Model, PLACE, b"weights").unwrap();
-    assert!(!sealer.reload(&config).unwrap() && !clone.is_outdated(&sealed) && clone.is_outdated(b"weights"));
+    let bytes = clone.seal(SealPurpose::Model, PLACE, b"weights").unwrap();
+    assert!(!sealer.reload(&config).unwrap() && !clone.is_outdated(&bytes) && clone.is_outdated(b"weights"));
     // The old key is not kept in the file: this process has it still.
     key_file(&folder, "key", &[2]);
-    assert!(sealer.reload(&config).unwrap() && clone.is_outdated(&sealed));
-    assert_eq!(clone.open(SealPurpose::Model, PLACE, &sealed).unwrap(), b"weights");
+    assert!(sealer.reload(&config).unwrap() && clone.is_outdated(&bytes));
+    assert_eq!(clone.open(SealPurpose::Model, PLACE, &bytes).unwrap(), b"weights");
     assert_eq!(clone.current(), Sealer::with_keys(&[[2; KEY]]).current());
     let fresh = Sealer::load(&config).unwrap();
-    assert!(matches!(fresh.open(SealPurpose::Model, PLACE, &sealed), Err(OpenError::NoKey(_))));
+    assert!(matches!(fresh.open(SealPurpose::Model, PLACE, &bytes), Err(OpenError::NoKey(_))));
     key_file(&folder, "key", &[2, 1]);
     assert!(!fresh.reload(&config).unwrap());
-    assert_eq!(fresh.open(SealPurpose::Model, PLACE, &sealed).unwrap(), b"weights");
+    assert_eq!(fresh.open(SealPurpose::Model, PLACE, &bytes).unwrap(), b"weights");
     crate::durable::replace(&folder.path().join("key"), b"nonsense").unwrap();
     let error = fresh.reload(&config).unwrap_err().to_string();
     assert!(error.contains("make-key") && fresh.ids().len() == 2, "{error}");

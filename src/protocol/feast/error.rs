@@ -135,7 +135,7 @@ impl FeastError {
             FeatureError::Unavailable { .. } => Self::new(503, message).retry_after(1),
             FeatureError::Overloaded { .. } => Self::new(429, message).retry_after(1),
             FeatureError::DiskFull { .. } => Self::new(507, message),
-            FeatureError::NotWritten { .. } => Self::new(500, message),
+            FeatureError::NotWritten { .. } | FeatureError::NotErased { .. } => Self::new(500, message),
             FeatureError::Backup { .. } => Self::new(422, message),
         }
     }

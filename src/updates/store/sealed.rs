@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -144,30 +144,26 @@ impl BlobStore {
             StreamError::File(error) => StoreError::at("seal", &fresh)(error),
             StreamError::Open(error) => StoreError::Sealed { path: from.to_owned(), error },
         };
-        let was_sealed = match Header::read(&mut source).map_err(StoreError::at("read", from))? {
-            Some(header) => {
-                let (mut index, write) = (0, StoreError::at("write", &fresh));
-                target.write_all(&header.to_bytes()).map_err(&write)?;
-                open_stream(&self.sealer, SealPurpose::Model, &header, &mut source, |plain| {
-                    let sealed = seal_chunk(&self.sealer, SealPurpose::Model, &header, index, plain);
-                    index += 1;
-                    target.write_all(&sealed.map_err(io::Error::other)?)
-                })
-                .map_err(of)?;
-                true
-            }
-            None => {
-                let length = source.metadata().map_err(StoreError::at("look at", from))?.len();
-                let header = self.sealed_header(sha256, length)?;
-                let mut plain = File::open(from).map_err(StoreError::at("read", from))?;
-                seal_stream(&self.sealer, SealPurpose::Model, &header, &mut plain, &mut target).map_err(of)?;
-                false
-            }
-        };
+        let header = Header::read(&mut source).map_err(StoreError::at("read", from))?;
+        if let Some(header) = header {
+            target.write_all(&header.to_bytes()).map_err(StoreError::at("write", &fresh))?;
+            let mut index = 0;
+            open_stream(&self.sealer, SealPurpose::Model, &header, &mut source, |plain| {
+                let sealed = seal_chunk(&self.sealer, SealPurpose::Model, &header, index, plain);
+                index += 1;
+                target.write_all(&sealed.map_err(io::Error::other)?)
+            })
+            .map_err(of)?;
+        } else {
+            let length = source.metadata().map_err(StoreError::at("look at", from))?.len();
+            source.rewind().map_err(StoreError::at("read", from))?;
+            let header = self.sealed_header(sha256, length)?;
+            seal_stream(&self.sealer, SealPurpose::Model, &header, &mut source, &mut target).map_err(of)?;
+        }
         let target = target.into_inner().map_err(|error| StoreError::at("write", &fresh)(error.into_error()))?;
         protect(&target).map_err(StoreError::at("sync", &fresh))?;
         durable::rename(&fresh, blob).map_err(StoreError::at("rename", &fresh))?;
-        *done += if was_sealed { Resealed { old: 1, plain: 0 } } else { Resealed { old: 0, plain: 1 } };
+        *done += if header.is_some() { Resealed { old: 1, plain: 0 } } else { Resealed { old: 0, plain: 1 } };
         Ok(())
     }
 

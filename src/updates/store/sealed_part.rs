@@ -5,8 +5,6 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-use zeroize::{Zeroize, Zeroizing};
-
 use crate::identity::sealing::{CHUNK, Header, OVERHEAD, SealPurpose, Sealer, open_chunk, seal_chunk};
 
 /// The chunks of a part.
@@ -16,18 +14,18 @@ pub(super) struct Chunks {
     /// How many whole ones are written.
     whole: u64,
     /// What is here of the next one.
-    rest: Zeroizing<Vec<u8>>,
+    rest: Vec<u8>,
 }
 
 impl Chunks {
     pub fn new(sealer: Sealer, header: Header) -> Self {
-        Self { sealer, header, whole: 0, rest: Zeroizing::new(Vec::with_capacity(CHUNK)) }
+        Self { sealer, header, whole: 0, rest: Vec::with_capacity(CHUNK) }
     }
 
     /// Begins an empty file.
     pub fn begin(&mut self, file: &mut File) -> io::Result<()> {
         self.whole = 0;
-        self.rest.zeroize();
+        self.rest.clear();
         file.seek(SeekFrom::Start(0))?;
         file.write_all(&self.header.to_bytes())
     }
@@ -38,7 +36,7 @@ impl Chunks {
         if self.rest.len() >= self.header.chunk_length(self.whole) {
             self.write_rest(file)?;
             self.whole += 1;
-            self.rest.zeroize();
+            self.rest.clear();
         }
         Ok(())
     }

@@ -207,8 +207,8 @@ pub async fn run_runtime(
 async fn open(folder: &Path, sealer: &Sealer) -> Result<Option<Arc<OpenedFolder>>, Reason> {
     let (folder, sealer) = (folder.to_owned(), sealer.clone());
     let opening = tokio::task::spawn_blocking(move || {
-        let sealed = SealedFolder::find(&folder, SealPurpose::Model, &sealer)?;
-        sealed.as_ref().map(SealedFolder::open).transpose()
+        let found = SealedFolder::find(&folder, SealPurpose::Model, &sealer)?;
+        found.as_ref().map(SealedFolder::open).transpose()
     });
     let opened = opening.await.map_err(|panic| Reason::new(Cause::Load, format!("opening it panicked: {panic}")))?;
     opened.map_err(|error| Reason::new(Cause::Load, error.to_string()))

@@ -6,11 +6,15 @@ use std::time::Duration;
 use super::books::{Books, VIEWS};
 use super::seed::Random;
 use super::writers::{Desk, Report, check, start};
-use crate::daemon::TestRoot;
+use crate::daemon::{TestRoot, write};
 
-fn rounds(rounds: usize, test: &str) -> (Report, Books) {
+fn rounds(rounds: usize, test: &str, sealed: bool) -> (Report, Books) {
     let mut random = Random::new(test);
-    let root = TestRoot::new().views(VIEWS).set("features.snapshot_mb=1").set("log.level=\"info\"");
+    let mut root = TestRoot::new().views(VIEWS).set("features.snapshot_mb=1").set("log.level=\"info\"");
+    if sealed {
+        write(&root.folder.path().join("master.key"), &[7; 32]);
+        root = root.set("encryption.master_key_file=\"master.key\"");
+    }
     let store = root.folder.path().join("features");
     let (mut report, mut books) = (Report::default(), Books::new(500));
     let mut started = start(root);
@@ -59,13 +63,26 @@ fn rounds(rounds: usize, test: &str) -> (Report, Books) {
 
 #[test]
 fn what_was_acknowledged_survives_kill_9() {
-    let (report, _) = rounds(8, "kill -9");
+    let (report, _) = rounds(8, "kill -9", false);
     assert!(report.snapshots > 0, "no snapshot was taken meanwhile");
+}
+
+#[test]
+fn what_was_acknowledged_and_sealed_survives_kill_9() {
+    let (report, _) = rounds(8, "kill -9 sealed", true);
+    assert!(report.snapshots > 0, "no snapshot was taken meanwhile");
+}
+
+#[test]
+#[ignore = "50 rounds: make soak"]
+fn what_was_acknowledged_and_sealed_survives_50_times_kill_9() {
+    let (mut report, books) = rounds(50, "kill -9 sealed", true);
+    report.print("kill -9, sealed", &books);
 }
 
 #[test]
 #[ignore = "200 rounds: make soak"]
 fn what_was_acknowledged_survives_200_times_kill_9() {
-    let (mut report, books) = rounds(200, "kill -9");
+    let (mut report, books) = rounds(200, "kill -9", false);
     report.print("kill -9", &books);
 }

@@ -163,7 +163,7 @@ fn a_part_that_was_begun_plain_is_begun_again_and_the_other_way_round() {
     for (before, after) in [(Sealer::none(), old()), (old(), Sealer::none())] {
         let store = BlobStore::open_with(folder.path(), &before).unwrap();
         let mut part = store.sealed_part(&name, length).unwrap();
-        part.append(&weights[..CHUNK + 1]).unwrap();
+        part.append(&weights[..=CHUNK]).unwrap();
         part.settle().unwrap();
         drop((part, store));
         let store = BlobStore::open_with(folder.path(), &after).unwrap();

@@ -1,0 +1,219 @@
+//! Encrypted backups: the stream of a backup as an age file (age-encryption.org/v1), to a recipient or a passphrase.
+//!
+//! The box needs nothing but the recipient's public key; the identity that opens the backup lies elsewhere.
+
+use std::fmt;
+use std::io::{self, BufRead, Read, Write};
+use std::iter;
+
+use age::secrecy::SecretString;
+use age::stream::StreamReader;
+pub use age::stream::StreamWriter;
+use age::{DecryptError, Decryptor, Encryptor, scrypt, x25519};
+
+/// What an age file begins with.
+const MAGIC: &[u8] = b"age-encryption.org/v1\n";
+
+/// Scrypt with more than 2^22 takes minutes and gigabytes: nobody asks for that but whoever wants the memory gone.
+const MAX_WORK_FACTOR: u8 = 22;
+
+/// Whom a backup is encrypted to.
+#[derive(Clone)]
+pub enum BackupRecipient {
+    /// A public key, `age1…`.
+    Key(x25519::Recipient),
+    /// Whoever knows the passphrase.
+    Passphrase(SecretString),
+}
+
+/// What opens a backup.
+pub enum BackupIdentity {
+    /// Secret keys, `AGE-SECRET-KEY-1…`.
+    Keys(Vec<x25519::Identity>),
+    /// The passphrase.
+    Passphrase(SecretString),
+}
+
+/// Why a backup is not encrypted or does not open.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupCipherError {
+    /// A text that names no recipient.
+    #[error("{text:?} is no age recipient: expected age1…, as `age-keygen` prints it ({reason})")]
+    Recipient {
+        /// The text.
+        text: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A file without a secret key.
+    #[error("it has no age identity: expected a line AGE-SECRET-KEY-1…, as `age-keygen` writes it")]
+    Identity,
+    /// An empty passphrase.
+    #[error("the passphrase is empty")]
+    Passphrase,
+    /// The stream.
+    #[error("the backup cannot be encrypted: {0}")]
+    Write(#[source] io::Error),
+    /// It is for somebody else, or was changed.
+    #[error("the encrypted backup does not open: {0}")]
+    Open(String),
+}
+
+impl fmt::Debug for BackupRecipient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key(key) => write!(f, "{key}"),
+            Self::Passphrase(_) => f.write_str("passphrase"),
+        }
+    }
+}
+
+impl fmt::Debug for BackupIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BackupIdentity")
+    }
+}
+
+fn passphrase(text: &str) -> Result<SecretString, BackupCipherError> {
+    let text = text.trim_end_matches(['\r', '\n']);
+    if text.is_empty() { Err(BackupCipherError::Passphrase) } else { Ok(SecretString::from(text.to_owned())) }
+}
+
+impl BackupRecipient {
+    /// A public key.
+    pub fn key(text: &str) -> Result<Self, BackupCipherError> {
+        let parsed = text.parse::<x25519::Recipient>();
+        let wrong = |reason: &str| BackupCipherError::Recipient { text: text.to_owned(), reason: reason.to_owned() };
+        parsed.map(Self::Key).map_err(wrong)
+    }
+
+    /// Whoever knows the passphrase, which is the first line of `content`.
+    pub fn passphrase(content: &str) -> Result<Self, BackupCipherError> {
+        passphrase(content).map(Self::Passphrase)
+    }
+
+    /// Encrypts what is written, into `output`. [`StreamWriter::finish`] has to follow.
+    pub fn encrypt<W: Write>(&self, output: W) -> Result<StreamWriter<W>, BackupCipherError> {
+        let encryptor = match self {
+            Self::Key(key) => Encryptor::with_recipients(iter::once(key as &dyn age::Recipient))
+                .map_err(|error| BackupCipherError::Write(io::Error::other(error)))?,
+            Self::Passphrase(passphrase) => Encryptor::with_user_passphrase(passphrase.clone()),
+        };
+        encryptor.wrap_output(output).map_err(BackupCipherError::Write)
+    }
+}
+
+impl BackupIdentity {
+    /// The secret keys in the content of a file that `age-keygen` wrote.
+    pub fn keys(content: &str) -> Result<Self, BackupCipherError> {
+        let lines = content.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let keys: Result<Vec<x25519::Identity>, _> = lines.map(str::parse).collect();
+        match keys {
+            Ok(keys) if !keys.is_empty() => Ok(Self::Keys(keys)),
+            _ => Err(BackupCipherError::Identity),
+        }
+    }
+
+    /// The passphrase, which is the first line of `content`.
+    pub fn passphrase(content: &str) -> Result<Self, BackupCipherError> {
+        passphrase(content).map(Self::Passphrase)
+    }
+
+    /// A new one, and its recipient: for what only this process has to open again.
+    pub fn ephemeral() -> (Self, BackupRecipient) {
+        let identity = x25519::Identity::generate();
+        let recipient = BackupRecipient::Key(identity.to_public());
+        (Self::Keys(vec![identity]), recipient)
+    }
+
+    /// Opens what was encrypted to it.
+    pub fn decrypt<R: Read>(&self, input: R) -> Result<StreamReader<R>, BackupCipherError> {
+        let told = |error: DecryptError| BackupCipherError::Open(error.to_string());
+        let decryptor = Decryptor::new(input).map_err(told)?;
+        match self {
+            Self::Keys(_) if decryptor.is_scrypt() => {
+                Err(BackupCipherError::Open("it was encrypted with a passphrase".into()))
+            }
+            Self::Keys(keys) => decryptor.decrypt(keys.iter().map(|key| key as &dyn age::Identity)).map_err(told),
+            Self::Passphrase(_) if !decryptor.is_scrypt() => {
+                Err(BackupCipherError::Open("it was encrypted to a recipient: its identity opens it".into()))
+            }
+            Self::Passphrase(passphrase) => {
+                let mut identity = scrypt::Identity::new(passphrase.clone());
+                identity.set_max_work_factor(MAX_WORK_FACTOR);
+                decryptor.decrypt(iter::once(&identity as &dyn age::Identity)).map_err(told)
+            }
+        }
+    }
+}
+
+/// Whether a stream is an encrypted backup, without reading on.
+pub fn is_encrypted(stream: &mut impl BufRead) -> io::Result<bool> {
+    Ok(stream.fill_buf()?.starts_with(MAGIC))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encrypted(to: &BackupRecipient, content: &[u8]) -> Vec<u8> {
+        let mut writer = to.encrypt(Vec::new()).unwrap();
+        writer.write_all(content).unwrap();
+        writer.finish().unwrap()
+    }
+
+    fn opened(with: &BackupIdentity, file: &[u8]) -> Result<Vec<u8>, String> {
+        let mut content = Vec::new();
+        let mut reader = with.decrypt(file).map_err(|error| error.to_string())?;
+        reader.read_to_end(&mut content).map_err(|error| error.to_string())?;
+        Ok(content)
+    }
+
+    #[test]
+    fn a_backup_opens_for_its_recipient_and_nobody_else() {
+        let (identity, recipient) = BackupIdentity::ephemeral();
+        let (other, _) = BackupIdentity::ephemeral();
+        let content = vec![7; 200_000];
+        let file = encrypted(&recipient, &content);
+        assert!(is_encrypted(&mut &file[..]).unwrap() && !is_encrypted(&mut &content[..]).unwrap());
+        assert_eq!(opened(&identity, &file).unwrap(), content);
+        assert!(opened(&other, &file).unwrap_err().contains("does not open"));
+        for at in [30, file.len() / 2, file.len() - 1] {
+            let mut changed = file.clone();
+            changed[at] ^= 1;
+            assert!(opened(&identity, &changed).is_err(), "byte {at}");
+            assert!(opened(&identity, &file[..at]).is_err(), "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn a_passphrase_opens_what_it_encrypted() {
+        let file = {
+            let mut recipient = scrypt::Recipient::new(SecretString::from("three words here".to_owned()));
+            // The usual factor takes a second.
+            recipient.set_work_factor(8);
+            let encryptor = Encryptor::with_recipients(iter::once(&recipient as &dyn age::Recipient)).unwrap();
+            let mut writer = encryptor.wrap_output(Vec::new()).unwrap();
+            writer.write_all(b"rows").unwrap();
+            writer.finish().unwrap()
+        };
+        assert_eq!(opened(&BackupIdentity::passphrase("three words here\n").unwrap(), &file).unwrap(), b"rows");
+        assert!(opened(&BackupIdentity::passphrase("three words").unwrap(), &file).is_err());
+        let keys = BackupIdentity::ephemeral().0;
+        assert!(opened(&keys, &file).unwrap_err().contains("passphrase"));
+    }
+
+    #[test]
+    fn what_is_no_recipient_or_identity_is_told() {
+        assert!(BackupRecipient::key("age1nonsense").unwrap_err().to_string().contains("age-keygen"));
+        assert!(BackupIdentity::keys("# a comment alone\n").is_err());
+        assert!(BackupRecipient::passphrase("\n").is_err());
+        let identity = x25519::Identity::generate();
+        let text = format!(
+            "# public key: {}\n{}\n",
+            identity.to_public(),
+            age::secrecy::ExposeSecret::expose_secret(&identity.to_string())
+        );
+        assert!(BackupIdentity::keys(&text).is_ok());
+    }
+}

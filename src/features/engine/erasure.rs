@@ -1,0 +1,246 @@
+//! The upkeep's part that erases entities, and seals what was plain.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::sync::mpsc;
+
+use super::super::catalog::StoredView;
+use super::super::key::IndexKey;
+use super::super::online::{Erased, FeatureError};
+use super::super::record::{Damaged, Record, Stored};
+use super::super::snapshot;
+use super::super::store::{Index, IndexError};
+use super::super::value::{Value, ValueType};
+use super::super::view::ViewId;
+use super::orders::Command;
+use super::upkeep::Upkeep;
+use super::{Engine, State};
+use crate::audit_event::AuditEvent;
+use crate::principal::Principal;
+
+/// Join keys by name, as they were given.
+pub type Entity = BTreeMap<String, serde_json::Value>;
+
+/// What an erasure is about in one view.
+struct Target {
+    view: ViewId,
+    /// The places of the given join keys in the view's, and their values.
+    wanted: Vec<(usize, Value)>,
+    /// The whole entity, when the view has no other join key.
+    whole: Option<Vec<Value>>,
+}
+
+/// What was found of it.
+#[derive(Default)]
+struct Found {
+    records: Vec<IndexKey>,
+    views: BTreeSet<ViewId>,
+    keys: BTreeSet<u32>,
+}
+
+fn target(view: &StoredView, entity: &Entity) -> Result<Option<Target>, FeatureError> {
+    let mut wanted = Vec::with_capacity(entity.len());
+    for (name, given) in entity {
+        let Some(at) = view.join_keys.iter().position(|(key, _)| **key == **name) else { return Ok(None) };
+        let kind = view
+            .join_keys
+            .get(at)
+            .map_or(ValueType::Scalar(super::super::value::ScalarType::String), |(_, kind)| ValueType::Scalar(*kind));
+        let value =
+            Value::from_json(kind, given).and_then(|value| value.ok_or_else(|| "a join key cannot be null".into()));
+        let value = value.map_err(|reason| FeatureError::Value { column: name.clone(), row: 0, reason })?;
+        wanted.push((at, value));
+    }
+    wanted.sort_by_key(|(at, _)| *at);
+    let whole = (wanted.len() == view.join_keys.len()).then(|| wanted.iter().map(|(_, value)| value.clone()).collect());
+    Ok(Some(Target { view: view.id, wanted, whole }))
+}
+
+fn unavailable(reason: impl Into<String>) -> FeatureError {
+    FeatureError::Unavailable { reason: reason.into() }
+}
+
+/// What the index has of the entity.
+fn find(engine: &Engine, index: &Index, targets: &[Target]) -> Result<Found, IndexError> {
+    let protection = &engine.protection;
+    let mut found = Found::default();
+    let mut take = |key: IndexKey, bytes: &[u8]| {
+        found.records.push(key);
+        found.views.insert(key.view());
+        found.keys.extend(Stored::verify(&key, bytes).ok().map(|stored| stored.seal.key_id).filter(|id| *id != 0));
+    };
+    for target in targets {
+        if let Some(whole) = &target.whole {
+            let key = engine.hash_key.index_key(target.view, whole);
+            if let Some(bytes) = index.get(&key)? {
+                take(key, &bytes);
+            }
+            continue;
+        }
+        index.scan_prefix::<IndexError>(&target.view.0.to_be_bytes(), |key, bytes| {
+            match protection.record(&key, bytes) {
+                Ok(Record { row, .. }) => {
+                    if target.wanted.iter().all(|(at, value)| row.entity.get(*at) == Some(value)) {
+                        take(key, bytes);
+                    }
+                    Ok(())
+                }
+                Err(Damaged::Erased) => Ok(()),
+                Err(error) => Err(IndexError::damaged(format!("of a record, {error}"))),
+            }
+        })?;
+    }
+    for target in targets {
+        let whole = target.whole.iter().flat_map(|whole| protection.keys_of(target.view, whole));
+        found.keys.extend(whole);
+    }
+    Ok(found)
+}
+
+impl Upkeep {
+    /// Erases an entity, in every view, with whatever has its join keys among others.
+    pub(super) fn erase(&mut self, entity: &Entity, principal: &Principal) -> Result<Erased, FeatureError> {
+        let catalog = self.engine.registry.load_full();
+        let views: Vec<StoredView> = catalog.catalog().stored_views().collect();
+        let mut targets = Vec::new();
+        for view in &views {
+            targets.extend(target(view, entity)?);
+        }
+        if entity.is_empty() || targets.is_empty() {
+            let names: Vec<_> = entity.keys().map(String::as_str).collect();
+            let reason = format!("no feature view has the join keys {}", names.join(", "));
+            return Err(FeatureError::Columns { reason });
+        }
+        let index = self.engine.live().ok_or_else(|| unavailable(self.engine.state.load().reason()))?;
+        let found = find(&self.engine, &index, &targets).map_err(|error| {
+            self.engine.give_up(&index, &error);
+            unavailable(error.to_string())
+        })?;
+        drop(index);
+        // Before anything is gone: a restore that comes between must know.
+        let names: Vec<&str> = entity.keys().map(String::as_str).collect();
+        self.engine.erased.add(&names, &values(entity, &targets, &views)).map_err(not_erased)?;
+        let (reply, answer) = mpsc::channel();
+        let keys: Vec<u32> = found.keys.iter().copied().collect();
+        let command = Command::Erase { records: found.records.clone(), keys, reply };
+        self.engine.commands.blocking_send(command).map_err(|_| unavailable(State::Closed.reason()))?;
+        answer.recv().map_err(|_| unavailable(State::Closed.reason()))??;
+        if let Some(keys) = self.engine.protection.keys() {
+            keys.destroy().map_err(not_erased)?;
+        }
+        // Rows of which the index has nothing any more, and all rows where nothing is sealed, go with the files.
+        let has_parts = targets.iter().any(|target| target.whole.is_none());
+        if has_parts || !self.engine.protection.is_complete() {
+            self.forget_history()?;
+        }
+        let erased = Erased { records: found.records.len() as u64, views: found.views.len() as u64 };
+        let Erased { records, views } = erased;
+        self.engine.audit.record(principal, AuditEvent::FeatureEntityErased { records, views });
+        tracing::info!(records, views, "an entity of the feature store was erased");
+        Ok(erased)
+    }
+
+    /// Leaves nothing of what was but what the index has now: no older journal, snapshot or index, and nothing that was set
+    /// aside.
+    fn forget_history(&mut self) -> Result<(), FeatureError> {
+        self.compact()?;
+        self.snapshot()?;
+        let newest = snapshot::list(self.engine.files.folder()).unwrap_or_default();
+        if let Some((newest, _)) = newest.first() {
+            self.remove_before(*newest);
+        }
+        self.remove_damaged().map_err(not_erased)?;
+        Ok(())
+    }
+
+    fn remove_damaged(&self) -> std::io::Result<()> {
+        let folders = [self.engine.files.folder().to_owned(), self.engine.files.journal()];
+        for folder in folders {
+            for entry in fs::read_dir(folder)? {
+                let path = entry?.path();
+                if path.extension().is_some_and(|extension| extension == "damaged") {
+                    if path.is_dir() { fs::remove_dir_all(&path)? } else { fs::remove_file(&path)? }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Seals what was there before sealing was turned on. What was plain is in no file afterwards.
+    pub(super) fn seal_the_rest(&mut self) {
+        let Some(keys) = self.engine.protection.keys() else { return };
+        if keys.is_complete() || self.engine.live().is_none() {
+            return;
+        }
+        let engine = self.engine.clone();
+        let Some(keys) = engine.protection.keys() else { return };
+        let sealed = self.forget_history().map_err(|error| error.to_string());
+        match sealed.and_then(|()| keys.set_complete().map_err(|error| error.to_string())) {
+            Ok(()) => tracing::info!("everything in the feature store is sealed"),
+            Err(error) => {
+                tracing::warn!(error, "what was in the feature store before is not sealed yet; it is tried again");
+            }
+        }
+    }
+
+    /// Destroys the keys of entities of which no record is left: their rows expired. Once a day, when they are a tenth.
+    pub(super) fn forget_unused_keys(&self) -> Result<usize, FeatureError> {
+        let Some(keys) = self.engine.protection.keys().filter(|keys| keys.is_complete()) else { return Ok(0) };
+        keys.begin_census();
+        // Whatever is acknowledged from here on is counted where it is sealed.
+        let counted = match self.mark(false) {
+            None => Err(self.engine.state.load().reason()),
+            Some((index, ..)) => index
+                .scan::<IndexError>(|key, bytes| {
+                    if let Ok(stored) = Stored::verify(&key, bytes) {
+                        keys.use_key(stored.seal.key_id);
+                    }
+                    Ok(())
+                })
+                .map_err(|error| error.to_string()),
+        };
+        let forget = counted.is_ok() && keys.unused() > keys.count() / 10;
+        let (reply, answer) = mpsc::channel();
+        let sent = self.engine.commands.blocking_send(Command::EndCensus { forget, reply });
+        let forgotten = sent.ok().and_then(|()| answer.recv().ok()).unwrap_or(0);
+        keys.destroy().map_err(not_erased)?;
+        counted.map(|()| forgotten).map_err(unavailable)
+    }
+
+    /// Folds the keys that were added into their files.
+    pub(super) fn fold_keys(&self) {
+        let keys = self.engine.protection.keys();
+        if let Some(Err(error)) = keys.map(super::super::entity_keys::EntityKeys::fold) {
+            tracing::warn!(%error, "the keys of the feature store were not put into order");
+        }
+    }
+
+    /// Seals all keys, and the hash key, under the current master key; how many keys.
+    pub(super) fn reseal(&self) -> Result<u64, FeatureError> {
+        let failed = |error: &dyn std::fmt::Display| FeatureError::NotWritten { reason: error.to_string() };
+        let Some(keys) = self.engine.protection.keys() else { return Ok(0) };
+        let count = keys.reseal().map_err(|error| failed(&error))?;
+        self.engine.files.reseal(keys.sealer()).map_err(|error| failed(&error))?;
+        self.engine.erased.reseal().map_err(|error| failed(&error))?;
+        Ok(count)
+    }
+}
+
+/// The values of the given join keys, in the order of their names, in each type that they have in some view.
+fn values(entity: &Entity, targets: &[Target], views: &[StoredView]) -> Vec<Vec<Value>> {
+    let mut found: Vec<Vec<Value>> = Vec::new();
+    for target in targets {
+        let Some(view) = views.iter().find(|view| view.id == target.view) else { continue };
+        let value = |name: &String| {
+            let at = view.join_keys.iter().position(|(key, _)| **key == **name)?;
+            target.wanted.iter().find(|(wanted, _)| *wanted == at).map(|(_, value)| value.clone())
+        };
+        let values: Option<Vec<Value>> = entity.keys().map(value).collect();
+        found.extend(values.filter(|values| !found.contains(values)));
+    }
+    found
+}
+
+fn not_erased(error: impl std::fmt::Display) -> FeatureError {
+    FeatureError::NotErased { reason: error.to_string() }
+}

@@ -1,0 +1,456 @@
+//! One key for each entity, whatever the view: whoever destroys it has erased the entity.
+//!
+//! The keys are in small files of their own, sealed as a whole under the master key, so that another master key needs no
+//! value to be written anew. Each file is there twice: one bad place anywhere loses nothing.
+//!
+//! ```text
+//! keys/a/, keys/b/        the two copies
+//!   head                  the secret behind the tags, and which shards there are
+//!   00.keys .. ff.keys    the keys by the first byte of their entity's tag
+//!   added-<number>        keys that were made since, in pieces of one fsync each
+//! ```
+//!
+//! A key is on the disk before a row that needs it is acknowledged.
+
+mod files;
+pub mod form;
+mod table;
+
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+
+use super::seal::KEY;
+use super::value::Value;
+use super::wire::{Damaged, put_value, put_varint};
+use crate::identity::sealing::{OpenError, Sealer};
+use files::{Added, Disk};
+pub use files::{copies, is_added};
+use form::{Head, KeyEntry, SHARDS, Tag, shard_of, shard_of_tag};
+use table::Shard;
+
+/// Added keys go into the shards when there are so many of them, and a quarter of all.
+const FOLDED: usize = 16_384;
+
+/// Why the keys cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum KeysError {
+    /// A file cannot be read or written.
+    #[error("the key file {} cannot be read or written: {source}", file.display())]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Both copies of a file are bad.
+    #[error("the key file {} cannot be used, nor can its copy in keys/b ({reason}): {affected}. Put either copy back; without it what those keys sealed is lost", file.display())]
+    Lost {
+        /// The first copy.
+        file: PathBuf,
+        /// What is wrong.
+        reason: String,
+        /// Whose keys are in it.
+        affected: String,
+    },
+    /// The master key is not there.
+    #[error(transparent)]
+    Sealed(OpenError),
+    /// Values are sealed, and sealing is off.
+    #[error("its values are sealed, and encryption.master_key_file is not set")]
+    Off,
+    /// There is no random number, or no number for another key.
+    #[error("no key can be made")]
+    Exhausted,
+}
+
+/// The keys of a store.
+#[derive(Debug)]
+pub struct EntityKeys {
+    sealer: Sealer,
+    disk: Disk,
+    store: [u8; 16],
+    secret: [u8; 32],
+    complete: AtomicBool,
+    shards: Vec<RwLock<Shard>>,
+    adding: Mutex<Adding>,
+    /// The keys that were used since a census began, while there is one.
+    used: Mutex<Option<HashSet<u32>>>,
+    counting: AtomicBool,
+    /// Whoever rewrites files holds it; taken before `adding`.
+    rewriting: Mutex<Rewriting>,
+}
+
+/// New keys on their way to the disk.
+#[derive(Debug, Default)]
+struct Adding {
+    /// Made, and not on the disk yet.
+    waiting: Vec<KeyEntry>,
+    /// The file that takes them.
+    file: Option<Added>,
+    /// The number of the next such file.
+    next_file: u32,
+    /// How many keys are in such files.
+    keys: usize,
+    /// Whether they are about to go into the shards.
+    fold_asked: bool,
+}
+
+#[derive(Debug)]
+struct Rewriting {
+    head: Head,
+    /// Destroyed in memory, and not yet on the disk.
+    doomed: Vec<u32>,
+}
+
+/// Keys, and what was found of their files.
+#[derive(Debug)]
+pub struct Opened {
+    /// The keys.
+    pub keys: EntityKeys,
+    /// Files of which one copy was bad. They are whole again.
+    pub mended: Vec<String>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl EntityKeys {
+    /// Whether the store in `folder` has keys.
+    pub fn exist(folder: &Path) -> bool {
+        Disk::new(folder).exists()
+    }
+
+    /// Opens the keys of the store in `folder`, or makes them where there are none.
+    pub fn open(folder: &Path, sealer: Sealer) -> Result<Opened, KeysError> {
+        let disk = Disk::new(folder);
+        if !sealer.is_on() {
+            return Err(KeysError::Off);
+        }
+        let mut mended = Vec::new();
+        let head = if disk.exists() {
+            disk.read_head(&sealer, &mut mended)?
+        } else {
+            let mut head = Head { store: [0; 16], secret: [0; 32], complete: false, present: [false; SHARDS] };
+            let random = getrandom::fill(&mut head.store).and_then(|()| getrandom::fill(&mut head.secret));
+            random.map_err(|_| KeysError::Exhausted)?;
+            disk.create()?;
+            disk.write_head(&sealer, &head)?;
+            head
+        };
+        let mut shards = Vec::with_capacity(SHARDS);
+        for (number, present) in head.present.iter().enumerate() {
+            let mut shard = Shard::new(number);
+            if *present {
+                let (next, entries) = disk.read_shard(&sealer, &head, number, &mut mended)?;
+                shard.merge(next, entries);
+            }
+            shards.push(shard);
+        }
+        let numbers = disk.added()?;
+        let mut added: Vec<Vec<KeyEntry>> = vec![Vec::new(); SHARDS];
+        let mut keys = 0;
+        for number in &numbers {
+            for entry in disk.read_added(&sealer, &head, *number, &mut mended)? {
+                keys += 1;
+                if let Some(shard) = added.get_mut(shard_of(entry.id)) {
+                    shard.push(entry);
+                }
+            }
+        }
+        for (shard, entries) in shards.iter_mut().zip(added) {
+            shard.merge(1, entries);
+        }
+        let adding = Adding { next_file: numbers.last().map_or(1, |last| last + 1), keys, ..Adding::default() };
+        let keys = Self {
+            sealer,
+            store: head.store,
+            secret: head.secret,
+            complete: AtomicBool::new(head.complete),
+            shards: shards.into_iter().map(RwLock::new).collect(),
+            adding: Mutex::new(adding),
+            used: Mutex::default(),
+            counting: AtomicBool::new(false),
+            rewriting: Mutex::new(Rewriting { head, doomed: Vec::new() }),
+            disk,
+        };
+        Ok(Opened { keys, mended })
+    }
+
+    /// The tag of an entity: names and values of its join keys, in any order.
+    pub fn tag<'n>(&self, entity: impl IntoIterator<Item = (&'n str, &'n Value)>) -> Tag {
+        let mut parts: Vec<_> = entity.into_iter().collect();
+        parts.sort_unstable_by_key(|(name, _)| *name);
+        let mut text = Vec::with_capacity(64);
+        for (name, value) in parts {
+            put_varint(&mut text, name.len() as u64);
+            text.extend_from_slice(name.as_bytes());
+            put_value(&mut text, value);
+        }
+        let mut tag = [0; form::TAG];
+        tag.copy_from_slice(&blake3::keyed_hash(&self.secret, &text).as_bytes()[..form::TAG]);
+        tag
+    }
+
+    /// Whether everything in the store is sealed.
+    pub fn is_complete(&self) -> bool {
+        self.complete.load(Ordering::Relaxed)
+    }
+
+    /// Says that everything is, on the disk too.
+    pub fn set_complete(&self) -> Result<(), KeysError> {
+        let mut rewriting = lock(&self.rewriting);
+        let head = Head { complete: true, ..rewriting.head.clone() };
+        self.disk.write_head(&self.sealer, &head)?;
+        rewriting.head = head;
+        self.complete.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// How many keys there are.
+    pub fn count(&self) -> usize {
+        self.shards.iter().map(|shard| shard.read().unwrap_or_else(PoisonError::into_inner).len()).sum()
+    }
+
+    fn shard(&self, number: usize) -> Option<&RwLock<Shard>> {
+        self.shards.get(number)
+    }
+
+    /// The key of a number.
+    pub fn key(&self, id: u32) -> Result<[u8; KEY], Damaged> {
+        let shard = self.shard(shard_of(id)).ok_or(Damaged::KeyMissing)?;
+        shard.read().unwrap_or_else(PoisonError::into_inner).by_id(id).map(|entry| entry.key)
+    }
+
+    /// The numbers of an entity's keys.
+    pub fn of(&self, tag: &Tag) -> Vec<u32> {
+        let Some(shard) = self.shard(shard_of_tag(tag)) else { return Vec::new() };
+        shard.read().unwrap_or_else(PoisonError::into_inner).by_tag(tag).map(|entry| entry.id).collect()
+    }
+
+    /// The key of an entity, and its number. A new one is not on the disk before [`Self::persist`].
+    pub fn find_or_make(&self, tag: &Tag) -> Result<(u32, [u8; KEY]), KeysError> {
+        let found = self.find_or_add(tag)?;
+        if self.counting.load(Ordering::Acquire) {
+            self.use_key(found.0);
+        }
+        Ok(found)
+    }
+
+    /// Begins to take note of which keys are in use: [`Self::use_key`] of each record, and whatever is sealed meanwhile.
+    pub fn begin_census(&self) {
+        *lock(&self.used) = Some(HashSet::new());
+        self.counting.store(true, Ordering::Release);
+    }
+
+    /// Takes note of a key.
+    pub fn use_key(&self, id: u32) {
+        if let Some(used) = lock(&self.used).as_mut() {
+            used.insert(id);
+        }
+    }
+
+    /// How many keys nothing was seen to use so far.
+    pub fn unused(&self) -> usize {
+        self.count().saturating_sub(lock(&self.used).as_ref().map_or(usize::MAX, HashSet::len))
+    }
+
+    /// Ends the census; with `forget`, forgets the keys that nothing uses, and says how many. Whoever seals calls it, so that
+    /// none is in use by then. [`Self::destroy`] has to follow.
+    pub fn end_census(&self, forget: bool) -> usize {
+        self.counting.store(false, Ordering::Release);
+        let Some(used) = lock(&self.used).take().filter(|_| forget) else { return 0 };
+        let mut unused = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
+            unused.extend(shard.content().1.iter().map(|entry| entry.id).filter(|id| !used.contains(id)));
+        }
+        self.doom(&unused);
+        unused.len()
+    }
+
+    fn find_or_add(&self, tag: &Tag) -> Result<(u32, [u8; KEY]), KeysError> {
+        let shard = self.shard(shard_of_tag(tag)).ok_or(KeysError::Exhausted)?;
+        let found = |shard: &Shard| shard.by_tag(tag).last().map(|entry| (entry.id, entry.key));
+        if let Some(found) = found(&shard.read().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(found);
+        }
+        let mut key = [0; KEY];
+        getrandom::fill(&mut key).map_err(|_| KeysError::Exhausted)?;
+        let mut adding = lock(&self.adding);
+        let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = found(&shard) {
+            return Ok(found);
+        }
+        let entry = shard.add(*tag, key).ok_or(KeysError::Exhausted)?;
+        adding.waiting.push(entry.clone());
+        Ok((entry.id, key))
+    }
+
+    /// Brings every key that was made to the disk: one write and one fsync for each copy, and nothing without a new key.
+    pub fn persist(&self) -> Result<(), KeysError> {
+        let mut adding = lock(&self.adding);
+        if adding.waiting.is_empty() {
+            return Ok(());
+        }
+        let Adding { waiting, file, next_file, keys, .. } = &mut *adding;
+        let mut added = if let Some(added) = file.take() {
+            added
+        } else {
+            let number = *next_file;
+            *next_file += 1;
+            self.disk.create_added(number)?
+        };
+        match added.append(&self.sealer, &self.store, waiting) {
+            Ok(()) => {
+                *file = Some(added);
+                *keys += waiting.len();
+                waiting.clear();
+                waiting.shrink_to(1024);
+                Ok(())
+            }
+            // Nobody knows what of it is on the disk: the next attempt takes another file.
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether so many keys were added that [`Self::fold`] is worth it. It says so once.
+    pub fn is_fold_due(&self) -> bool {
+        let mut adding = lock(&self.adding);
+        let due = !adding.fold_asked && adding.keys >= FOLDED && adding.keys >= self.count() / 4;
+        adding.fold_asked |= due;
+        due
+    }
+
+    /// What seals the files.
+    pub fn sealer(&self) -> &Sealer {
+        &self.sealer
+    }
+
+    /// Writes the added keys into their shards.
+    pub fn fold(&self) -> Result<(), KeysError> {
+        let mut rewriting = lock(&self.rewriting);
+        lock(&self.adding).fold_asked = false;
+        let numbers = self.quiesce()?;
+        let mut touched = [false; SHARDS];
+        for number in &numbers {
+            for entry in self.disk.read_added(&self.sealer, &rewriting.head, *number, &mut Vec::new())? {
+                if let Some(touched) = touched.get_mut(shard_of(entry.id)) {
+                    *touched = true;
+                }
+            }
+        }
+        self.rewrite(&mut rewriting, &touched, &numbers)
+    }
+
+    /// Seals every file under the current master key. No value is touched, and whenever the power goes every file opens
+    /// with the one or the other key.
+    pub fn reseal(&self) -> Result<u64, KeysError> {
+        let mut rewriting = lock(&self.rewriting);
+        let numbers = self.quiesce()?;
+        self.rewrite(&mut rewriting, &[true; SHARDS], &numbers)?;
+        self.disk.write_head(&self.sealer, &rewriting.head)?;
+        Ok(self.count() as u64)
+    }
+
+    /// Forgets keys, in memory alone: nothing is sealed with them any more. [`Self::destroy`] has to follow.
+    pub fn doom(&self, ids: &[u32]) {
+        // Both, so that no key is doomed while it is on its way to the disk.
+        let mut rewriting = lock(&self.rewriting);
+        let mut adding = lock(&self.adding);
+        let gone: HashSet<u32> = ids.iter().copied().collect();
+        adding.waiting.retain(|entry| !gone.contains(&entry.id));
+        rewriting.doomed.extend_from_slice(ids);
+        let mut of_shard: Vec<Vec<u32>> = vec![Vec::new(); SHARDS];
+        for id in ids {
+            if let Some(ids) = of_shard.get_mut(shard_of(*id)) {
+                ids.push(*id);
+            }
+        }
+        for (shard, ids) in self.shards.iter().zip(of_shard).filter(|(_, ids)| !ids.is_empty()) {
+            shard.write().unwrap_or_else(PoisonError::into_inner).remove(&ids);
+        }
+    }
+
+    /// Takes doomed keys out of every file. When this returns `Ok`, no file has them, and that survives a power cut.
+    pub fn destroy(&self) -> Result<(), KeysError> {
+        let mut rewriting = lock(&self.rewriting);
+        if rewriting.doomed.is_empty() {
+            return Ok(());
+        }
+        let numbers = self.quiesce()?;
+        let doomed: HashSet<u32> = rewriting.doomed.iter().copied().collect();
+        let mut touched = [false; SHARDS];
+        for id in &doomed {
+            if let Some(touched) = touched.get_mut(shard_of(*id)) {
+                *touched = true;
+            }
+        }
+        // The shards first: they know which numbers were given.
+        self.rewrite(&mut rewriting, &touched, &[])?;
+        for number in numbers {
+            let mut entries = self.disk.read_added(&self.sealer, &rewriting.head, number, &mut Vec::new())?;
+            let before = entries.len();
+            entries.retain(|entry| !doomed.contains(&entry.id));
+            if entries.len() != before {
+                self.disk.replace_added(&self.sealer, &rewriting.head, number, &entries)?;
+            }
+        }
+        rewriting.doomed.clear();
+        Ok(())
+    }
+
+    /// The added files, to none of which anything is added any more.
+    fn quiesce(&self) -> Result<Vec<u32>, KeysError> {
+        let mut adding = lock(&self.adding);
+        adding.file = None;
+        self.disk.added()
+    }
+
+    /// Writes shards as they are in memory, and removes the added files whose keys they have by then.
+    fn rewrite(&self, rewriting: &mut Rewriting, touched: &[bool; SHARDS], folded: &[u32]) -> Result<(), KeysError> {
+        let mut head = rewriting.head.clone();
+        let numbers = touched.iter().enumerate().filter(|(number, touched)| {
+            let empty = || {
+                self.shard(*number)
+                    .is_none_or(|shard| shard.read().unwrap_or_else(PoisonError::into_inner).content().0 == 1)
+            };
+            **touched && !empty()
+        });
+        for (number, _) in numbers {
+            let Some(shard) = self.shard(number) else { continue };
+            let content = {
+                let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
+                let (next, entries) = shard.content();
+                form::encode_shard(next, entries)
+            };
+            self.disk.write_shard(&self.sealer, &head, number, &content)?;
+            if let Some(present) = head.present.get_mut(number) {
+                *present = true;
+            }
+        }
+        if head != rewriting.head {
+            self.disk.write_head(&self.sealer, &head)?;
+            rewriting.head = head;
+        }
+        for number in folded {
+            self.disk.remove_added(*number)?;
+        }
+        if !folded.is_empty() {
+            // What came meanwhile is in files of its own.
+            let mut left = 0;
+            let mut adding = lock(&self.adding);
+            for number in self.disk.added()? {
+                left += self.disk.read_added(&self.sealer, &rewriting.head, number, &mut Vec::new())?.len();
+            }
+            adding.keys = left;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

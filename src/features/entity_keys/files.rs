@@ -1,0 +1,314 @@
+//! Key files on the disk, each of them twice.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::KeysError;
+use super::form::{self, Head, KeyEntry, SHARDS};
+use crate::durable;
+use crate::identity::sealing::{OpenError, SealPurpose, Sealer};
+
+const PURPOSE: SealPurpose = SealPurpose::FeatureKeys;
+const HEAD: &str = "head";
+const HEAD_PLACE: &[u8] = b"feature keys: head";
+
+/// The folders of the keys.
+#[derive(Debug)]
+pub struct Disk {
+    copies: [PathBuf; 2],
+}
+
+/// What a file is, so that it opens as no other.
+fn shard_place(store: &[u8; 16], shard: usize) -> Vec<u8> {
+    [b"feature keys: shard ".as_slice(), store, &shard.to_le_bytes()].concat()
+}
+
+fn added_place(store: &[u8; 16], number: u32, frame: u32) -> Vec<u8> {
+    [b"feature keys: added ".as_slice(), store, &number.to_le_bytes(), &frame.to_le_bytes()].concat()
+}
+
+fn shard_name(shard: usize) -> String {
+    format!("{shard:02x}.keys")
+}
+
+fn added_name(number: u32) -> String {
+    format!("added-{number:08}")
+}
+
+fn failed(file: &Path) -> impl FnOnce(io::Error) -> KeysError {
+    move |source| KeysError::Io { file: file.to_owned(), source }
+}
+
+fn seal(sealer: &Sealer, place: &[u8], plain: &[u8]) -> Result<Vec<u8>, KeysError> {
+    sealer.seal(PURPOSE, place, plain).map_err(KeysError::Sealed)
+}
+
+/// The folders with the copies of the keys of the store in `folder`.
+pub fn copies(folder: &Path) -> [PathBuf; 2] {
+    ["a", "b"].map(|copy| folder.join("keys").join(copy))
+}
+
+/// Whether a file is one that grows.
+pub fn is_added(file: &Path) -> bool {
+    file.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("added-"))
+}
+
+impl Disk {
+    /// Of the store in `folder`.
+    pub fn new(folder: &Path) -> Self {
+        Self { copies: copies(folder) }
+    }
+
+    /// Whether there are keys, or were.
+    pub fn exists(&self) -> bool {
+        self.copies.iter().any(|copy| fs::read_dir(copy).is_ok_and(|mut entries| entries.next().is_some()))
+    }
+
+    /// Makes the folders.
+    pub fn create(&self) -> Result<(), KeysError> {
+        self.copies.iter().try_for_each(|copy| durable::create_folder(copy).map_err(failed(copy)))
+    }
+
+    /// Reads whichever copy is good, the first when both are, and puts it in the place of the other. Two good ones may
+    /// differ: the first is written first.
+    fn read<T>(
+        &self,
+        name: &str,
+        affected: &str,
+        mended: &mut Vec<String>,
+        parse: impl Fn(&[u8]) -> Result<T, OpenError>,
+    ) -> Result<T, KeysError> {
+        let (mut good, mut bad, mut stale, mut no_key) = (None, Vec::new(), Vec::new(), None);
+        for copy in &self.copies {
+            let path = copy.join(name);
+            let bytes = match fs::read(&path) {
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    bad.push((path, "it is missing".to_owned()));
+                    continue;
+                }
+                Err(source) => return Err(KeysError::Io { file: path, source }),
+            };
+            match (parse(&bytes), &good) {
+                (Ok(content), None) => good = Some((content, bytes)),
+                (Ok(_), Some((_, first))) if *first == bytes => {}
+                (Ok(_), Some(_)) => stale.push(path),
+                (Err(error), _) => {
+                    no_key = no_key.or(matches!(error, OpenError::NoKey(_)).then_some(error));
+                    bad.push((path, error.to_string()));
+                }
+            }
+        }
+        let Some((content, bytes)) = good else {
+            // The file may be as good as ever.
+            if let Some(error) = no_key {
+                return Err(KeysError::Sealed(error));
+            }
+            let reason = bad.iter().map(|(_, reason)| reason.as_str()).collect::<Vec<_>>().join("; ");
+            let file = self.copies.iter().map(|copy| copy.join(name)).next().unwrap_or_default();
+            return Err(KeysError::Lost { file, reason, affected: affected.to_owned() });
+        };
+        for path in bad.iter().map(|(path, _)| path).chain(&stale) {
+            path.parent().map_or(Ok(()), durable::create_folder).map_err(failed(path))?;
+            durable::replace_private(path, &bytes).map_err(failed(path))?;
+        }
+        mended.extend(bad.into_iter().map(|(path, reason)| format!("{}: {reason}", path.display())));
+        Ok(content)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), KeysError> {
+        self.copies.iter().try_for_each(|copy| {
+            let path = copy.join(name);
+            durable::replace_private(&path, bytes).map_err(failed(&path))
+        })
+    }
+
+    /// Reads the head.
+    pub fn read_head(&self, sealer: &Sealer, mended: &mut Vec<String>) -> Result<Head, KeysError> {
+        for copy in &self.copies {
+            if copy.is_dir() {
+                durable::remove_leftovers(copy).map_err(failed(copy))?;
+            }
+        }
+        self.read(HEAD, "no key can be told from another without it", mended, |bytes| {
+            let plain = sealer.open(PURPOSE, HEAD_PLACE, bytes)?;
+            Head::decode(&plain).map_err(|_| OpenError::Forged)
+        })
+    }
+
+    /// Writes the head.
+    pub fn write_head(&self, sealer: &Sealer, head: &Head) -> Result<(), KeysError> {
+        self.write(HEAD, &seal(sealer, HEAD_PLACE, &head.encode())?)
+    }
+
+    /// Reads a shard.
+    pub fn read_shard(
+        &self,
+        sealer: &Sealer,
+        head: &Head,
+        shard: usize,
+        mended: &mut Vec<String>,
+    ) -> Result<(u32, Vec<KeyEntry>), KeysError> {
+        let affected =
+            format!("about one of {SHARDS} entities, those whose tag begins with {shard:02x}, has its key there");
+        let place = shard_place(&head.store, shard);
+        self.read(&shard_name(shard), &affected, mended, |bytes| {
+            let plain = sealer.open(PURPOSE, &place, bytes)?;
+            form::decode_shard(shard, &plain).map_err(|_| OpenError::Forged)
+        })
+    }
+
+    /// Writes a shard, of which `content` is what [`form::encode_shard`] made.
+    pub fn write_shard(&self, sealer: &Sealer, head: &Head, shard: usize, content: &[u8]) -> Result<(), KeysError> {
+        self.write(&shard_name(shard), &seal(sealer, &shard_place(&head.store, shard), content)?)
+    }
+
+    /// The numbers of the files with added keys, in order.
+    pub fn added(&self) -> Result<Vec<u32>, KeysError> {
+        let mut found = Vec::new();
+        for copy in &self.copies {
+            let entries = match fs::read_dir(copy) {
+                Ok(entries) => entries,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(source) => return Err(KeysError::Io { file: copy.clone(), source }),
+            };
+            for entry in entries {
+                let name = entry.map_err(failed(copy))?.file_name();
+                let number = name.to_str().and_then(|name| name.strip_prefix("added-")?.parse().ok());
+                found.extend(number.filter(|number| *added_name(*number) == *name));
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+
+    /// Reads the keys of a file of added ones: what either copy has. The end of a piece that was never acknowledged is left
+    /// out; a bad place with something behind it in both copies is damage.
+    pub fn read_added(
+        &self,
+        sealer: &Sealer,
+        head: &Head,
+        number: u32,
+        mended: &mut Vec<String>,
+    ) -> Result<Vec<KeyEntry>, KeysError> {
+        let name = added_name(number);
+        let mut best: Vec<Option<Vec<KeyEntry>>> = Vec::new();
+        let mut no_key = None;
+        let (mut bad, mut missing, mut there) = (Vec::new(), Vec::new(), Vec::new());
+        for copy in &self.copies {
+            let path = copy.join(&name);
+            let bytes = match fs::read(&path) {
+                Ok(bytes) => bytes,
+                // Between the making, or the removal, of the one and the other.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    missing.push(path);
+                    continue;
+                }
+                Err(source) => return Err(KeysError::Io { file: path, source }),
+            };
+            there = bytes;
+            let (frames, _) = form::decode_frames(&there);
+            for (at, frame) in (0..).zip(&frames) {
+                let opened = sealer.open(PURPOSE, &added_place(&head.store, number, at), frame);
+                let entries = match opened {
+                    Ok(plain) => form::decode_entries(&plain).ok(),
+                    Err(error) => {
+                        no_key = no_key.or(matches!(error, OpenError::NoKey(_)).then_some(error));
+                        None
+                    }
+                };
+                if entries.is_none() && at as usize + 1 < frames.len() {
+                    bad.push(format!("{}: piece {at} is damaged", path.display()));
+                }
+                let at = at as usize;
+                best.resize_with(best.len().max(at + 1), || None);
+                if let Some(place) = best.get_mut(at)
+                    && place.is_none()
+                {
+                    *place = entries;
+                }
+            }
+        }
+        if let Some(error) = no_key
+            && best.iter().any(Option::is_none)
+        {
+            return Err(KeysError::Sealed(error));
+        }
+        // One that is bad in both may be the end of a write that nobody was told of, when it is the last.
+        if best.last().is_some_and(Option::is_none) {
+            best.pop();
+        }
+        if best.iter().any(Option::is_none) {
+            let file = self.copies.iter().map(|copy| copy.join(&name)).next().unwrap_or_default();
+            let affected = "keys that were made lately are in it".to_owned();
+            return Err(KeysError::Lost { file, reason: bad.join("; "), affected });
+        }
+        for path in missing {
+            path.parent().map_or(Ok(()), durable::create_folder).map_err(failed(&path))?;
+            durable::replace_private(&path, &there).map_err(failed(&path))?;
+        }
+        mended.append(&mut bad);
+        Ok(best.into_iter().flatten().flatten().collect())
+    }
+
+    /// Begins a file for added keys.
+    pub fn create_added(&self, number: u32) -> Result<Added, KeysError> {
+        let mut files = Vec::with_capacity(self.copies.len());
+        for copy in &self.copies {
+            let path = copy.join(added_name(number));
+            let mut options = OpenOptions::new();
+            let file = options.create_new(true).append(true).mode(0o600).open(&path);
+            let file = file.and_then(|file| durable::sync_folder(copy).map(|()| file)).map_err(failed(&path))?;
+            files.push((path, file));
+        }
+        Ok(Added { number, frames: 0, files })
+    }
+
+    /// Replaces a file of added keys, to which nothing is added any more.
+    pub fn replace_added(
+        &self,
+        sealer: &Sealer,
+        head: &Head,
+        number: u32,
+        entries: &[KeyEntry],
+    ) -> Result<(), KeysError> {
+        let piece = seal(sealer, &added_place(&head.store, number, 0), &form::encode_entries(entries))?;
+        self.write(&added_name(number), &form::encode_frame(&piece))
+    }
+
+    /// Removes a file of added keys.
+    pub fn remove_added(&self, number: u32) -> Result<(), KeysError> {
+        for copy in &self.copies {
+            let path = copy.join(added_name(number));
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(&path)(error)),
+                _ => durable::sync_folder(copy).map_err(failed(copy))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A file that takes added keys.
+#[derive(Debug)]
+pub struct Added {
+    number: u32,
+    frames: u32,
+    files: Vec<(PathBuf, File)>,
+}
+
+impl Added {
+    /// Appends keys. When this returns `Ok`, they survive a power cut.
+    pub fn append(&mut self, sealer: &Sealer, store: &[u8; 16], entries: &[KeyEntry]) -> Result<(), KeysError> {
+        let place = added_place(store, self.number, self.frames);
+        let frame = form::encode_frame(&seal(sealer, &place, &form::encode_entries(entries))?);
+        for (path, file) in &mut self.files {
+            file.write_all(&frame).and_then(|()| file.sync_data()).map_err(failed(path))?;
+        }
+        self.frames += 1;
+        Ok(())
+    }
+}

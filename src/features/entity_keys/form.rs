@@ -1,0 +1,252 @@
+//! What key files hold below their seal. All integers are little-endian.
+
+use super::super::seal::KEY;
+use super::super::wire::{Damaged, Reader, length32};
+
+/// How many files the keys are in, and the bits of a key's number that say in which.
+pub const SHARDS: usize = 256;
+const SHARD_SHIFT: u32 = 24;
+
+/// The length of a tag.
+pub const TAG: usize = 16;
+/// What tells one entity from another, and gives nothing away: a keyed hash of its join keys, names and values.
+pub type Tag = [u8; TAG];
+
+const VERSION: u8 = 1;
+const ENTRY: usize = 4 + TAG + KEY;
+/// The bytes that say which of the shards are on the disk.
+const PRESENT: usize = SHARDS / 8;
+
+/// The key of an entity.
+#[derive(Clone, PartialEq, Eq)]
+pub struct KeyEntry {
+    /// Its number: the shard, and from 1 on within it. None is given twice.
+    pub id: u32,
+    /// Whose it is.
+    pub tag: Tag,
+    /// The key.
+    pub key: [u8; KEY],
+}
+
+impl std::fmt::Debug for KeyEntry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "KeyEntry({:08x})", self.id)
+    }
+}
+
+/// The shard of a key's number.
+pub fn shard_of(id: u32) -> usize {
+    (id >> SHARD_SHIFT) as usize
+}
+
+/// The number of the `count`th key of a shard, from 1 on; `None` when all are given.
+pub fn number(shard: usize, count: u32) -> Option<u32> {
+    let shard = u32::try_from(shard).ok()?;
+    (count > 0 && count < 1 << SHARD_SHIFT && shard < 256).then_some(shard << SHARD_SHIFT | count)
+}
+
+/// The shard of a tag.
+pub fn shard_of_tag(tag: &Tag) -> usize {
+    usize::from(tag[0])
+}
+
+fn put(bytes: &mut Vec<u8>, entry: &KeyEntry) {
+    bytes.extend_from_slice(&entry.id.to_le_bytes());
+    bytes.extend_from_slice(&entry.tag);
+    bytes.extend_from_slice(&entry.key);
+}
+
+fn read(reader: &mut Reader<'_>) -> Result<KeyEntry, Damaged> {
+    let entry = KeyEntry { id: u32::from_le_bytes(reader.array()?), tag: reader.array()?, key: reader.array()? };
+    let fits = entry.id << (32 - SHARD_SHIFT) != 0 && shard_of(entry.id) == shard_of_tag(&entry.tag);
+    if fits { Ok(entry) } else { Err(Damaged::Malformed) }
+}
+
+/// Keys that were added together.
+pub fn encode_entries(entries: &[KeyEntry]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(entries.len() * ENTRY);
+    for entry in entries {
+        put(&mut bytes, entry);
+    }
+    bytes
+}
+
+/// Reads what [`encode_entries`] wrote.
+pub fn decode_entries(bytes: &[u8]) -> Result<Vec<KeyEntry>, Damaged> {
+    let mut reader = Reader::new(bytes);
+    let mut entries = Vec::with_capacity(bytes.len() / ENTRY);
+    while !reader.is_empty() {
+        entries.push(read(&mut reader)?);
+    }
+    Ok(entries)
+}
+
+/// A shard: what the next key's count is, and the keys by their numbers.
+pub fn encode_shard(next: u32, entries: &[KeyEntry]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(4 + entries.len() * ENTRY);
+    bytes.extend_from_slice(&next.to_le_bytes());
+    for entry in entries {
+        put(&mut bytes, entry);
+    }
+    bytes
+}
+
+/// Reads what [`encode_shard`] wrote of a shard.
+pub fn decode_shard(shard: usize, bytes: &[u8]) -> Result<(u32, Vec<KeyEntry>), Damaged> {
+    let mut reader = Reader::new(bytes);
+    let next = u32::from_le_bytes(reader.array()?);
+    let entries = decode_entries(reader.rest())?;
+    let ascending = entries.windows(2).all(|pair| matches!(pair, [a, b] if a.id < b.id));
+    let own = entries.iter().all(|entry| shard_of(entry.id) == shard);
+    let below = entries.last().is_none_or(|last| last.id << (32 - SHARD_SHIFT) >> (32 - SHARD_SHIFT) < next);
+    let possible = next > 0 && next <= 1 << SHARD_SHIFT;
+    if ascending && own && below && possible { Ok((next, entries)) } else { Err(Damaged::Malformed) }
+}
+
+/// What all key files of a store share.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Head {
+    /// Ties the files of one store together.
+    pub store: [u8; 16],
+    /// The secret behind the tags.
+    pub secret: [u8; 32],
+    /// Whether everything in the store is sealed.
+    pub complete: bool,
+    /// Which shards are on the disk.
+    pub present: [bool; SHARDS],
+}
+
+impl std::fmt::Debug for Head {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Head")
+    }
+}
+
+impl Head {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![VERSION, u8::from(self.complete)];
+        bytes.extend_from_slice(&self.store);
+        bytes.extend_from_slice(&self.secret);
+        let byte = |bits: &[bool]| bits.iter().enumerate().fold(0, |byte, (at, bit)| byte | u8::from(*bit) << at);
+        bytes.extend(self.present.chunks(8).map(byte));
+        bytes
+    }
+
+    /// Reads what [`Self::encode`] wrote.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
+        let mut reader = Reader::new(bytes);
+        let [version, complete] = reader.array()?;
+        if version != VERSION {
+            return Err(Damaged::Unknown);
+        }
+        let (store, secret) = (reader.array()?, reader.array()?);
+        let bits: [u8; PRESENT] = reader.array()?;
+        let mut present = [false; SHARDS];
+        for (bit, at) in present.iter_mut().zip(0..) {
+            *bit = bits.get(at / 8).is_some_and(|byte| byte >> (at % 8) & 1 == 1);
+        }
+        let whole = reader.is_empty() && complete <= 1;
+        if whole { Ok(Self { store, secret, complete: complete == 1, present }) } else { Err(Damaged::Malformed) }
+    }
+}
+
+/// One sealed piece of a file that grows: its length, and it.
+pub fn encode_frame(sealed: &[u8]) -> Vec<u8> {
+    [&length32(sealed.len())[..], sealed].concat()
+}
+
+/// The whole frames of a file that grows, in order; the flag says whether nothing else is behind them.
+pub fn decode_frames(bytes: &[u8]) -> (Vec<&[u8]>, bool) {
+    let mut reader = Reader::new(bytes);
+    let mut frames = Vec::new();
+    while !reader.is_empty() {
+        let frame = reader.array().map(u32::from_le_bytes).and_then(|length| reader.take(length as usize));
+        match frame {
+            Ok(frame) => frames.push(frame),
+            Err(_) => return (frames, false),
+        }
+    }
+    (frames, true)
+}
+
+/// Feeds arbitrary bytes to the readers of key files, for a fuzzer: what was read is written as it was.
+///
+/// # Panics
+/// When that does not hold, which is a bug.
+pub fn fuzz(data: &[u8]) -> usize {
+    let mut read = 0;
+    if let Some((shard, content)) = data.split_first()
+        && let Ok((next, entries)) = decode_shard(usize::from(*shard), content)
+    {
+        assert_eq!(encode_shard(next, &entries), content);
+        read += entries.len();
+    }
+    if let Ok(entries) = decode_entries(data) {
+        assert_eq!(encode_entries(&entries), data);
+    }
+    if let Ok(head) = Head::decode(data) {
+        assert_eq!(head.encode(), data);
+        read += 1;
+    }
+    let (frames, whole) = decode_frames(data);
+    let again: Vec<u8> = frames.iter().flat_map(|frame| encode_frame(frame)).collect();
+    assert!(data.starts_with(&again));
+    assert_eq!(again.len() == data.len(), whole);
+    read
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn entry(shard: u8, count: u32) -> KeyEntry {
+        let mut tag = [7; TAG];
+        tag[0] = shard;
+        KeyEntry { id: number(usize::from(shard), count).unwrap(), tag, key: [9; KEY] }
+    }
+
+    proptest! {
+        #[test]
+        fn a_shard_comes_back_as_it_was(shard: u8, counts in prop::collection::btree_set(1..1000_u32, 0..20)) {
+            let entries: Vec<_> = counts.iter().map(|count| entry(shard, *count)).collect();
+            let next = counts.last().map_or(1, |last| last + 1);
+            let bytes = encode_shard(next, &entries);
+            prop_assert_eq!(decode_shard(usize::from(shard), &bytes), Ok((next, entries.clone())));
+            prop_assert!(decode_shard(usize::from(shard) ^ 1, &bytes).is_err() || entries.is_empty());
+            prop_assert!(decode_shard(usize::from(shard), &bytes[..bytes.len() - 1]).is_err());
+        }
+
+        #[test]
+        fn a_head_comes_back_as_it_was(store: [u8; 16], secret: [u8; 32], complete: bool, at in 0..SHARDS) {
+            let mut present = [false; SHARDS];
+            present[at] = true;
+            let head = Head { store, secret, complete, present };
+            prop_assert!(Head::decode(&head.encode()) == Ok(head));
+        }
+
+        #[test]
+        fn any_bytes_are_keys_or_damage(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            fuzz(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_key_number_that_was_never_given_is_damage() {
+        let bytes = encode_shard(5, &[entry(3, 5)]);
+        assert_eq!(decode_shard(3, &bytes), Err(Damaged::Malformed));
+        assert!(decode_shard(3, &encode_shard(6, &[entry(3, 5)])).is_ok());
+        assert_eq!((number(3, 0), number(3, 1 << 24)), (None, None));
+    }
+
+    #[test]
+    fn a_torn_frame_is_left_out() {
+        let whole = [encode_frame(b"one"), encode_frame(b"two")].concat();
+        assert_eq!(decode_frames(&whole), (vec![&b"one"[..], b"two"], true));
+        for cut in 8..whole.len() {
+            assert_eq!(decode_frames(&whole[..cut]), (vec![&b"one"[..]], cut == 7));
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Rows and records sealed under the keys of their entities, or plain where sealing is off. What is between the store and
+//! its keys.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use super::catalog::Catalog;
+use super::entity_keys::form::Tag;
+use super::entity_keys::{EntityKeys, KeysError};
+use super::key::IndexKey;
+use super::record::{Record, Row, Seal, Stored};
+use super::seal::{self, Place};
+use super::value::Value;
+use super::view::ViewId;
+use super::wire::Damaged;
+
+/// The names of a view's join keys.
+type Names = Arc<[Arc<str>]>;
+
+/// Seals and opens, or passes through.
+#[derive(Debug)]
+pub struct Protection {
+    keys: Option<EntityKeys>,
+    views: ArcSwap<HashMap<ViewId, Names>>,
+}
+
+/// The body of a row or a record, and how it is sealed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Body {
+    /// How.
+    pub seal: Seal,
+    /// The bytes.
+    pub bytes: bytes::Bytes,
+}
+
+impl Body {
+    /// One that is not sealed.
+    pub fn plain(bytes: bytes::Bytes) -> Self {
+        Self { seal: Seal::default(), bytes }
+    }
+}
+
+impl Protection {
+    /// With the keys of a store, or without any.
+    pub fn new(keys: Option<EntityKeys>, catalog: &Catalog) -> Self {
+        let protection = Self { keys, views: ArcSwap::default() };
+        protection.learn(catalog);
+        protection
+    }
+
+    /// Takes note of the views that there are.
+    pub fn learn(&self, catalog: &Catalog) {
+        let names = catalog.stored_views().map(|view| {
+            let names: Names = view.join_keys.iter().map(|(name, _)| name.clone()).collect();
+            (view.id, names)
+        });
+        self.views.store(Arc::new(names.collect()));
+    }
+
+    /// The keys; `None` where sealing is off.
+    pub fn keys(&self) -> Option<&EntityKeys> {
+        self.keys.as_ref()
+    }
+
+    /// Whether everything is sealed; what is not is refused then.
+    pub fn is_complete(&self) -> bool {
+        self.keys.as_ref().is_some_and(EntityKeys::is_complete)
+    }
+
+    /// `off`; `pending` while what was plain is still to be sealed; `on`.
+    pub fn as_str(&self) -> &'static str {
+        match &self.keys {
+            None => "off",
+            Some(keys) if keys.is_complete() => "on",
+            Some(_) => "pending",
+        }
+    }
+
+    /// Brings new keys to the disk.
+    pub fn persist(&self) -> Result<(), KeysError> {
+        self.keys.as_ref().map_or(Ok(()), EntityKeys::persist)
+    }
+
+    /// The tag of an entity of a view.
+    fn tag(&self, keys: &EntityKeys, view: ViewId, entity: &[Value]) -> Tag {
+        let views = self.views.load();
+        match views.get(&view).filter(|names| names.len() == entity.len()) {
+            Some(names) => keys.tag(names.iter().map(|name| &**name).zip(entity)),
+            // Of a view that nobody knows, no two entities share a key all the same.
+            None => {
+                let names: Vec<String> = (0..entity.len()).map(|at| format!("{}/{at}", view.0)).collect();
+                keys.tag(names.iter().map(String::as_str).zip(entity))
+            }
+        }
+    }
+
+    /// The numbers of the keys of an entity of a view.
+    pub fn keys_of(&self, view: ViewId, entity: &[Value]) -> Vec<u32> {
+        self.keys.as_ref().map(|keys| keys.of(&self.tag(keys, view, entity))).unwrap_or_default()
+    }
+
+    /// Seals a body for its place.
+    pub fn seal(&self, place: &Place<'_>, entity: &[Value], plain: bytes::Bytes) -> Result<Body, KeysError> {
+        let Some(keys) = &self.keys else { return Ok(Body::plain(plain)) };
+        let (id, key) = keys.find_or_make(&self.tag(keys, place.key.view(), entity))?;
+        let sealed = seal::seal(&key, place, &plain).map_err(|_| KeysError::Exhausted)?;
+        Ok(Body { seal: Seal::of_entity(id), bytes: sealed.into() })
+    }
+
+    /// Opens a body.
+    pub fn open(&self, place: &Place<'_>, seal: Seal, body: &[u8]) -> Result<Vec<u8>, Damaged> {
+        if seal == Seal::default() {
+            return if self.is_complete() { Err(Damaged::Plain) } else { Ok(body.to_vec()) };
+        }
+        let keys = self.keys.as_ref().ok_or(Damaged::KeyMissing)?;
+        seal::open(&keys.key(seal.key_id)?, place, body)
+    }
+
+    /// A row of the journal.
+    pub fn row(&self, key: &IndexKey, seq: u64, body: &Body) -> Result<Row, Damaged> {
+        if body.seal == Seal::default() {
+            return if self.is_complete() { Err(Damaged::Plain) } else { Row::decode(&body.bytes) };
+        }
+        Row::decode(&self.open(&Place { key, seq, windows: false }, body.seal, &body.bytes)?)
+    }
+
+    /// A record of the index or a snapshot.
+    pub fn record(&self, key: &IndexKey, bytes: &[u8]) -> Result<Record, Damaged> {
+        let Stored { header, seal, windows, body } = Stored::verify(key, bytes)?;
+        let record = if seal == Seal::default() {
+            if self.is_complete() {
+                return Err(Damaged::Plain);
+            }
+            Record::of_body(header, body)?
+        } else {
+            Record::of_body(header, &self.open(&Place { key, seq: header.seq, windows }, seal, body)?)?
+        };
+        // What stands before the body is not sealed.
+        if record.row.event_us == header.event_us { Ok(record) } else { Err(Damaged::Forged) }
+    }
+
+    /// Whether a record is of an entity that was erased.
+    pub fn is_erased(&self, key: &IndexKey, bytes: &[u8]) -> bool {
+        let Some(keys) = &self.keys else { return false };
+        let seal = Stored::verify(key, bytes).map(|stored| stored.seal).unwrap_or_default();
+        seal != Seal::default() && keys.key(seal.key_id) == Err(Damaged::Erased)
+    }
+
+    /// A record as index and snapshots keep it.
+    pub fn encode(&self, key: &IndexKey, record: &Record) -> Result<Vec<u8>, KeysError> {
+        if self.keys.is_none() {
+            return Ok(record.encode(key));
+        }
+        let windows = !record.windows.is_empty();
+        let place = Place { key, seq: record.seq, windows };
+        let body = self.seal(&place, &record.row.entity, record.body().into())?;
+        Ok(record.header().with_body(key, body.seal, windows, &body.bytes))
+    }
+
+    /// The same for a record that may be sealed already: `None` when it stays as it is.
+    pub fn sealed(&self, key: &IndexKey, bytes: &[u8]) -> Result<Option<Vec<u8>>, Unsealable> {
+        if self.keys.is_none() || Stored::verify(key, bytes)?.seal != Seal::default() {
+            return Ok(None);
+        }
+        let record = Record::decode(key, bytes)?;
+        Ok(Some(self.encode(key, &record)?))
+    }
+}
+
+/// Why a record was not sealed.
+#[derive(Debug, thiserror::Error)]
+pub enum Unsealable {
+    /// It cannot be read.
+    #[error(transparent)]
+    Damaged(#[from] Damaged),
+    /// Its key.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::features::key::HashKey;
+    use crate::identity::sealing::Sealer;
+
+    fn record(entity: i64, seq: u64) -> Record {
+        let row = Row { entity: vec![Value::Int64(entity)], event_us: 5, values: Vec::new() };
+        Record { seq, purge_us: 9, row, windows: Vec::new() }
+    }
+
+    fn protection(folder: &tempfile::TempDir) -> Protection {
+        let keys = EntityKeys::open(folder.path(), Sealer::with_keys(&[[1; 32]])).unwrap().keys;
+        Protection::new(Some(keys), &Catalog::default())
+    }
+
+    #[test]
+    fn a_record_that_was_moved_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let protection = protection(&folder);
+        let hash_key = HashKey::new([3; 32]);
+        let key = |view: u32, entity: i64| hash_key.index_key(ViewId(view), &[Value::Int64(entity)]);
+        let mine = protection.encode(&key(1, 1), &record(1, 7)).unwrap();
+        let other = protection.encode(&key(1, 2), &record(2, 8)).unwrap();
+        assert_eq!(protection.record(&key(1, 1), &mine), Ok(record(1, 7)));
+        let parts = |bytes: &[u8], at: IndexKey| {
+            let stored = Stored::verify(&at, bytes).unwrap();
+            (stored.header, stored.seal, stored.body.to_vec())
+        };
+        let (header, seal, body) = parts(&mine, key(1, 1));
+        let (other_header, other_seal, other_body) = parts(&other, key(1, 2));
+        // With checksums that are right, as only whoever meddles writes them.
+        for (place, header, seal, body) in [
+            (key(1, 2), header, seal, &body),
+            (key(2, 1), header, seal, &body),
+            (key(1, 1), other_header, seal, &body),
+            (key(1, 1), header, other_seal, &body),
+            (key(1, 1), header, seal, &other_body),
+            (key(1, 1), super::super::record::Header { event_us: 6, ..header }, seal, &body),
+        ] {
+            let forged = header.with_body(&place, seal, false, body);
+            assert_eq!(protection.record(&place, &forged), Err(Damaged::Forged));
+        }
+        let with_windows = header.with_body(&key(1, 1), seal, true, &body);
+        assert_eq!(protection.record(&key(1, 1), &with_windows), Err(Damaged::Forged));
+    }
+
+    #[test]
+    fn what_is_plain_is_taken_until_everything_is_sealed() {
+        let folder = tempfile::tempdir().unwrap();
+        let protection = protection(&folder);
+        let key = HashKey::new([3; 32]).index_key(ViewId(1), &[Value::Int64(1)]);
+        let plain = record(1, 7).encode(&key);
+        assert_eq!(protection.record(&key, &plain), Ok(record(1, 7)));
+        let body = Body::plain(record(1, 7).row.encode().into());
+        assert_eq!(protection.row(&key, 7, &body), Ok(record(1, 7).row));
+        protection.keys().unwrap().set_complete().unwrap();
+        assert_eq!(protection.record(&key, &plain), Err(Damaged::Plain));
+        assert_eq!(protection.row(&key, 7, &body), Err(Damaged::Plain));
+    }
+
+    #[test]
+    fn an_erased_entity_is_told_from_a_key_that_is_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let protection = protection(&folder);
+        let key = HashKey::new([3; 32]).index_key(ViewId(1), &[Value::Int64(1)]);
+        let bytes = protection.encode(&key, &record(1, 7)).unwrap();
+        let stored = Stored::verify(&key, &bytes).unwrap();
+        let unknown = Seal::of_entity(stored.seal.key_id + 1);
+        let missing = stored.header.with_body(&key, unknown, false, stored.body);
+        assert_eq!(protection.record(&key, &missing), Err(Damaged::KeyMissing));
+        protection.keys().unwrap().doom(&[stored.seal.key_id]);
+        assert_eq!(protection.record(&key, &bytes), Err(Damaged::Erased));
+    }
+}

@@ -1,0 +1,297 @@
+//! Every route for every role, scope and way in, and for nobody: what gets through is what the README's table says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use ledge::http::routes::ROUTES;
+use ledge::identity::access::{Permission, Role};
+use ledge::identity::access_config::AccessConfig;
+use serde_json::{Value, json};
+
+use crate::access_table::{About, CALLS, Call, Duty, Table};
+use crate::client::{Client, Response};
+use crate::daemon::TestRoot;
+use crate::features::VIEWS;
+
+/// A user of this machine that `access.users` does not list.
+const STRANGER: u32 = 60_100;
+
+/// The models of these boxes: what keys with a scope are for, and another.
+const MODELS: [&str; 2] = ["add_sub", "other"];
+
+/// Makes a key by the command line.
+pub fn key(root: &TestRoot, arguments: &[&str]) -> String {
+    let made = root.command(&[&["keys", "create"], arguments].concat()).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    String::from_utf8(made.stdout).unwrap().trim_end().to_owned()
+}
+
+/// A box with something behind each route.
+fn root() -> TestRoot {
+    TestRoot::closed().models(&MODELS[..1]).model_as(MODELS[0], MODELS[1]).views(VIEWS)
+}
+
+/// The user that `access.users` lists for a role.
+fn user(role: Role) -> u32 {
+    60_000 + role as u32
+}
+
+/// A connection over the Unix socket by another user, which only root can become.
+pub fn client_of_user(socket: &Path, uid: u32) -> Client {
+    let socket = socket.to_owned();
+    // Of a thread alone: the kernel has credentials for each, and the socket keeps those of whoever connects.
+    let become_user = move || {
+        rustix::thread::set_thread_gid(rustix::process::Gid::from_raw(uid)).unwrap();
+        rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(uid)).unwrap();
+        Client::unix(&socket)
+    };
+    std::thread::spawn(become_user).join().unwrap()
+}
+
+/// Whether other users can be played; says so where they cannot.
+pub fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("not root: what other users of this machine may do is not tried here");
+    }
+    is_root
+}
+
+/// Lets other users reach the socket.
+pub fn open_folder(root: &TestRoot) {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+    std::fs::set_permissions(root.folder.path(), mode).unwrap();
+}
+
+/// Who asks.
+struct Asker {
+    name: String,
+    client: Client,
+    key: Option<String>,
+    roles: Vec<Role>,
+    /// For this model alone.
+    model: Option<&'static str>,
+    /// The status of a refusal.
+    refused: u16,
+}
+
+impl Asker {
+    fn send(&mut self, call: &Call, model: &str) -> Response {
+        let path = call.path.replace("{model}", model).replace("{version}", "1");
+        let bearer = self.key.as_ref().map(|key| format!("Bearer {key}"));
+        let authorization = bearer.iter().map(|bearer| ("authorization", bearer.as_str()));
+        let headers: Vec<_> = [("content-type", "application/json")].into_iter().chain(authorization).collect();
+        let body = (call.body)();
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        self.client.request(call.method, &path, &headers, body.as_bytes())
+    }
+
+    /// The status that the README wants.
+    fn expected(&self, table: &Table, call: &Call, model: &str) -> u16 {
+        let is_public = call.duties == [Duty::Anybody];
+        let is_out_of_scope = match (self.model, call.about) {
+            (None, _) | (_, About::Other) => false,
+            (Some(own), About::Model) => own != model,
+            (Some(_), About::Box) => true,
+        };
+        if is_public || (table.lets(&self.roles, call) && !is_out_of_scope) { call.status } else { self.refused }
+    }
+}
+
+/// Sends every call, and gives what differs from the README, and how many were sent.
+fn differences(table: &Table, asker: &mut Asker) -> (Vec<String>, usize) {
+    let (mut found, mut sent) = (Vec::new(), 0);
+    for call in CALLS {
+        let models = if call.about == About::Model { &MODELS[..] } else { &MODELS[..1] };
+        for model in models {
+            let (expected, answer) = (asker.expected(table, call, model), asker.send(call, model));
+            sent += 1;
+            let (name, method, path) = (&asker.name, call.method, call.path);
+            if answer.status != expected {
+                let told = String::from_utf8_lossy(&answer.body).chars().take(200).collect::<String>();
+                found.push(format!("{name}: {method} {path} ({model}): {} and not {expected}: {told}", answer.status));
+            }
+            let challenged = answer.header("www-authenticate").is_some();
+            if challenged != (answer.status == 401) {
+                found.push(format!("{name}: {method} {path}: a challenge ({challenged}) with {}", answer.status));
+            }
+        }
+    }
+    (found, sent)
+}
+
+#[test]
+fn what_gets_through_is_what_the_readme_says() {
+    let table = Table::read();
+    let mut root = root().set("access.loopback=[]").set("access.socket=[]").set("http.socket_mode=\"0666\"");
+    let users = Role::ALL.map(|role| format!("{{user=\"{}\", roles=[\"{role}\"]}}", user(role)));
+    root = root.set(&format!("access.users=[{}]", users.join(", ")));
+    open_folder(&root);
+    let named = |role: Role, scoped: &[&str]| {
+        let name = format!("{role}{}", scoped.join(""));
+        key(&root, &[&[name.as_str(), "--role", role.as_str()], scoped].concat())
+    };
+    let (keys, scoped) =
+        (Role::ALL.map(|role| named(role, &[])), Role::ALL.map(|role| named(role, &["--model", MODELS[0]])));
+    let daemon = root.start();
+    let socket = daemon.root.folder.path().join("ledge.sock");
+    let asker = |name: String, client, roles: &[Role], refused| Asker {
+        name,
+        client,
+        key: None,
+        roles: roles.to_vec(),
+        model: None,
+        refused,
+    };
+    let mut askers = vec![asker("nobody".into(), daemon.client(), &[], 401)];
+    askers.push(asker("its own user".into(), daemon.unix_client(), &[Role::Admin], 403));
+    if is_root() {
+        askers.push(asker("a stranger on the socket".into(), client_of_user(&socket, STRANGER), &[], 401));
+        for role in Role::ALL {
+            let client = client_of_user(&socket, user(role));
+            askers.push(asker(format!("a user for {role}"), client, &[role], 403));
+        }
+    }
+    for (role, (key, scoped)) in Role::ALL.into_iter().zip(keys.into_iter().zip(scoped)) {
+        let all = asker(format!("a key for {role}"), daemon.client(), &[role], 403);
+        askers.push(Asker { key: Some(key), ..all });
+        let one = asker(format!("a key for {role} with one model"), daemon.client(), &[role], 403);
+        askers.push(Asker { key: Some(scoped), model: Some(MODELS[0]), ..one });
+    }
+    let (mut found, mut sent) = (Vec::new(), 0);
+    for asker in &mut askers {
+        let (differences, count) = differences(&table, asker);
+        found.extend(differences);
+        sent += count;
+    }
+    assert_eq!(found, [""; 0], "{} of {sent}", found.len());
+    assert!(sent >= askers.len() * ROUTES.len());
+    eprintln!("{sent} requests of {} callers", askers.len());
+}
+
+#[test]
+fn who_presents_nothing_has_the_roles_of_its_way_in() {
+    let table = Table::read();
+    let root = root().set("http.socket_mode=\"0666\"");
+    open_folder(&root);
+    let daemon = root.start();
+    let socket = daemon.root.folder.path().join("ledge.sock");
+    let mut clients = vec![("loopback", daemon.client())];
+    if is_root() {
+        clients.push(("the socket", client_of_user(&socket, STRANGER)));
+    }
+    for (name, client) in clients {
+        let roles = table.unpresented.clone();
+        let mut asker = Asker { name: name.into(), client, key: None, roles, model: None, refused: 401 };
+        assert_eq!(differences(&table, &mut asker).0, [""; 0]);
+    }
+}
+
+#[test]
+fn every_route_is_in_the_readme_the_description_and_this_test() {
+    let table = Table::read();
+    let calls: BTreeSet<_> = CALLS.iter().map(|call| (call.method.to_owned(), call.route.to_owned())).collect();
+    let routes: BTreeSet<_> = ROUTES.iter().map(|route| (route.method.to_owned(), route.path.to_owned())).collect();
+    assert_eq!(calls, routes, "a new route needs an expectation in tests/it/access_table.rs");
+    let public = CALLS.iter().filter(|call| table.lets(&[], call)).map(|call| call.route);
+    assert_eq!(public.collect::<BTreeSet<_>>(), table.public.iter().map(String::as_str).collect());
+    let AccessConfig { loopback, socket, mqtt, .. } = AccessConfig::default();
+    assert_eq!([&loopback, &socket, &mqtt.roles], [&table.unpresented, &table.unpresented, &table.mqtt]);
+    let daemon = TestRoot::closed().start();
+    let described = daemon.client().get("/openapi.json").json();
+    let mut needs = BTreeMap::new();
+    for (path, operations) in described["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap().iter().filter(|(name, _)| *name != "parameters") {
+            // axum marks a part that takes slashes.
+            let path = path.replace("/tile/{path}", "/tile/{*path}");
+            needs.insert((method.to_uppercase(), path), operation["x-ledge-permission"].clone());
+        }
+    }
+    assert_eq!(needs.keys().cloned().collect::<BTreeSet<_>>(), routes);
+    // What the description says that a call needs is what the README says.
+    for call in CALLS {
+        let need = &needs[&(call.method.to_owned(), call.route.to_owned())];
+        for role in Role::ALL {
+            let has = |need: &Value| role.permissions().iter().any(|one: &Permission| json!(one.as_str()) == *need);
+            let described = need.as_array().unwrap().iter().any(has);
+            assert_eq!(described, table.lets(&[role], call), "{role}: {} {} needs {need}", call.method, call.route);
+        }
+    }
+}
+
+#[test]
+fn no_other_method_or_spelling_is_a_way_around() {
+    let root = root().set("access.loopback=[]");
+    let daemon = root.start();
+    let mut client = daemon.client();
+    for call in CALLS.iter().filter(|call| call.duties != [Duty::Anybody]) {
+        let path = call.path.replace("{model}", MODELS[0]).replace("{version}", "1");
+        let mut status = |method: &str, path: &str| client.request(method, path, &[], b"").status;
+        if call.method == "GET" {
+            assert_eq!(status("HEAD", &path), 401, "HEAD {path}");
+        }
+        for method in ["PUT", "DELETE", "PATCH", "OPTIONS", "get", "post"] {
+            let status = status(method, &path);
+            assert!([400, 401, 405].contains(&status), "{method} {path}: {status}");
+        }
+        let spellings = [
+            format!("{path}?api_key=x"),
+            format!("{path}/"),
+            format!("/{path}"),
+            format!("/v2/health/live/..{path}"),
+            format!("/v2/health/live/%2e%2e/%2e%2e{path}"),
+            path.to_uppercase(),
+            path.replacen('/', "/%2f", 1),
+            format!("{path};/v2/health/live"),
+            format!("{path}%00"),
+        ];
+        for spelled in spellings {
+            let status = status(call.method, &spelled);
+            assert!([400, 401, 404].contains(&status), "{} {spelled}: {status}", call.method);
+        }
+        // Headers by which proxies are told another path or method.
+        for name in ["x-original-url", "x-rewrite-url", "x-http-method-override", "x-forwarded-for", "forwarded"] {
+            let headers = [(name, "/v2/health/live"), ("x-real-ip", "127.0.0.1"), ("x-forwarded-user", "root")];
+            assert_eq!(client.request(call.method, &path, &headers, b"").status, 401, "{name} {path}");
+        }
+    }
+}
+
+#[test]
+fn what_is_refused_is_neither_read_nor_done() {
+    let root = root().set("access.loopback=[]");
+    let viewer = key(&root, &["viewer", "--role", "viewer"]);
+    let daemon = root.start();
+    let mut admin = daemon.unix_client();
+    assert_eq!(admin.post_json("/v2/repository/models/other/unload", &json!({})).status, 200);
+    let askers = [(None, 401), (Some(format!("Bearer {viewer}")), 403), (Some("Bearer ledge_wrong".to_owned()), 401)];
+    for (bearer, refused) in &askers {
+        let headers: Vec<_> = bearer.iter().map(|bearer| ("authorization", bearer.as_str())).collect();
+        let mut client = daemon.client();
+        for call in CALLS.iter().filter(|call| call.method == "POST" && call.route != "/v2/repository/index") {
+            let path = call.path.replace("{model}", "other").replace("{version}", "1");
+            let body = (call.body)().to_string();
+            for body in [body.as_bytes(), b"{not JSON", b"\xff\xfe"] {
+                let status = client.request("POST", &path, &headers, body).status;
+                // Too many wrong keys are another reason, and no better.
+                assert!(status == *refused || (status == 429 && *refused == 401), "{path}: {status}");
+            }
+        }
+    }
+    let index = admin.post_json("/v2/repository/index", &json!({})).json();
+    let other = index.as_array().unwrap().iter().find(|model| model["name"] == "other").unwrap();
+    assert_eq!(other["state"], "UNAVAILABLE", "{index}");
+    let read = json!({"features": ["driver_stats:trips"], "entities": {"driver_id": [1, 2]}});
+    let read = admin.post_json("/get-online-features", &read).json();
+    assert_eq!(read["results"][1]["statuses"], json!(["NOT_FOUND", "NOT_FOUND"]), "{read}");
+    let statistics = admin.get("/v2/models/add_sub/stats").json();
+    let inferred = &statistics["model_stats"][0]["inference_stats"];
+    assert_eq!([&inferred["success"]["count"], &inferred["fail"]["count"]], [0, 0], "{statistics}");
+    // A body that never comes is not waited for.
+    let mut client = daemon.client();
+    client.send(b"POST /v2/models/add_sub/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n");
+    assert_eq!(client.receive().status, 401);
+    let mut client = daemon.client();
+    client.send(b"POST /push HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\nexpect: 100-continue\r\n\r\n");
+    assert_eq!(client.receive_interim(), 401, "nobody is invited to send a body that is refused");
+}

@@ -1,0 +1,259 @@
+//! The README's section "Who may do what", read as the expectation of tests, and every route by what that section calls it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ledge::identity::access::Role;
+use serde_json::{Value, json};
+
+/// What a route is for, in the README's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Duty {
+    /// The signs of life and the description: for everybody.
+    Anybody,
+    Models,
+    Statistics,
+    Metrics,
+    Declared,
+    States,
+    Ask,
+    Read,
+    Push,
+    Load,
+    Orders,
+    Maintain,
+    Log,
+    Backup,
+    Trust,
+}
+
+use Duty::{
+    Anybody, Ask, Backup, Declared, Load, Log, Maintain, Metrics, Models, Orders, Push, Read, States, Statistics, Trust,
+};
+
+/// The README's words and what they stand for. A table with other words fails: then they are to be understood here.
+const WORDS: &[(&str, &[Duty])] = &[
+    ("see models, their index, configuration and statistics", &[Models, Statistics]),
+    ("`/metrics`", &[Metrics]),
+    ("what is declared of features", &[Declared]),
+    ("the state of features, updates and the audit log", &[States]),
+    ("ask models", &[Ask]),
+    ("see those models", &[Models]),
+    ("read features", &[Read]),
+    ("push features", &[Push]),
+    ("read them", &[Read]),
+    ("see what is declared", &[Declared]),
+    ("load and unload models", &[Load]),
+    ("check for, pin, roll back and cancel updates", &[Orders]),
+    ("compact and snapshot the feature store", &[Maintain]),
+    ("read the audit log", &[Log]),
+    ("back up and restore features", &[Backup]),
+    ("reset what is trusted", &[Trust]),
+];
+
+/// Whom a caller that is for one model is refused, by the README's sentence on such keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum About {
+    /// The model in the path.
+    Model,
+    /// The whole box.
+    Box,
+    /// Neither.
+    Other,
+}
+
+/// A route and a request that it answers to whoever may use it.
+pub struct Call {
+    pub method: &'static str,
+    /// As in the router's table.
+    pub route: &'static str,
+    /// One of them is enough.
+    pub duties: &'static [Duty],
+    pub about: About,
+    /// The answer to whoever may.
+    pub status: u16,
+    /// The path of the request, where the model is `{model}`.
+    pub path: &'static str,
+    pub body: fn() -> Value,
+}
+
+const fn get(route: &'static str, duties: &'static [Duty]) -> Call {
+    Call { method: "GET", route, duties, about: About::Other, status: 200, path: route, body: || Value::Null }
+}
+
+const fn post(route: &'static str, duties: &'static [Duty], body: fn() -> Value) -> Call {
+    Call { method: "POST", body, ..get(route, duties) }
+}
+
+impl Call {
+    const fn model(self) -> Self {
+        Self { about: About::Model, ..self }
+    }
+
+    const fn whole_box(self) -> Self {
+        Self { about: About::Box, ..self }
+    }
+
+    const fn status(self, status: u16) -> Self {
+        Self { status, ..self }
+    }
+
+    const fn path(self, path: &'static str) -> Self {
+        Self { path, ..self }
+    }
+}
+
+fn nothing() -> Value {
+    json!({})
+}
+
+fn ask() -> Value {
+    let input = |name| json!({"name": name, "datatype": "FP32", "shape": [1, 16], "data": vec![1.0; 16]});
+    json!({"inputs": [input("INPUT0"), input("INPUT1")]})
+}
+
+/// What is pushed by whoever may, and read back as a proof that nobody else did.
+fn row(by: u64) -> Value {
+    json!({"driver_id": [by], "event_timestamp": ["2026-01-01T00:00:00Z"], "conv_rate": [0.5], "trips": [by]})
+}
+
+fn push() -> Value {
+    json!({"push_source_name": "driver_push", "df": row(1), "to": "online"})
+}
+
+fn write() -> Value {
+    json!({"feature_view_name": "driver_stats", "df": row(2)})
+}
+
+fn read() -> Value {
+    json!({"features": ["driver_stats:trips"], "entities": {"driver_id": [1, 2]}})
+}
+
+/// Every route. One that unloads stands before the one that loads.
+pub const CALLS: &[Call] = &[
+    get("/v2/health/live", &[Anybody]),
+    get("/v2/health/ready", &[Anybody]),
+    get("/health", &[Anybody]),
+    get("/openapi.json", &[Anybody]),
+    get("/v2", &[Models]),
+    get("/v2/", &[Models]),
+    get("/v2/models/stats", &[Statistics]),
+    get("/v2/models/{model}", &[Models]).model(),
+    get("/v2/models/{model}/ready", &[Models]).model(),
+    get("/v2/models/{model}/config", &[Models]).model(),
+    get("/v2/models/{model}/stats", &[Statistics]).model(),
+    post("/v2/models/{model}/infer", &[Ask], ask).model(),
+    get("/v2/models/{model}/versions/{version}", &[Models]).model(),
+    get("/v2/models/{model}/versions/{version}/ready", &[Models]).model(),
+    get("/v2/models/{model}/versions/{version}/config", &[Models]).model(),
+    get("/v2/models/{model}/versions/{version}/stats", &[Statistics]).model(),
+    post("/v2/models/{model}/versions/{version}/infer", &[Ask], ask).model(),
+    post("/v2/repository/index", &[Statistics], nothing),
+    post("/v2/repository/models/{model}/unload", &[Load], nothing).model(),
+    post("/v2/repository/models/{model}/load", &[Load], nothing).model(),
+    post("/get-online-features", &[Read], read),
+    post("/push", &[Push], push),
+    post("/write-to-online-store", &[Push], write),
+    post("/materialize", &[Push], nothing).status(501),
+    post("/materialize-incremental", &[Push], nothing).status(501),
+    get("/feature-views", &[Declared]),
+    get("/feature-views/{feature_view}", &[Declared]).path("/feature-views/driver_stats"),
+    get("/feature-services", &[Declared]),
+    get("/feature-services/{feature_service}", &[Declared]).path("/feature-services/driver_activity"),
+    get("/entities", &[Declared]),
+    get("/features/status", &[States]),
+    get("/features/backup", &[Backup]).whole_box(),
+    // What is no backup is told so.
+    post("/features/restore", &[Backup], nothing).whole_box().status(422),
+    post("/features/snapshot", &[Maintain], nothing).whole_box(),
+    post("/features/compact", &[Maintain], nothing).whole_box(),
+    // No platform looks after the box.
+    get("/updates", &[States]).status(409),
+    post("/updates/check", &[Orders], nothing).whole_box().status(409),
+    post("/updates/trust/reset", &[Trust], nothing).whole_box().status(409),
+    post("/updates/{kind}/{name}/{order}", &[Orders], nothing)
+        .model()
+        .status(409)
+        .path("/updates/models/{model}/rollback"),
+    get("/audit/status", &[States]),
+    get("/audit/logs/{generation}/checkpoint", &[Log]).whole_box().path("/audit/logs/1/checkpoint"),
+    // A log this young has no full tile.
+    get("/audit/logs/{generation}/tile/{*path}", &[Log]).whole_box().status(404).path("/audit/logs/1/tile/entries/000"),
+    get("/metrics", &[Metrics]),
+];
+
+/// What the README says.
+pub struct Table {
+    roles: BTreeMap<Role, BTreeSet<Duty>>,
+    /// The paths for which nobody needs a role.
+    pub public: Vec<String>,
+    /// What who presents nothing is, over loopback and on the socket.
+    pub unpresented: Vec<Role>,
+    /// The same over MQTT.
+    pub mqtt: Vec<Role>,
+}
+
+impl Table {
+    /// Reads it.
+    pub fn read() -> Self {
+        let readme = include_str!("../../README.md");
+        let (_, section) = readme.split_once("\n## Who may do what\n").unwrap();
+        let section = section.split_once("\n## ").unwrap().0;
+        let (before, rest) = section.split_once("| Role | May |\n| --- | --- |\n").unwrap();
+        let mut roles = BTreeMap::<Role, BTreeSet<Duty>>::new();
+        for line in rest.lines().take_while(|line| line.starts_with('|')) {
+            let [_, name, may, _] = line.split('|').collect::<Vec<_>>()[..] else { panic!("{line}") };
+            let duties = understood(may, roles.get(&Role::Viewer));
+            assert!(roles.insert(name.trim().trim_matches('`').parse().unwrap(), duties).is_none(), "{line}");
+        }
+        assert_eq!(roles.len(), Role::ALL.len(), "every role is in the README's table");
+        let quoted = before.split('`').skip(1).step_by(2);
+        let public = quoted.filter(|text| text.starts_with('/')).map(str::to_owned).collect();
+        let flat = section.split_whitespace().collect::<Vec<_>>().join(" ");
+        Self {
+            roles,
+            public,
+            unpresented: listed(&flat, "both are ", " until you say otherwise"),
+            mqtt: listed(&flat, "the roles of `[access.mqtt]` (", ")"),
+        }
+    }
+
+    /// Whether somebody with these roles has this duty.
+    pub fn has(&self, roles: &[Role], duty: Duty) -> bool {
+        roles.iter().any(|role| self.roles[role].contains(&duty))
+    }
+
+    /// Whether somebody with these roles may use this.
+    pub fn lets(&self, roles: &[Role], call: &Call) -> bool {
+        self.public.iter().any(|path| path == call.route) || call.duties.iter().any(|duty| self.has(roles, *duty))
+    }
+}
+
+/// Between two texts: `a, b and c`.
+fn listed(text: &str, from: &str, to: &str) -> Vec<Role> {
+    let (_, rest) = text.split_once(from).unwrap_or_else(|| panic!("the README has no {from:?}"));
+    let words = rest.split_once(to).unwrap().0.replace(" and ", ", ");
+    words.split(", ").map(|word| word.parse().unwrap()).collect()
+}
+
+/// The duties in a cell. Every word counts.
+fn understood(cell: &str, viewer: Option<&BTreeSet<Duty>>) -> BTreeSet<Duty> {
+    let (mut rest, mut duties) = (cell.to_owned(), BTreeSet::new());
+    let mut take = |words: &str, meant: &mut dyn Iterator<Item = Duty>| {
+        if rest.contains(words) {
+            rest = rest.replace(words, " ");
+            duties.extend(meant);
+        }
+    };
+    for (words, meant) in WORDS {
+        take(words, &mut meant.iter().copied());
+    }
+    take("what a viewer may", &mut viewer.into_iter().flatten().copied());
+    take("everything", &mut CALLS.iter().flat_map(|call| call.duties).copied());
+    let mut unknown = rest.split(|c: char| c.is_whitespace() || ",;:".contains(c));
+    let unknown: Vec<_> = unknown.by_ref().filter(|word| !["", "and", "also"].contains(word)).collect();
+    assert!(
+        unknown.is_empty(),
+        "the README's table has words that this test does not understand: {unknown:?} in {cell}"
+    );
+    duties
+}

@@ -1,0 +1,225 @@
+//! The command line beside a daemon that runs as another user: what root writes, that one can read; who is neither is told so.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::access_matrix::{client_of_user, is_root, key};
+use crate::daemon::{TestDaemon, TestRoot};
+use crate::features::VIEWS;
+
+/// Whom the service runs as in these tests.
+const OWNER: u32 = 65_534;
+
+/// Somebody else.
+const OTHER: u32 = 60_100;
+
+/// Gives a root to the user that the service runs as, with folders that only that one may enter.
+fn give(root: &TestRoot) {
+    let folder = root.folder.path();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && !path.is_symlink() {
+            give_all(&path);
+        }
+    }
+    chown(folder, Some(OWNER), Some(OWNER)).unwrap();
+}
+
+fn give_all(path: &Path) {
+    chown(path, Some(OWNER), Some(OWNER)).unwrap();
+    if path.is_dir() {
+        for entry in fs::read_dir(path).unwrap() {
+            give_all(&entry.unwrap().path());
+        }
+    }
+}
+
+/// Files and folders below that the service could not use as its own.
+fn not_owned(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let metadata = path.symlink_metadata().unwrap();
+        if metadata.uid() != OWNER && !metadata.is_symlink() {
+            found.push(path.clone());
+        }
+        if metadata.is_dir() {
+            found.extend(not_owned(&path));
+        }
+    }
+    found
+}
+
+/// A command of the binary as another user.
+fn as_user(root: &TestRoot, uid: u32, verb: &[&str]) -> Command {
+    let mut command = root.command(verb);
+    command.uid(uid).gid(uid);
+    command
+}
+
+#[track_caller]
+fn told(mut command: Command) -> (bool, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    (status.success(), String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned())
+}
+
+#[track_caller]
+fn succeeds(command: Command) -> String {
+    let (success, said) = told(command);
+    assert!(success, "{said}");
+    said
+}
+
+/// A daemon that runs as the user of the service.
+fn start_as_owner(root: TestRoot) -> TestDaemon {
+    // The runner becomes another user, as systemd would.
+    let [user, group] = ["--reuid", "--regid"].map(|option| format!("{option}={OWNER}"));
+    root.runner(&["setpriv", &user, &group, "--clear-groups"]).start()
+}
+
+/// Whether other users can be played here: by root, and where they may reach the binary and the runtimes. Else it is said.
+fn can_play_others(root: &TestRoot) -> bool {
+    if !is_root() {
+        return false;
+    }
+    fs::set_permissions(root.folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
+    let (_, said) = told(as_user(root, OTHER, &["--version"]));
+    let can = said.contains(env!("CARGO_PKG_VERSION"));
+    if !can {
+        eprintln!("another user cannot run the binary of these tests ({said}): what it may do is not tried here");
+    }
+    can
+}
+
+fn path(root: &TestRoot, name: &str) -> String {
+    root.folder.path().join(name).display().to_string()
+}
+
+#[test]
+fn what_root_writes_the_daemon_of_another_user_can_read() {
+    let root = TestRoot::closed().models(&["add_sub"]).views(VIEWS).set("encryption.master_key_file=\"master.key\"");
+    if !can_play_others(&root) {
+        return;
+    }
+    give(&root);
+    fs::set_permissions(root.folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let made = Command::new(env!("CARGO_BIN_EXE_ledge"))
+        .args(["encryption", "make-key", &path(&root, "master.key")])
+        .status()
+        .unwrap();
+    assert!(made.success());
+    let early = key(&root, &["early", "--role", "viewer"]);
+    let mut daemon = start_as_owner(root);
+    daemon.root = std::mem::replace(&mut daemon.root, TestRoot::new()).runner(&[]);
+    let get = |key: &str| {
+        let bearer = format!("Bearer {key}");
+        daemon.client().request("GET", "/audit/status", &[("authorization", &bearer)], b"").status
+    };
+    assert_eq!(get(&early), 200);
+    let late = key(&daemon.root, &["late", "--role", "viewer"]);
+    let begun = std::time::Instant::now();
+    while get(&late) != 200 {
+        // Between two looks, or two owners, no key that was good is refused.
+        assert_eq!(get(&early), 200);
+        assert!(begun.elapsed().as_secs() < 20, "{}", daemon.log());
+    }
+    // The service's own user may go on where root began.
+    succeeds(as_user(&daemon.root, OWNER, &["keys", "revoke", "early"]));
+    succeeds(daemon.root.command(&["encryption", "rotate"]));
+    daemon.signal("HUP");
+    daemon.wait_for_log("everything is sealed under the current master key");
+    let mut periods = fs::read_dir(daemon.root.folder.path().join("audit/tags")).unwrap();
+    let period = periods.find_map(|entry| Some(entry.unwrap().file_name().to_str()?.strip_suffix(".key")?.to_owned()));
+    succeeds(daemon.root.command(&["audit", "forget", &period.unwrap(), "--yes"]));
+    for verb in
+        [&["audit", "verify"][..], &["features", "status"], &["features", "snapshot"], &["doctor"], &["tls", "show"]]
+    {
+        told(daemon.root.command(verb));
+    }
+    let root = crate::audit::stop(daemon);
+    assert_eq!(not_owned(root.folder.path()), Vec::<PathBuf>::new());
+    // Without a daemon root works on the folders themselves.
+    fs::create_dir(root.folder.path().join("updates")).ok();
+    give_all(&root.folder.path().join("updates"));
+    succeeds(root.command(&["update", "reset-trust"]));
+    let request = root.folder.path().join("request.json");
+    crate::daemon::write(&request, crate::core::add_sub_request(1, 1).to_string().as_bytes());
+    chown(&request, Some(OWNER), None).unwrap();
+    succeeds(root.command(&["infer", "add_sub", &request.display().to_string()]));
+    assert_eq!(not_owned(root.folder.path()), Vec::<PathBuf>::new());
+    let daemon = start_as_owner(root);
+    let mut client = client_of_user(&daemon.root.folder.path().join("ledge.sock"), OWNER);
+    let status = client.get("/audit/status").json();
+    assert_eq!(status["error"], Value::Null, "{status}");
+}
+
+#[test]
+fn verbs_reach_the_daemon_as_root_and_as_its_user_and_others_are_told_what_to_do() {
+    let root = TestRoot::closed().models(&["add_sub"]).views(VIEWS);
+    if !can_play_others(&root) {
+        return;
+    }
+    give(&root);
+    key(&root, &["viewer", "--role", "viewer"]);
+    let mut daemon = start_as_owner(root);
+    daemon.root = std::mem::replace(&mut daemon.root, TestRoot::new()).runner(&[]);
+    let root = &daemon.root;
+    let socket = format!("unix:{}", path(root, "ledge.sock"));
+    let bench = ["bench", "add_sub", "--url", &socket, "--concurrency", "1", "--duration", "100ms", "--warmup", "0s"];
+    let verbs = [
+        &["features", "status"][..],
+        &["features", "list"],
+        &["features", "snapshot"],
+        &["features", "compact"],
+        &["top", "--once"],
+        &["audit", "show"],
+        &["audit", "key"],
+        &["audit", "verify"],
+        &["keys", "list"],
+        &["encryption", "status"],
+        &["config", "check"],
+        &bench,
+    ];
+    for verb in verbs {
+        for uid in [0, OWNER] {
+            let (success, said) = told(as_user(root, uid, verb));
+            assert!(success, "{uid}: {verb:?}: {said}");
+        }
+    }
+    for uid in [0, OWNER] {
+        let backup = root.folder.path().join(format!("{uid}.backup")).display().to_string();
+        succeeds(as_user(root, uid, &["features", "backup", &backup]));
+        assert_eq!(fs::metadata(&backup).unwrap().permissions().mode() & 0o777, 0o600);
+        for verb in [&["update", "status"][..], &["update", "check"], &["update", "pin", "add_sub"]] {
+            let (success, said) = told(as_user(root, uid, verb));
+            assert!(!success && said.contains("no platform looks after this box"), "{uid}: {verb:?}: {said}");
+        }
+    }
+    // Somebody else may not open the socket, and comes over loopback.
+    let tcp = format!("http://{}", daemon.address);
+    for verb in
+        [&["features", "compact", "--url"][..], &["update", "check", "--url"], &["features", "snapshot", "--url"]]
+    {
+        let (success, said) = told(as_user(root, OTHER, &[verb, &[&tcp]].concat()));
+        assert!(!success && said.contains("needs the role") && said.contains("sudo -u ledge"), "{verb:?}: {said}");
+        let (success, said) = told(as_user(root, OTHER, &[verb, &[&socket]].concat()));
+        assert!(
+            !success && said.contains("this user may not open") && said.contains("sudo -u ledge"),
+            "{verb:?}: {said}"
+        );
+    }
+    for verb in
+        [&["audit", "show"][..], &["audit", "verify"], &["keys", "list"], &["keys", "create", "x", "--role", "admin"]]
+    {
+        let (success, said) = told(as_user(root, OTHER, verb));
+        assert!(!success && said.contains("Permission denied"), "{verb:?}: {said}");
+    }
+    for verb in [&["features", "status", "--url", &tcp][..], &["top", "--once", "--url", &tcp]] {
+        succeeds(as_user(root, OTHER, verb));
+    }
+}
