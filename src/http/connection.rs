@@ -128,7 +128,7 @@ impl Listeners {
         shutdown: &Shutdown,
     ) {
         let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(config.header_timeout()).pipeline_flush(true);
+        builder.timer(TokioTimer::new()).header_read_timeout(config.header_timeout());
         let server = Server {
             router: router.clone(),
             builder,

@@ -19,6 +19,7 @@ use axum::response::{IntoResponse, Response};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use super::App;
@@ -56,6 +57,12 @@ impl Collector for Scrape {
         models::encode(&mut encoder, self.app.serving().repository(), &self.access)?;
         process::encode(&mut encoder)?;
         process::encode_machine(&mut encoder, &self.app.machine().read())?;
+        single(
+            &mut encoder,
+            "http_body_memory_bytes",
+            "Bodies of requests and answers that are held now; http.max_memory_bytes is their limit",
+            &ConstGauge::new(whole(self.app.memory().used())),
+        )?;
         egress::encode(&mut encoder, &self.app.egress().statistics())?;
         if let Some(tls) = self.app.tls() {
             tls::encode(&mut encoder, &tls.status())?;

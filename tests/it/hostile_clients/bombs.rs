@@ -27,12 +27,13 @@ fn zlib(bytes: &[u8]) -> Vec<u8> {
 
 /// A PNG that says it is 65535 pixels wide and high.
 pub fn png() -> Vec<u8> {
-    let mut chunk = b"IHDR\0\0\xff\xff\0\0\xff\xff\x08\x06\0\0\0".to_vec();
-    let mut crc = flate2::Crc::new();
-    crc.update(&chunk);
-    chunk.extend(crc.sum().to_be_bytes());
-    let end = [b"\0\0\0\0IEND".as_slice(), &0xae42_6082_u32.to_be_bytes()].concat();
-    [b"\x89PNG\r\n\x1a\n\0\0\0\x0d".as_slice(), &chunk, &end].concat()
+    let chunk = |name: &[u8], data: &[u8]| {
+        let mut crc = flate2::Crc::new();
+        crc.update(&[name, data].concat());
+        [&u32::try_from(data.len()).unwrap().to_be_bytes(), name, data, &crc.sum().to_be_bytes()].concat()
+    };
+    let header = chunk(b"IHDR", b"\0\0\xff\xff\0\0\xff\xff\x08\x06\0\0\0");
+    [b"\x89PNG\r\n\x1a\n", &header[..], &chunk(b"IDAT", &zlib(&[0; 1000])), &chunk(b"IEND", b"")].concat()
 }
 
 /// A progressive JPEG of as much.
