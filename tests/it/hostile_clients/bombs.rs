@@ -7,7 +7,7 @@ use flate2::write::{GzEncoder, ZlibEncoder};
 
 use super::{INFER, Target, WAYS, head};
 use crate::client::Client;
-use crate::daemon::TestRoot;
+use crate::daemon::{TestRoot, data};
 
 /// What a bomb of this file may leave behind at most while it is dealt with: twice the largest body, and what an allocator
 /// keeps.
@@ -36,9 +36,12 @@ pub fn png() -> Vec<u8> {
     [b"\x89PNG\r\n\x1a\n", &header[..], &chunk(b"IDAT", &zlib(&[0; 1000])), &chunk(b"IEND", b"")].concat()
 }
 
-/// A progressive JPEG of as much.
+/// A photograph as JPEG that says as much of itself.
 pub fn jpeg() -> Vec<u8> {
-    b"\xff\xd8\xff\xc2\0\x11\x08\xff\xff\xff\xff\x03\x01\x11\0\x02\x11\0\x03\x11\0\xff\xd9".to_vec()
+    let mut picture = data("photos/chelsea.jpg");
+    let frame = picture.windows(2).position(|marker| matches!(marker, [0xff, 0xc0 | 0xc2])).unwrap();
+    picture[frame + 5..frame + 9].fill(0xff);
+    picture
 }
 
 /// A lossless WebP of 16384 pixels each way, which is the most that it can say.
@@ -55,7 +58,7 @@ fn heads_and_paths_without_end_are_refused() {
         ("a large head", head(&format!("x: {}\r\n", long.repeat(10))), 431),
         ("a long name", head(&format!("{}: x\r\n", long.repeat(10))), 431),
         ("a long path", format!("GET /{long} HTTP/1.1\r\nhost: x\r\n\r\n"), 414),
-        ("a long verb", format!("{long} / HTTP/1.1\r\nhost: x\r\n\r\n"), 400),
+        ("a long verb", format!("{long} / HTTP/1.1\r\nhost: x\r\n\r\n"), 404),
     ];
     for way in WAYS {
         for (name, request, status) in &cases {
@@ -94,18 +97,19 @@ fn a_packed_bomb_is_unpacked_to_the_limit_and_no_further() {
 fn json_without_end_or_bottom_is_refused() {
     let target = Target::start(&[]);
     let deep = |open: &str| open.repeat(1_000_000);
-    let data = |data: &str| format!(r#"{{"inputs":[{{"name":"IN","datatype":"FP32","shape":[1,1],"data":{data}}}]}}"#);
+    let inputs =
+        |data: &str| format!(r#"{{"inputs":[{{"name":"IN","datatype":"FP32","shape":[1,1],"data":{data}}}]}}"#);
     let zeros = format!("[{}0]", "0,".repeat((64 << 19) - 100));
     let bombs = [
         deep("["),
         deep("{\"a\":"),
-        data(&deep("[")),
-        data(&format!("{}{}", deep("["), deep("]"))),
+        inputs(&deep("[")),
+        inputs(&format!("{}{}", deep("["), deep("]"))),
         format!("{{\"parameters\":{}", deep("{\"a\":")),
         format!("{{\"id\":\"{}", deep("\\u0000")),
-        data(&zeros),
-        data(&format!("[{}]", "9".repeat(10 << 20))),
-        data("[1e999999999999999999999]"),
+        inputs(&zeros),
+        inputs(&format!("[{}]", "9".repeat(10 << 20))),
+        inputs("[1e999999999999999999999]"),
         r#"{"inputs":[{"name":"IN","datatype":"FP32","shape":[9223372036854775807,9223372036854775807],"data":[1]}]}"#
             .into(),
         r#"{"inputs":[{"name":"IN","datatype":"FP32","shape":[-1,-1],"data":[]}]}"#.into(),

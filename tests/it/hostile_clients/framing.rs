@@ -6,17 +6,9 @@ use super::{INFER, Target, WAYS, tensor};
 ///
 /// What is behind the first request would be a second one, to a route that there is not (404), had it been cut elsewhere.
 pub const CASES: &[(&str, &str, &[u16])] = &[
-    // Transfer-Encoding overrides Content-Length (6.3), whichever comes first: the smuggled request is one, and no body.
-    (
-        "content-length: 46\r\ntransfer-encoding: chunked",
-        "0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n",
-        &[400, 404],
-    ),
-    (
-        "transfer-encoding: chunked\r\ncontent-length: 46",
-        "0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n",
-        &[400, 404],
-    ),
+    // Transfer-Encoding overrides Content-Length (6.3), whichever comes first, and the connection ends with the answer.
+    ("content-length: 46\r\ntransfer-encoding: chunked", "0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n", &[400]),
+    ("transfer-encoding: chunked\r\ncontent-length: 46", "0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n", &[400]),
     ("content-length: 0\r\ncontent-length: 5", "12345", &[400]),
     ("content-length: 5, 5", "12345", &[400]),
     ("content-length: +5", "12345", &[400]),
@@ -26,7 +18,7 @@ pub const CASES: &[(&str, &str, &[u16])] = &[
     ("content-length: five", "12345", &[400]),
     ("content-length:", "12345", &[400]),
     ("content-length: 99999999999999999999999999", "12345", &[400]),
-    ("content-length: 18446744073709551615", "12345", &[400]),
+    ("content-length: 18446744073709551615", "12345", &[431]),
     ("content-length: 10000000000000", "12345", &[413]),
     ("content-length : 5", "12345", &[400]),
     (" content-length: 5", "12345", &[400]),
@@ -68,10 +60,10 @@ pub const REQUESTS: &[(&str, &[u16])] = &[
     ("GET http://far.example/v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n", &[200]),
     ("GET /v2/health/live HTTP/1.1\nhost: x\n\n", &[200]),
     ("CONNECT far.example:443 HTTP/1.1\r\nhost: x\r\n\r\n", &[404]),
-    ("CONNECT /v2 HTTP/1.1\r\nhost: x\r\n\r\n", &[400]),
+    ("CONNECT /v2 HTTP/1.1\r\nhost: x\r\n\r\n", &[405]),
     ("OPTIONS * HTTP/1.1\r\nhost: x\r\n\r\n", &[404]),
     ("TRACE /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n", &[405]),
-    ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[400]),
+    ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[]),
     ("GET /v2/health/live HTTP/1.1 \r\nhost: x\r\n\r\n", &[400]),
     ("GET /v2/health/live HTTP/2.0\r\nhost: x\r\n\r\n", &[400]),
     ("GET /v2/health/live HTTP/9.9\r\nhost: x\r\n\r\n", &[400]),
@@ -114,13 +106,14 @@ fn a_request_whose_end_is_in_doubt_is_refused_or_cut_as_the_standard_has_it() {
 }
 
 #[test]
-fn a_pipeline_of_thousands_is_answered_in_order_and_ends_at_the_first_that_is_no_request() {
+fn a_pipeline_is_answered_in_order_and_ends_at_the_first_that_is_no_request() {
     let target = Target::start(&[]);
     let body = tensor(1);
     let one = format!("POST {INFER} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     for way in WAYS {
-        let stream = format!("{}nonsense\r\n\r\n{one}", one.repeat(2000));
-        let mut expected = vec![200; 2000];
+        // So many answers find room in every socket before the first is read.
+        let stream = format!("{}nonsense\r\n\r\n{one}", one.repeat(50));
+        let mut expected = vec![200; 50];
         expected.push(400);
         assert_eq!(target.statuses(way, stream.as_bytes()), expected, "{way:?}");
     }
