@@ -86,14 +86,12 @@ impl Protection {
     /// The tag of an entity of a view.
     fn tag(&self, keys: &EntityKeys, view: ViewId, entity: &[Value]) -> Tag {
         let views = self.views.load();
-        match views.get(&view).filter(|names| names.len() == entity.len()) {
-            Some(names) => keys.tag(names.iter().map(|name| &**name).zip(entity)),
-            // Of a view that nobody knows, no two entities share a key all the same.
-            None => {
-                let names: Vec<String> = (0..entity.len()).map(|at| format!("{}/{at}", view.0)).collect();
-                keys.tag(names.iter().map(String::as_str).zip(entity))
-            }
+        if let Some(names) = views.get(&view).filter(|names| names.len() == entity.len()) {
+            return keys.tag(names.iter().map(|name| &**name).zip(entity));
         }
+        // Of a view that nobody knows, no two entities share a key all the same.
+        let names: Vec<String> = (0..entity.len()).map(|at| format!("{}/{at}", view.0)).collect();
+        keys.tag(names.iter().map(String::as_str).zip(entity))
     }
 
     /// The numbers of the keys of an entity of a view.

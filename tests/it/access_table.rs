@@ -46,7 +46,7 @@ const WORDS: &[(&str, &[Duty])] = &[
     ("check for, pin, roll back and cancel updates", &[Orders]),
     ("compact and snapshot the feature store", &[Maintain]),
     ("read the audit log", &[Log]),
-    ("back up and restore features", &[Backup]),
+    ("back up, restore and erase features", &[Backup]),
     ("reset what is trusted", &[Trust]),
 ];
 
@@ -164,6 +164,8 @@ pub const CALLS: &[Call] = &[
     get("/features/backup", &[Backup]).whole_box(),
     // What is no backup is told so.
     post("/features/restore", &[Backup], nothing).whole_box().status(422),
+    // Nobody knows this driver, who is erased all the same.
+    post("/features/erase", &[Backup], || json!({"entity": {"driver_id": 404}})).whole_box(),
     post("/features/snapshot", &[Maintain], nothing).whole_box(),
     post("/features/compact", &[Maintain], nothing).whole_box(),
     // No platform looks after the box.

@@ -21,9 +21,9 @@ pub fn sealed_seeds() -> Vec<Vec<u8>> {
     let header = Header { name: [7; 32], length: CONTENT.len() as u64 };
     let mut file = vec![1];
     let written = stream::seal_stream(&sealer, PURPOSE, &header, &mut Cursor::new(CONTENT), &mut file);
-    let opens = sealer.seal(PURPOSE, b"", CONTENT).unwrap_or_default();
+    let short = sealer.seal(PURPOSE, b"", CONTENT).unwrap_or_default();
     let keys = [b"\x02".as_slice(), &[b'a'; 2 * KEY], b"\n", &[b'0'; 2 * KEY], b"\n"].concat();
-    let seeds = vec![[b"\0".as_slice(), &opens].concat(), file, keys];
+    let seeds = vec![[b"\0".as_slice(), &short].concat(), file, keys];
     if written.is_ok() { seeds } else { Vec::new() }
 }
 
