@@ -42,7 +42,7 @@ const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_co
 /// A box on which nobody may anything without a key, and a key for everything.
 fn start() -> (TestDaemon, String) {
     let models = ["add_sub", "identity_string", "dynamic_sum", "efficientnet_lite0"];
-    let root = TestRoot::closed().models(&models).views(VIEWS).set("access.loopback=[]").set("log.level=\"warn\"");
+    let root = TestRoot::closed().models(&models).views(VIEWS).set("access.loopback=[]").set("log.level=\"info\"");
     let key = tools::run(&mut root.command(&["keys", "create", "schemathesis", "--role", "admin"]));
     (root.start(), key.trim().to_owned())
 }

@@ -86,7 +86,7 @@ fn attack_for(target: &Target, time: Duration) -> u64 {
 fn minutes_of_attacks_leave_the_daemon_as_it_was() {
     let minutes = std::env::var("HOSTILE_MINUTES").map_or(5, |text| text.parse().unwrap());
     let root = TestRoot::new().models(&["efficientnet_lite0", "identity_fp32"]);
-    let target = Target::with(root, &["log.level=\"warn\"", "http.write_timeout_ms=2000"]);
+    let target = Target::with(root, &["log.level=\"info\"", "http.write_timeout_ms=2000"]);
     attack_for(&target, Duration::from_secs(20));
     let before = target.rss_kb();
     let mut requests = 0;
