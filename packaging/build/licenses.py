@@ -9,6 +9,7 @@ from pathlib import Path
 from failure import Failure
 
 TEXTS = re.compile(r"^(licen[cs]e|copying|notice|copyright|unlicense)([-._].*)?$", re.IGNORECASE)
+MIT = Path(__file__).with_name("mit.txt")
 # The texts of vendored code lie deeper; those of code for tests and documents do not matter, and are left out.
 DEPTH = 4
 HEAD = """\
@@ -38,6 +39,10 @@ def copyright_file(checkout, metadata, models):
     for crate in crates:
         name, license = f"{crate['name']} {crate['version']}", crate["license"]
         files = [path.read_text(errors="replace") for path in text_files(Path(crate["manifest_path"]).parent)]
+        if not files and "MIT" in re.split(r" OR |/", license or "") and crate["authors"]:
+            # It names the licence, whose text is always the same, and whose notice is of its authors.
+            notice = ", ".join(re.sub(r" <.*?>", "", author) for author in crate["authors"])
+            files = [f"Copyright (c) {notice}\n\n{MIT.read_text()}"]
         for text in files:
             add(name, text)
         # It asks for a copy of its text, which is ours too, and for the notices that are there.
