@@ -154,16 +154,19 @@ pub fn status(daemon: &TestDaemon) -> Value {
     daemon.client().get("/updates").json()
 }
 
-/// What it says of one subject.
+/// What it says of one subject. A box that has just started says nothing yet, and is asked again.
 #[track_caller]
 pub fn subject(daemon: &TestDaemon, name: &str) -> Value {
-    let status = status(daemon);
-    let subjects = status["subjects"].as_array().unwrap_or_else(|| panic!("{status}"));
-    subjects
-        .iter()
-        .find(|subject| subject["subject"] == name)
-        .cloned()
-        .unwrap_or_else(|| panic!("no {name} in {status}"))
+    let begun = std::time::Instant::now();
+    loop {
+        let status = status(daemon);
+        let subjects = status["subjects"].as_array().unwrap_or_else(|| panic!("{status}"));
+        if let Some(subject) = subjects.iter().find(|subject| subject["subject"] == name) {
+            return subject.clone();
+        }
+        let has_begun = status["repository"] != "" || begun.elapsed().as_secs() > 60;
+        assert!(!has_begun, "no {name} in {status}");
+    }
 }
 
 /// Waits until the box says of the model what `is` wants, and gives what it says.
