@@ -87,7 +87,7 @@ pub struct Started {
 pub fn start(root: TestRoot) -> Started {
     let begin = Instant::now();
     let daemon = root.start_unready();
-    let line = daemon.wait_for_log("the feature store is ready");
+    let line = daemon.wait_for_log_since_start("the feature store is ready");
     let recovery = Duration::from_millis(line["ms"].as_u64().unwrap());
     Started { daemon, recovery, whole: begin.elapsed() }
 }
