@@ -72,6 +72,8 @@ impl Listeners {
     /// they are. At a restart this program leaves its own there.
     pub async fn bind(config: &HttpConfig, handover: &Handover) -> Result<Self, BindError> {
         let handover = handover.clone();
+        // First: an address that is listened on in another way than before is still taken by its old socket.
+        handover.retain(&config.listen);
         let mut listeners = Self { tcp: Vec::new(), unix: Vec::new(), handed_over: false, handover };
         for address in &config.listen {
             let refused = |error| BindError::Refused { address: address.to_string(), error };
@@ -86,12 +88,13 @@ impl Listeners {
                     listeners.tcp.push((TcpListener::bind(at).await.map_err(refused)?, address.clone()));
                 }
                 (ListenAddress::Unix(path), left) => {
-                    let (listener, file) = match left {
-                        Some((socket, file)) if is_socket(path) => {
+                    // One whose file is gone ends here: later it would take the new file with it.
+                    let (listener, file) = match left.filter(|_| is_socket(path)) {
+                        Some((socket, file)) => {
                             let listener = UnixListener::from_std(nonblocking(socket).map_err(refused)?.into());
                             (listener.map_err(refused)?, file)
                         }
-                        _ => {
+                        None => {
                             remove_stale(path).await?;
                             (UnixListener::bind(path).map_err(refused)?, None)
                         }
@@ -132,12 +135,15 @@ impl Listeners {
         let server = Server {
             router: router.clone(),
             builder,
-            connections: Arc::new(Semaphore::new(config.max_connections)),
             write_timeout: config.write_timeout(),
             held_until: self.handed_over.then(|| readiness.clone()),
             shutdown: shutdown.clone(),
         };
+        // Each way has its own: whoever takes all of TCP cannot keep those who look after this box from its socket.
+        let places = || Arc::new(Semaphore::new(config.max_connections));
+        let (tcp_places, unix_places) = (places(), places());
         for (listener, address) in self.tcp {
+            let places = tcp_places.clone();
             let (server, handover) = (server.clone(), self.handover.clone());
             let tls = match address {
                 ListenAddress::Tls(_) => Some(tls.cloned()),
@@ -151,9 +157,12 @@ impl Listeners {
                     Ok((stream, peer.ip().to_canonical()))
                 };
                 match tls {
-                    None => server.accept(accept, |server, stream, ip| server.plain(stream, Peer::address(ip))).await,
+                    None => {
+                        server.accept(&places, accept, |server, stream, ip| server.plain(stream, Peer::address(ip))).await;
+                    }
                     Some(Some(tls)) => {
-                        server.accept(accept, |server, stream, ip| server.encrypted(tls.clone(), stream, ip)).await;
+                        let serve = |server: Server, stream, ip| server.encrypted(tls.clone(), stream, ip);
+                        server.accept(&places, accept, serve).await;
                     }
                     Some(None) => server.shutdown.requested().await,
                 }
@@ -164,6 +173,7 @@ impl Listeners {
             });
         }
         for (listener, address, file) in self.unix {
+            let places = unix_places.clone();
             let (server, handover) = (server.clone(), self.handover.clone());
             shutdown.spawn_essential("http unix listener", async move {
                 let accept = || async {
@@ -171,7 +181,7 @@ impl Listeners {
                     let uid = stream.peer_cred()?.uid();
                     Ok((stream, Peer::User(uid)))
                 };
-                server.accept(accept, Server::plain).await;
+                server.accept(&places, accept, Server::plain).await;
                 if server.shutdown.is_restart() {
                     handover.keep(address, listener.into_std()?.into(), Some(file));
                 }
@@ -206,7 +216,6 @@ fn is_socket(path: &Path) -> bool {
 struct Server {
     router: Router,
     builder: http1::Builder,
-    connections: Arc<Semaphore>,
     /// How long a caller may take nothing of its answer.
     write_timeout: Duration,
     /// What the first connections wait for.
@@ -215,9 +224,13 @@ struct Server {
 }
 
 impl Server {
-    /// Accepts until the stop is asked for, and has each connection served.
-    async fn accept<S, P, A, F>(&self, mut accept: impl FnMut() -> A, serve: impl Fn(Self, S, P) -> F)
-    where
+    /// Accepts until the stop is asked for, and has each connection served that finds a place.
+    async fn accept<S, P, A, F>(
+        &self,
+        places: &Arc<Semaphore>,
+        mut accept: impl FnMut() -> A,
+        serve: impl Fn(Self, S, P) -> F,
+    ) where
         A: Future<Output = io::Result<(S, P)>>,
         F: Future<Output = ()> + Send + 'static,
     {
@@ -228,25 +241,29 @@ impl Server {
             }
         }
         loop {
-            // Beyond the limit, callers wait in the kernel's backlog. The semaphore is never closed.
-            let Ok(permit) = self.connections.clone().acquire_owned().await else { return };
             let accepted = tokio::select! {
                 accepted = accept() => accepted,
                 () = self.shutdown.requested() => return,
             };
-            match accepted {
-                Ok((stream, peer)) => {
-                    let connection = serve(self.clone(), stream, peer);
-                    self.shutdown.spawn(async move {
-                        connection.await;
-                        drop(permit);
-                    });
-                }
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
                     tokio::time::sleep(REST).await;
+                    continue;
                 }
-            }
+            };
+            // Beyond the limit this caller waits here, and others in the kernel's backlog. A listener that waits for callers
+            // holds no place, which another could need. Who still waits when the daemon stops is treated as those with one.
+            let place = tokio::select! {
+                place = places.clone().acquire_owned() => place.ok(),
+                () = self.shutdown.requested() => None,
+            };
+            let connection = serve(self.clone(), stream, peer);
+            self.shutdown.spawn(async move {
+                connection.await;
+                drop(place);
+            });
         }
     }
 
@@ -260,13 +277,14 @@ impl Server {
 
     /// A connection with TLS, from its handshake on.
     async fn encrypted(self, tls: ServerTls, stream: TcpStream, ip: IpAddr) {
+        let Some(guest) = tls.admit(ip) else { return };
         let stop = async {
             self.shutdown.requested().await;
             // One that has begun may come to its end.
             tokio::time::sleep(LINGER).await;
         };
         let accepted = tokio::select! {
-            accepted = tls.accept(stream, ip) => accepted,
+            accepted = tls.accept(stream, &guest) => accepted,
             () = stop => None,
         };
         if let Some((stream, caller)) = accepted {
@@ -327,3 +345,6 @@ impl Server {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

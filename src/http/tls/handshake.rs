@@ -1,11 +1,10 @@
 //! The start of a connection over TLS: under a time limit, and not more at once than leaves room for others.
 
-use std::collections::HashMap;
 use std::future::pending;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustls::Error;
@@ -15,15 +14,13 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
+use super::callers::{Callers, Guest};
 use super::certificate::CertificateFacts;
 use super::{ServerTls, now_ms};
 use crate::complaints::Complaints;
 use crate::http::config::HttpConfig;
 use crate::identity::certificate::PeerCertificate;
 use crate::protocol::call::ErrorBody;
-
-/// How many handshakes one address may have under way at once.
-const MOST_OF_ONE: usize = 32;
 
 /// The first byte of a TLS record with a handshake message (RFC 8446, 5.1).
 const HANDSHAKE: u8 = 22;
@@ -71,7 +68,7 @@ pub struct HandshakeCounts {
     pub timed_out: u64,
     /// The caller spoke no TLS.
     pub not_tls: u64,
-    /// The caller had too many under way, or all together had.
+    /// The caller's network had too many connections, or too many handshakes were under way for too long.
     pub too_many: u64,
     /// There was no certificate to show.
     pub unavailable: u64,
@@ -80,9 +77,7 @@ pub struct HandshakeCounts {
 /// The handshakes that are under way, and how the others ended.
 pub(super) struct Handshakes {
     limit: Duration,
-    /// Of all callers together: half of the connections stay for those who are through.
-    most: usize,
-    under_way: Mutex<HashMap<IpAddr, usize>>,
+    callers: Arc<Callers>,
     complaints: Mutex<Complaints>,
     ends: [AtomicU64; 7],
 }
@@ -113,18 +108,11 @@ impl Failed {
     }
 }
 
-/// The place of one handshake.
-struct Place<'a> {
-    handshakes: &'a Handshakes,
-    of: IpAddr,
-}
-
 impl Handshakes {
     pub fn new(http: &HttpConfig) -> Self {
         Self {
             limit: http.tls.handshake_timeout(),
-            most: (http.max_connections / 2).max(1),
-            under_way: Mutex::default(),
+            callers: Arc::new(Callers::new(http.max_connections)),
             complaints: Mutex::default(),
             ends: Default::default(),
         }
@@ -136,24 +124,6 @@ impl Handshakes {
         HandshakeCounts { accepted, refused, failed, timed_out, not_tls, too_many, unavailable }
     }
 
-    /// A place for a handshake of this caller, if there is one left.
-    fn place(&self, peer: IpAddr) -> Option<Place<'_>> {
-        let of = network(peer);
-        let mut under_way = self.under_way();
-        let all: usize = under_way.values().sum();
-        let own = under_way.get(&of).copied().unwrap_or(0);
-        if all >= self.most || own >= MOST_OF_ONE {
-            return None;
-        }
-        under_way.insert(of, own + 1);
-        Some(Place { handshakes: self, of })
-    }
-
-    fn under_way(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-        // Nothing panics under this lock.
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Counts an end. Some are told, each kind at most once a minute: anybody can make thousands of them.
     fn ended(&self, end: End, peer: IpAddr, reason: &str) {
         if let Some(count) = self.ends.get(end as usize) {
@@ -162,7 +132,7 @@ impl Handshakes {
         let told = match end {
             End::Accepted => return,
             End::Refused => "a client certificate was refused",
-            End::TooMany => "too many TLS handshakes are under way: a caller was turned away",
+            End::TooMany => "too many connections of one network, or too many TLS handshakes: a caller was turned away",
             End::Unavailable => "a caller was turned away: there is no certificate to show yet",
             End::Failed | End::TimedOut | End::NotTls => {
                 // Callers that hang up or send nonsense: worth a look when debugging, never an alarm.
@@ -177,36 +147,27 @@ impl Handshakes {
     }
 }
 
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        let mut under_way = self.handshakes.under_way();
-        if let Some(own) = under_way.get_mut(&self.of) {
-            *own -= 1;
-            if *own == 0 {
-                under_way.remove(&self.of);
-            }
-        }
-    }
-}
-
-/// Whom a caller is counted as: over IPv6 one customer has 2^64 addresses.
-fn network(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
-        IpAddr::V4(address) => address.into(),
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
-    }
-}
-
 impl ServerTls {
+    /// Lets a connection in, which is a guest until its end; `None` when its network has enough of them.
+    pub(in crate::http) fn admit(&self, ip: IpAddr) -> Option<Guest> {
+        let handshakes = &self.shared.handshakes;
+        let guest = handshakes.callers.admit(ip);
+        if guest.is_none() {
+            handshakes.ended(End::TooMany, ip, "its network has its share of the connections");
+        }
+        guest
+    }
+
     /// Shakes hands with a caller; `None` when that comes to nothing.
     pub(in crate::http) async fn accept(
         &self,
         stream: TcpStream,
-        peer: IpAddr,
+        guest: &Guest,
     ) -> Option<(TlsStream<TcpStream>, TlsCaller)> {
-        let handshakes = &self.shared.handshakes;
-        let Some(_place) = handshakes.place(peer) else {
-            handshakes.ended(End::TooMany, peer, "");
+        let (handshakes, peer) = (&self.shared.handshakes, guest.ip);
+        // Many come at once when all have lost their connections: they wait, and are not turned away.
+        let Ok(Some(_place)) = timeout(handshakes.limit, guest.place()).await else {
+            handshakes.ended(End::TooMany, peer, "it waited too long for its handshake");
             return None;
         };
         let Ok(shaken) = timeout(handshakes.limit, self.shake(stream)).await else {
@@ -277,25 +238,4 @@ async fn refuse_plain(mut stream: TcpStream) -> io::Result<()> {
     stream.shutdown().await?;
     // What is closed with unread bytes resets the connection, and the answer with it.
     tokio::io::copy(&mut stream.take(FAREWELL_BYTES), &mut tokio::io::sink()).await.map(|_| ())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_caller_has_so_many_handshakes_under_way_and_all_together_half_the_connections() {
-        let handshakes =
-            Handshakes::new(&HttpConfig { max_connections: 2 * (MOST_OF_ONE + 1), ..HttpConfig::default() });
-        let address = |text: &str| text.parse::<IpAddr>().unwrap();
-        let mut of_one: Vec<_> =
-            (0..MOST_OF_ONE).map(|last| handshakes.place(address(&format!("2001:db8::{last:x}"))).unwrap()).collect();
-        assert!(handshakes.place(address("2001:db8::ffff:0:0:1")).is_none(), "one network");
-        let other = handshakes.place(address("2001:db8:0:1::1")).unwrap();
-        assert!(handshakes.place(address("192.0.2.1")).is_none(), "half of the connections");
-        of_one.pop();
-        assert!(handshakes.place(address("192.0.2.1")).is_some());
-        drop((of_one, other));
-        assert!(handshakes.under_way().is_empty());
-    }
 }

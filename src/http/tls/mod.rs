@@ -1,5 +1,6 @@
 //! TLS as a server: the certificate of this box, renewed while it serves, and those of its callers.
 
+mod callers;
 mod certificate;
 pub mod config;
 mod files;
