@@ -44,7 +44,7 @@ pub use link::{LinkReader, LinkWriter, PutError};
 pub use message_stream::MessageStream;
 pub use policy::{Allowed, Content, EgressConfig, Grant};
 pub use raw::RawConnection;
-pub(crate) use tls::{CertificateTime, certificates, identity_error, private_key};
+pub(crate) use tls::{CertificateTime, LARGEST_LIST, certificates, identity_error, private_key};
 pub use tls::{TlsError, TlsSettings};
 pub use tls_files::TlsFiles;
 pub use web_address::{InvalidWebAddress, WebAddress};

@@ -6,14 +6,14 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateRevocationListDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{NoServerSessionStorage, ProducesTickets, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, ProducesTickets, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
 use super::certificate::{CertificateFacts, UnreadableCertificate, next_update_ms};
 use super::config::{ClientCertificates, HttpTlsConfig};
 use super::self_signed::SelfSignedError;
-use crate::egress::{CertificateTime, TlsError, certificates, identity_error, private_key};
+use crate::egress::{CertificateTime, LARGEST_LIST, TlsError, certificates, identity_error, private_key};
 use crate::secret::SecretFile;
 
 /// The only application protocol.
@@ -187,17 +187,18 @@ impl Clients {
             ClientCertificates::Required => builder,
             _ => builder.allow_unauthenticated(),
         };
-        let reason = |error: rustls::server::VerifierBuilderError| ServerTlsError::ClientCa {
-            file: file.clone(),
-            reason: error.to_string(),
-        };
-        builder.build().map_err(reason)
+        builder.build().map_err(|error| match (error, &settings.client_crl_file) {
+            (VerifierBuilderError::InvalidCrl(error), Some(file)) => {
+                ServerTlsError::Revoked { file: file.clone(), reason: format!("{error:?}") }
+            }
+            (error, _) => ServerTlsError::ClientCa { file: file.clone(), reason: error.to_string() },
+        })
     }
 }
 
 /// As PEM, or as the DER that authorities publish.
 fn revocation_lists(file: &SecretFile) -> Result<Vec<CertificateRevocationListDer<'static>>, ServerTlsError> {
-    let content = file.read().map_err(TlsError::from)?;
+    let content = file.read_at_most(LARGEST_LIST).map_err(TlsError::from)?;
     let wrong = |reason: String| ServerTlsError::Revoked { file: file.clone(), reason };
     // The tag of a sequence, with which no PEM text begins.
     if content.first() == Some(&0x30) {
