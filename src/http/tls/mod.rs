@@ -324,10 +324,8 @@ impl Source {
         if !self.http.tls.self_signed {
             return Ok(());
         }
-        let kept = self.read(None).ok().map(|material| material.facts);
         let names = BoxNames::find(Path::new("/"), &self.http.listen);
-        if let Some(reason) = self_signed::outdated(kept.as_ref(), &names, now_ms) {
-            self_signed::make(&self.state, &names, now_ms)?;
+        if let Some(reason) = self_signed::renew(&self.state, &names, now_ms)? {
             tracing::info!(reason, "a self-signed certificate was made");
         }
         Ok(())
