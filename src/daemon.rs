@@ -166,8 +166,8 @@ impl App {
         let sealer = Sealer::load(&config.encryption)?;
         remove_leftovers();
         let listeners = Listeners::bind(&config.http, handover).await?;
-        let tls = ServerTls::open(&config.http, &config.state.path);
         let (audit, audit_queue) = AuditSink::with_policy(config.audit.policy());
+        let tls = ServerTls::open(&config.http, &config.state.path, audit.clone());
         let audit_mark = audit.mark();
         audit.record_own(AuditEvent::Started { version: env!("CARGO_PKG_VERSION").into() });
         let changes = Changes::find(&config, &config.audit.path);

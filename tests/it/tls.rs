@@ -157,13 +157,67 @@ fn a_certificate_that_is_revoked_later_ends_the_connection_that_it_has() {
     };
     let (revoked, other) = (with_serial(1), with_serial(2));
     let mut connection = revoked.client(daemon.address).unwrap();
-    assert_eq!(connection.get("/v2").status, 200);
+    let mut stays = other.client(daemon.address).unwrap();
+    assert_eq!((connection.get("/v2").status, stays.get("/v2").status), (200, 200));
     write(&list, authority.revoke(&[1]).as_bytes());
     daemon.signal("HUP");
     // No request is needed: an idle connection ends at once.
     assert!(connection.is_closed());
     assert!(!revoked.is_served(daemon.address));
     assert!(other.is_served(daemon.address));
+    assert_eq!(stays.get("/v2").status, 200, "the connection of another");
+}
+
+#[test]
+fn a_long_list_of_revoked_certificates_counts_to_its_end_and_one_that_is_none_is_named() {
+    let authority = Authority::new();
+    let root = with_certificate(TestRoot::new(), &authority)
+        .set("http.tls.client_certificates=required")
+        .set("http.tls.client_ca_file=\"clients.pem\"")
+        .set("http.tls.client_crl_file=\"clients.crl\"");
+    write(&root.folder.path().join("clients.pem"), authority.pem().as_bytes());
+    let list = root.folder.path().join("clients.crl");
+    let long = authority.revoke(&(1..=40_000).collect::<Vec<_>>());
+    assert!(long.len() > 1 << 20);
+    write(&list, long.as_bytes());
+    let daemon = root.start();
+    let client = |serial: u64| {
+        let identity = authority.issue_with("till", |params| params.serial_number = Some(SerialNumber::from(serial)));
+        TlsClient::new(authority.pem(), Some(&identity))
+    };
+    assert!(!client(40_000).is_served(daemon.address));
+    assert!(client(40_001).is_served(daemon.address));
+    let nonsense = [0x30, 3, 2, 1, 7];
+    write(&list, &nonsense);
+    daemon.signal("HUP");
+    let line = daemon.wait_for_log("the files of http.tls cannot be used; the certificate of before stays");
+    assert!(line["error"].as_str().unwrap().contains("clients.crl holds no list of revoked certificates"), "{line}");
+}
+
+#[test]
+fn a_self_signed_box_whose_other_files_are_broken_keeps_its_certificate() {
+    let authority = Authority::new();
+    let root = TestRoot::new()
+        .set(LISTEN)
+        .set("http.tls.self_signed=true")
+        .set("http.tls.client_certificates=optional")
+        .set("http.tls.client_ca_file=\"clients.pem\"");
+    let clients = root.folder.path().join("clients.pem");
+    write(&clients, authority.pem().as_bytes());
+    let daemon = root.start();
+    let own = daemon.root.folder.path().join("tls/self-signed.pem");
+    let before = std::fs::read_to_string(&own).unwrap();
+    write(&clients, b"nonsense");
+    for _ in 0..2 {
+        daemon.signal("HUP");
+        daemon.wait_for_log("the files of http.tls cannot be used; the certificate of before stays");
+        assert_eq!(std::fs::read_to_string(&own).unwrap(), before);
+        write(&clients, authority.pem().as_bytes());
+        daemon.signal("HUP");
+        daemon.wait_for_log("the files of http.tls are good again");
+        write(&clients, b"");
+    }
+    assert_eq!(TlsClient::new(&before, None).shown(daemon.address), der(&before));
 }
 
 #[test]
@@ -255,12 +309,14 @@ fn a_broken_renewal_keeps_the_certificate_of_before_and_says_so() {
         params.not_before = date_time_ymd(2024, 1, 1);
         params.not_after = date_time_ymd(2025, 1, 1);
     });
+    let early = authority.issue_with("127.0.0.1", |params| params.not_before = date_time_ymd(2990, 1, 1));
     let other_key = Identity { certificate: good.certificate.clone(), key: authority.issue("x").key };
     let no_certificate = Identity { certificate: "nonsense".into(), key: good.key.clone() };
     for (broken, told) in [
         (other_key, "is not that of the certificate in"),
         (no_certificate, "holds no certificate in PEM format"),
         (expired, "has expired"),
+        (early, "begins at 2990-01-01"),
     ] {
         put(&daemon.root, &broken);
         daemon.signal("HUP");

@@ -42,6 +42,14 @@ pub enum ServerTlsError {
         /// As configured.
         file: SecretFile,
     },
+    /// Another one that is worse, for now.
+    #[error("the certificate in {file} begins at {from}")]
+    NotYet {
+        /// As configured.
+        file: SecretFile,
+        /// When, as RFC 3339 writes it.
+        from: String,
+    },
     /// A list of revoked certificates that is none.
     #[error("{file} holds no list of revoked certificates (CRL, as PEM or DER) that can be used: {reason}")]
     Revoked {
@@ -76,8 +84,16 @@ pub(super) struct Material {
     pub crl_due_ms: Option<u64>,
     /// Of all that was read.
     pub digest: blake3::Hash,
-    /// Of what client certificates are judged by.
-    pub trust: blake3::Hash,
+    /// What client certificates are judged by.
+    pub trust: Trust,
+}
+
+/// What client certificates are judged by.
+#[derive(Clone)]
+pub(super) struct Trust {
+    /// Of the authorities, and what they have revoked.
+    pub digest: blake3::Hash,
+    pub verifier: Arc<dyn ClientCertVerifier>,
 }
 
 /// How to make it.
@@ -109,14 +125,15 @@ impl Recipe<'_> {
 
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let clients = Clients::read(self.settings)?;
-        let trust = clients.digest();
-        digest.update(trust.as_bytes());
+        let trust_digest = clients.digest();
+        digest.update(trust_digest.as_bytes());
         let crl_due_ms = clients.crls.iter().filter_map(|crl| next_update_ms(crl)).min();
         let asks = clients.asks();
-        let builder = ServerConfig::builder_with_details(provider.clone(), Arc::new(self.time))
+        let trust = Trust { digest: trust_digest, verifier: clients.verifier(self.settings, provider.clone())? };
+        let builder = ServerConfig::builder_with_details(provider, Arc::new(self.time))
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
             .map_err(|error| ServerTlsError::Setup(error.to_string()))?
-            .with_client_cert_verifier(clients.verifier(self.settings, provider)?);
+            .with_client_cert_verifier(trust.verifier.clone());
         let mut config =
             builder.with_single_cert(chain, key).map_err(|error| identity_error(error, certificate_file, key_file))?;
         config.alpn_protocols = vec![ALPN.to_vec()];

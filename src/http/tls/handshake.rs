@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustls::Error;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -16,14 +17,19 @@ use tokio_rustls::server::TlsStream;
 
 use super::callers::{Callers, Guest};
 use super::certificate::CertificateFacts;
+use super::files::Trust;
 use super::{ServerTls, now_ms};
 use crate::complaints::Complaints;
 use crate::http::config::HttpConfig;
 use crate::identity::certificate::PeerCertificate;
+use crate::principal::Principal;
 use crate::protocol::call::ErrorBody;
 
 /// The first byte of a TLS record with a handshake message (RFC 8446, 5.1).
 const HANDSHAKE: u8 = 22;
+
+/// What the audit log has of a client certificate that is not good.
+const NOT_GOOD: &str = "certificate";
 
 /// How long a caller without TLS may take to read that it needs TLS, and how much of its request is read meanwhile.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -35,24 +41,42 @@ pub(in crate::http) struct TlsCaller {
     pub certificate: Option<Arc<PeerCertificate>>,
     /// When its certificate ends, in milliseconds since the Unix epoch.
     not_after_ms: Option<u64>,
+    /// Its certificate, and those behind it, as it presented them.
+    chain: Vec<CertificateDer<'static>>,
     /// What certificates are judged by.
-    trust: watch::Receiver<Option<blake3::Hash>>,
+    trust: watch::Receiver<Option<Trust>>,
 }
 
 impl TlsCaller {
-    /// Waits until what it proved has to be proven anew: its certificate has expired, or what certificates are judged by has
-    /// changed.
+    /// Waits until what it proved does not hold any more: its certificate has expired, or is not good by what certificates are
+    /// judged by since. That is renewed every few hours as a rule, and most callers stay good.
     pub async fn outdated(mut self) {
         if self.certificate.is_none() {
             return pending().await;
         }
         let left = Duration::from_millis(self.not_after_ms.unwrap_or(u64::MAX).saturating_sub(now_ms()));
-        tokio::select! {
-            () = tokio::time::sleep(left) => {}
+        let expired = tokio::time::sleep(left);
+        let refused = async {
             // The sender lives as long as the listener; nothing is outdated by its end.
-            changed = self.trust.changed() => if changed.is_err() { pending().await },
+            while self.trust.changed().await.is_ok() {
+                let trust = self.trust.borrow_and_update().clone();
+                if !trust.is_some_and(|trust| is_good(&self.chain, &trust)) {
+                    return;
+                }
+            }
+            pending().await
+        };
+        tokio::select! {
+            () = expired => {}
+            () = refused => {}
         }
     }
+}
+
+/// Whether a certificate, and those behind it, are good now.
+fn is_good(chain: &[CertificateDer<'_>], trust: &Trust) -> bool {
+    let now = UnixTime::since_unix_epoch(Duration::from_millis(now_ms()));
+    chain.split_first().is_some_and(|(own, others)| trust.verifier.verify_client_cert(own, others, now).is_ok())
 }
 
 /// How handshakes ended since the start.
@@ -98,13 +122,21 @@ enum End {
 struct Failed {
     end: End,
     reason: String,
+    /// Of a caller whose certificate was missing or not good: which of both.
+    denied: Option<&'static str>,
     /// Of a caller that speaks HTTP without TLS.
     plain: Option<TcpStream>,
 }
 
 impl Failed {
     fn new(end: End, reason: impl Into<String>) -> Self {
-        Self { end, reason: reason.into(), plain: None }
+        Self { end, reason: reason.into(), denied: None, plain: None }
+    }
+
+    fn of(error: io::Error) -> Self {
+        let denied = denied(&error);
+        let end = if denied.is_some() { End::Refused } else { End::Failed };
+        Self { denied, ..Self::new(end, error.to_string()) }
     }
 }
 
@@ -179,8 +211,11 @@ impl ServerTls {
                 handshakes.ended(End::Accepted, peer, "");
                 Some(accepted)
             }
-            Err(Failed { end, reason, plain }) => {
+            Err(Failed { end, reason, denied, plain }) => {
                 handshakes.ended(end, peer, &reason);
+                if let Some(cause) = denied {
+                    self.shared.audit.record_unauthenticated(&Principal::Peer(peer), cause);
+                }
                 if let Some(stream) = plain {
                     let _ = timeout(FAREWELL, refuse_plain(stream)).await;
                 }
@@ -190,9 +225,8 @@ impl ServerTls {
     }
 
     async fn shake(&self, stream: TcpStream) -> Result<(TlsStream<TcpStream>, TlsCaller), Failed> {
-        let failed = |error: io::Error| Failed::new(end_of(&error), error.to_string());
         let mut first = [0];
-        if stream.peek(&mut first).await.map_err(failed)? == 0 {
+        if stream.peek(&mut first).await.map_err(Failed::of)? == 0 {
             return Err(Failed::new(End::Failed, "nothing was sent"));
         }
         let [first] = first;
@@ -206,24 +240,27 @@ impl ServerTls {
         let Some(acceptor) = self.shared.live.load().as_ref().map(|live| live.acceptor.clone()) else {
             return Err(Failed::new(End::Unavailable, "see the log for what is wrong with the files of http.tls"));
         };
-        let stream = acceptor.accept(stream).await.map_err(failed)?;
-        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).map(CertificateFacts::read);
-        let facts = match shown.transpose() {
+        let stream = acceptor.accept(stream).await.map_err(Failed::of)?;
+        let chain: Vec<_> = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
+        let facts = match chain.first().map(CertificateFacts::read).transpose() {
             Ok(facts) => facts,
             // It was verified, but nobody could say whose it is.
-            Err(error) => return Err(Failed::new(End::Refused, error.to_string())),
+            Err(error) => {
+                return Err(Failed { denied: Some(NOT_GOOD), ..Failed::new(End::Refused, error.to_string()) });
+            }
         };
         let not_after_ms = facts.as_ref().map(|facts| facts.not_after_ms);
-        Ok((stream, TlsCaller { certificate: facts.map(|facts| Arc::new(facts.into_peer())), not_after_ms, trust }))
+        let certificate = facts.map(|facts| Arc::new(facts.into_peer()));
+        Ok((stream, TlsCaller { certificate, not_after_ms, chain, trust }))
     }
 }
 
-fn end_of(error: &io::Error) -> End {
-    match error.get_ref().and_then(|error| error.downcast_ref()) {
-        Some(Error::NoCertificatesPresented | Error::InvalidCertificate(_) | Error::InvalidCertRevocationList(_)) => {
-            End::Refused
-        }
-        _ => End::Failed,
+/// Why the audit log has a handshake that failed.
+fn denied(error: &io::Error) -> Option<&'static str> {
+    match error.get_ref()?.downcast_ref()? {
+        Error::NoCertificatesPresented => Some("no_certificate"),
+        Error::InvalidCertificate(_) | Error::InvalidCertRevocationList(_) => Some(NOT_GOOD),
+        _ => None,
     }
 }
 
