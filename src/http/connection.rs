@@ -38,6 +38,9 @@ const LINGER: Duration = Duration::from_millis(200);
 /// After such a start, those who connected meanwhile wait until the models are loaded, and at most so long.
 const HELD: Duration = Duration::from_secs(10);
 
+/// The largest head of a request, in bytes: so much may every connection hold before anybody knows whose it is.
+const LARGEST_HEAD: usize = 64 << 10;
+
 /// Why an address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
@@ -131,7 +134,7 @@ impl Listeners {
         shutdown: &Shutdown,
     ) {
         let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(config.header_timeout());
+        builder.timer(TokioTimer::new()).header_read_timeout(config.header_timeout()).max_buf_size(LARGEST_HEAD);
         let server = Server {
             router: router.clone(),
             builder,
@@ -158,7 +161,9 @@ impl Listeners {
                 };
                 match tls {
                     None => {
-                        server.accept(&places, accept, |server, stream, ip| server.plain(stream, Peer::address(ip))).await;
+                        server
+                            .accept(&places, accept, |server, stream, ip| server.plain(stream, Peer::address(ip)))
+                            .await;
                     }
                     Some(Some(tls)) => {
                         let serve = |server: Server, stream, ip| server.encrypted(tls.clone(), stream, ip);
@@ -347,4 +352,65 @@ impl Server {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::future::pending;
+
+    use axum::routing::get;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    fn listening_on(address: ListenAddress) -> HttpConfig {
+        HttpConfig { listen: vec![address], max_connections: 1, ..HttpConfig::default() }
+    }
+
+    #[tokio::test]
+    async fn an_address_is_bound_anew_when_another_scheme_is_spoken_there() {
+        let left = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (handover, at) = (Handover::default(), left.local_addr().unwrap());
+        handover.keep(ListenAddress::Tcp(at), left.into(), None);
+        let listeners = Listeners::bind(&listening_on(ListenAddress::Tls(at)), &handover).await.unwrap();
+        assert_eq!(listeners.tcp[0].0.local_addr().unwrap(), at);
+        assert!(!listeners.handed_over);
+    }
+
+    #[tokio::test]
+    async fn a_socket_whose_file_is_gone_is_bound_anew_and_keeps_its_new_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let left = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let (handover, address) = (Handover::default(), ListenAddress::Unix(path.clone()));
+        handover.keep(address.clone(), left.into(), Some(SocketFile::new(path.clone())));
+        let listeners = Listeners::bind(&listening_on(address), &handover).await.unwrap();
+        assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
+        drop(listeners);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_full_box_hands_its_socket_over_while_the_last_answer_is_under_way() {
+        let (handover, shutdown, address) = (Handover::default(), Shutdown::default(), "127.0.0.1:0".parse().unwrap());
+        let config = listening_on(address);
+        let listeners = Listeners::bind(&config, &handover).await.unwrap();
+        let at = listeners.tcp[0].0.local_addr().unwrap();
+        let (asked, mut was_asked) = mpsc::unbounded_channel();
+        let never = move || {
+            asked.send(()).unwrap();
+            pending::<()>()
+        };
+        listeners.serve(&Router::new().route("/", get(never)), &config, None, &Arc::default(), &shutdown);
+        let mut busy = TcpStream::connect(at).await.unwrap();
+        busy.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        was_asked.recv().await.unwrap();
+        let _waits = TcpStream::connect(at).await.unwrap();
+        shutdown.request_restart();
+        let kept = async {
+            while handover.take(&config.listen[0]).is_none() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), kept).await.unwrap();
+    }
+}
