@@ -75,6 +75,7 @@ fn checks(globals: &Globals) -> Vec<Check> {
     checks.extend(machine::checks(&config, Path::new("/")));
     checks.extend(runtimes::checks(&config.runtimes));
     checks.extend(tls::check(&config));
+    checks.extend(tls::local(&config));
     checks.extend(mqtt::check(&config));
     checks.extend(features::check(&config));
     checks.extend(updates::checks(&config));
