@@ -37,7 +37,7 @@ use tls::Client;
 
 pub use account::DestinationStatistics;
 pub use address::{Host, HostPort, InvalidHostPort};
-pub use daemon_connection::{Answer, DaemonConnection, DaemonError, Download};
+pub use daemon_connection::{Answer, DaemonAddress, DaemonConnection, DaemonError, Download};
 pub use http::{AuditClient, HttpAnswer, HttpClient, HttpDownload, HttpError, HttpSettings, REQUEST_HEADERS};
 pub use kept::{CountsError, CountsKeeper, DestinationCounts, EgressCounts};
 pub use link::{LinkReader, LinkWriter, PutError};

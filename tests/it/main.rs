@@ -46,6 +46,7 @@ mod runtimes;
 mod systemd;
 mod tidy;
 mod tls;
+mod tls_cli;
 mod tls_kit;
 mod top;
 mod update_faults;

@@ -9,10 +9,13 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ledge::audit::record::ActorKind;
+use ledge::audit_event::AuditEvent;
 use rcgen::{DnType, SerialNumber, date_time_ymd};
 use rustls::HandshakeKind;
 use serde_json::Value;
 
+use crate::audit::{records, stop};
 use crate::certificates::{Authority, Identity};
 use crate::client::Client;
 use crate::daemon::{TestDaemon, TestRoot, write};
@@ -106,6 +109,19 @@ fn client_certificates_are_judged_by_their_authority_their_time_and_what_was_rev
         }
         let refused = [5, 6][usize::from(choice == "required")];
         assert_eq!(ended(&daemon, "refused"), if choice == "none" { 0 } else { refused }, "{choice}");
+        let root = stop(daemon);
+        let denied = records(&root, 1).into_iter().filter_map(|record| match record.event {
+            AuditEvent::AuthenticationFailed { cause, .. } => Some((record.actor.kind, cause.to_string())),
+            _ => None,
+        });
+        // One of a kind within a minute.
+        let denied: Vec<_> = denied.map(|(kind, cause)| (kind == ActorKind::Ip).then_some(cause).unwrap()).collect();
+        let expected: &[&str] = match choice {
+            "none" => &[],
+            "optional" => &["certificate"],
+            _ => &["no_certificate", "certificate"],
+        };
+        assert_eq!(denied, expected, "{choice}");
     }
 }
 

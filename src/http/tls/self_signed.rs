@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rcgen::{
-    CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose, PublicKeyData as _,
-    SanType, SerialNumber,
+    CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose,
+    PublicKeyData as _, SanType, SerialNumber,
 };
 
 use super::certificate::CertificateFacts;
@@ -63,7 +63,8 @@ impl Kept {
         let (certificate, key) = files(state);
         let key = usable(private_key(&key))?.and_then(|key| KeyPair::try_from(&key).ok());
         let facts = usable(certificates(&certificate))?.and_then(|chain| CertificateFacts::read(chain.first()?).ok());
-        let fits = |facts: &CertificateFacts| key.as_ref().is_some_and(|key| facts.is_of(&key.subject_public_key_info()));
+        let fits =
+            |facts: &CertificateFacts| key.as_ref().is_some_and(|key| facts.is_of(&key.subject_public_key_info()));
         Ok(Self { facts: facts.filter(fits), key })
     }
 }
