@@ -210,16 +210,16 @@ impl Config {
         bindings.iter().enumerate().filter_map(undeclared).collect()
     }
 
+    /// Why nobody could get in from the network that it listens to, if so.
+    pub fn lets_nobody_in(&self) -> Option<String> {
+        let keys = self.state.path.join(keys::FILE);
+        self.http.is_exposed().then(|| self.access.lets_nobody_in(&keys)).flatten()
+    }
+
     /// What is wrong although each value is well-formed: the key, and what to do about it.
     fn problems(&self) -> Vec<(String, String)> {
-        let http = self.http.problems();
-        // How to get in is worth a thought once the addresses are right.
-        let is_exposed = http.is_empty() && self.http.is_exposed();
-        let http = http.into_iter().map(|(key, problem)| (format!("http.{key}"), problem));
+        let http = self.http.problems().into_iter().map(|(key, problem)| (format!("http.{key}"), problem));
         let access = self.access.problems().into_iter().map(|(key, problem)| (format!("access.{key}"), problem));
-        let keys = self.state.path.join(keys::FILE);
-        let closed = is_exposed.then(|| self.access.lets_nobody_in(&keys)).flatten();
-        let closed = closed.map(|problem| ("http.listen".to_owned(), problem));
         let mqtt = self.mqtt.problems().into_iter().map(|(key, problem)| (format!("mqtt.{key}"), problem));
         let egress = self.egress.problems().into_iter().map(|(key, problem)| (format!("egress.{key}"), problem));
         let unreachable = self.mqtt.broker.as_ref().and_then(|broker| {
@@ -230,8 +230,7 @@ impl Config {
         let updates = updates.map(|(key, problem)| (format!("updates.{key}"), problem));
         let audit = self.audit.problems(&self.egress).into_iter();
         let audit = audit.map(|(key, problem)| (format!("audit.{key}"), problem));
-        http.chain(closed)
-            .chain(access)
+        http.chain(access)
             .chain(mqtt)
             .chain(updates)
             .chain(audit)

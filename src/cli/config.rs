@@ -106,7 +106,9 @@ fn check(globals: &Globals, json: bool, out: &mut Output) -> anyhow::Result<Exit
         // Where the views are is known only without a mistake before.
         let features = &loaded.config.features;
         Registry::load(&features.views, &features.path)?;
-        if loaded.left_out.is_empty() { Ok(()) } else { Err(loaded.left_out) }
+        let closed = loaded.lets_nobody_in();
+        let mistakes: Vec<_> = loaded.left_out.into_iter().chain(closed).collect();
+        if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
     });
     let mistakes = checked.err().unwrap_or_default();
     if json {

@@ -373,6 +373,24 @@ fn a_self_signed_certificate_is_made_once_and_told_to_be_one() {
 }
 
 #[test]
+fn a_box_that_listens_to_the_network_first_gets_its_key_second() {
+    let root = TestRoot::closed().set("http.listen=\"https://0.0.0.0:0\"").set("http.tls.self_signed=true");
+    let run = |verb: &[&str]| {
+        let run = root.command(verb).stdin(Stdio::null()).output().unwrap();
+        (run.status.code(), String::from_utf8_lossy(&[run.stdout, run.stderr].concat()).into_owned())
+    };
+    for verb in [&["serve"][..], &["config", "check"]] {
+        let (code, told) = run(verb);
+        assert!(code == Some(78) && told.contains("nobody from the network could get in"), "{verb:?}: {told}");
+    }
+    let (_, doctor) = run(&["doctor"]);
+    assert!(doctor.contains("nobody from the network could get in"), "{doctor}");
+    let (code, told) = run(&["keys", "create", "till", "--role", "infer"]);
+    assert_eq!(code, Some(0), "what it was told to run: {told}");
+    assert_eq!(run(&["config", "check"]), (Some(0), "ok\n".to_owned()));
+}
+
+#[test]
 fn an_address_beyond_loopback_is_for_tls_and_tls_needs_a_certificate() {
     let check = |settings: &[&str]| {
         let root = settings.iter().fold(TestRoot::new(), |root, setting| root.set(setting));
