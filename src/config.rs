@@ -15,6 +15,7 @@ use crate::features::config::FeaturesConfig;
 use crate::features::online::PushTarget;
 use crate::features::registry::Registry;
 use crate::http::config::HttpConfig;
+use crate::http::tls::config::ClientCertificates;
 use crate::identity::access_config::AccessConfig;
 use crate::identity::device::DeviceConfig;
 use crate::identity::keys;
@@ -210,6 +211,14 @@ impl Config {
         bindings.iter().enumerate().filter_map(undeclared).collect()
     }
 
+    /// Holders of certificates that nobody is asked for.
+    fn certificate_problem(&self) -> Option<(String, String)> {
+        let asks = self.http.tls.client_certificates != ClientCertificates::None;
+        let problem = "is for callers who show a certificate, and nobody is asked for one: set http.tls.client_certificates to \
+                       \"optional\" or \"required\"";
+        (!asks && !self.access.certificates.is_empty()).then(|| ("access.certificates".to_owned(), problem.to_owned()))
+    }
+
     /// Why nobody could get in from the network that it listens to, if so.
     pub fn lets_nobody_in(&self) -> Option<String> {
         let keys = self.state.path.join(keys::FILE);
@@ -231,6 +240,8 @@ impl Config {
         let audit = self.audit.problems(&self.egress).into_iter();
         let audit = audit.map(|(key, problem)| (format!("audit.{key}"), problem));
         http.chain(access)
+            .chain(self.certificate_problem())
+            .chain(self.certificate_problem())
             .chain(mqtt)
             .chain(updates)
             .chain(audit)
