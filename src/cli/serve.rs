@@ -28,9 +28,13 @@ pub fn run(globals: &Globals, _: &ServeArgs, _: &mut Output) -> anyhow::Result<E
     if let Some(closed) = loaded.lets_nobody_in() {
         return Err(BadConfiguration(vec![closed]).into());
     }
+    let warnings = loaded.warnings();
     let Loaded { config, left_out, .. } = loaded;
     let registry = load_registry(&config)?;
     logging::init(&config.log)?;
+    for warning in warnings {
+        tracing::warn!(%warning, "the configuration names what is not there");
+    }
     for mistake in left_out {
         tracing::error!(%mistake, "signed settings do not fit this box and are left out");
     }

@@ -314,6 +314,12 @@ impl Loaded {
         Some(blamed(&self.origins, "http.listen", self.config.lets_nobody_in()?))
     }
 
+    /// What is of no use here and keeps nothing from working.
+    pub fn warnings(&self) -> Vec<Mistake> {
+        let warnings = self.config.access.warnings().into_iter();
+        warnings.map(|(key, problem)| blamed(&self.origins, &format!("access.{key}"), problem)).collect()
+    }
+
     /// The configuration as a TOML text that says where each value that is not a default was set.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         let plain = toml::to_string(&self.config)?;
