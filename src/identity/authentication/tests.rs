@@ -189,3 +189,22 @@ fn a_key_made_or_revoked_is_recorded_once_whoever_ran_meanwhile() {
     std::fs::remove_file(it.store().path()).unwrap();
     assert_eq!(names(&load()), ["key_store_damaged"]);
 }
+
+#[tokio::test]
+async fn an_audit_log_that_stands_still_keeps_no_key_alive() {
+    use crate::shutdown::Shutdown;
+    // Nobody takes what is recorded, so it never is.
+    let it = Box::new("");
+    let key = it.key("till", |_| {});
+    let shutdown = Shutdown::default();
+    shutdown.spawn(it.authenticator.clone().watch(shutdown.clone()));
+    let begun = Instant::now();
+    for (name, told) in [("till", Err(Refused::Revoked)), ("other", Err(Refused::Revoked))] {
+        let presented = if name == "till" { key.clone() } else { it.key(name, |_| {}) };
+        it.store().revoke(name, 2).unwrap();
+        while it.ask(&presented) != told {
+            assert!(begun.elapsed().as_secs() < 20, "{name} is still let in");
+            tokio::task::yield_now().await;
+        }
+    }
+}
