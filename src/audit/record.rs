@@ -212,6 +212,13 @@ mod tests {
             AuditEvent::ConnectionOpened { destination: "a:1".into(), region: "eu".into(), purpose: "mqtt".into() },
             AuditEvent::ConnectionRefused { destination: "a:1".into(), purpose: "mqtt".into() },
             AuditEvent::AccessDenied { what: "model_load".into(), others: 3 },
+            AuditEvent::KeyChanged {
+                name: "till".parse().unwrap(),
+                roles: vec!["admin".into()],
+                models: None,
+                expires_ms: Some(7),
+            },
+            AuditEvent::KeyStoreDamaged,
             AuditEvent::ClockJumped { by_ms: -5000 },
             AuditEvent::SpaceChanged { what: "audit_log".into(), enough: false },
             AuditEvent::RecordsLost { cause: "queue".into(), since_ms: 1, calls: 2, events: 3 },

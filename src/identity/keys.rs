@@ -179,9 +179,15 @@ impl KeyStore {
         &self.path
     }
 
-    /// All keys, revoked ones included, in the order in which they were made.
+    /// All keys, revoked ones included, in the order in which they were made. Those that the daemon knows to be revoked are,
+    /// whatever an older store says.
     pub fn list(&self) -> Result<Vec<KeyRecord>, KeysError> {
-        file::read(&self.path)
+        let mut keys = file::read(&self.path)?;
+        let revoked = Recorded::load(self.path.parent().unwrap_or(Path::new(".")).to_owned()).revoked();
+        for key in &mut keys {
+            key.revoked_ms = key.revoked_ms.or(revoked.get(&key.id).copied());
+        }
+        Ok(keys)
     }
 
     /// Makes a key. When this returns, it survives a power cut; the daemon knows it within moments.
@@ -246,13 +252,13 @@ impl KeyStore {
         let mut keys = file::read(&self.path)?;
         let done = change(&mut keys)?;
         let content = file::write(&keys).map_err(|error| unwritable(io::Error::other(error)))?;
+        if content.len() > most {
+            return Err(KeysError::Full { path: self.path.clone() });
+        }
         durable::replace_private(&self.path, &content).map_err(unwritable)?;
         Ok(done)
     }
 }
 
 #[cfg(test)]
-        if content.len() > most {
-            return Err(KeysError::Full { path: self.path.clone() });
-        }
 mod tests;
