@@ -300,16 +300,17 @@ impl Authenticator {
 
     /// Counts an attempt that failed. Beyond some of them it is told to wait, and recorded no more.
     fn failed(&self, principal: &Principal, source: Source, refused: Refused) -> Refused {
-        if refused == Refused::Unreadable {
+        let refused = match refused {
             // No fault of whoever asks; the damage itself is recorded.
-            return refused;
-        }
-        let failures = self.shared.failures.lock();
-        // Nothing panics under this lock.
-        let allowed = failures.unwrap_or_else(PoisonError::into_inner).take(source, Instant::now());
-        let refused = match allowed {
-            Ok(()) => refused,
-            Err(wait) => Refused::TooMany { wait },
+            Refused::Unreadable => return refused,
+            // Whoever has the secret does not guess.
+            Refused::Expired | Refused::Revoked => refused,
+            _ => {
+                let failures = self.shared.failures.lock();
+                // Nothing panics under this lock.
+                let allowed = failures.unwrap_or_else(PoisonError::into_inner).take(source, Instant::now());
+                allowed.err().map_or(refused, |wait| Refused::TooMany { wait })
+            }
         };
         self.shared.audit.record_unauthenticated(principal, refused.cause());
         refused

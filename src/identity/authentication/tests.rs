@@ -283,3 +283,19 @@ async fn an_audit_log_that_stands_still_keeps_no_key_alive() {
         }
     }
 }
+
+#[test]
+fn who_has_a_key_that_is_over_is_told_so_each_time_and_uses_up_nothing() {
+    let mut it = Box::new("");
+    let expired = it.key("old", |key| key.expires_ms = Some(clock::built_ms()));
+    let revoked = it.key("gone", |_| {});
+    it.store().revoke("gone", 2).unwrap();
+    it.authenticator.reload().unwrap().unwrap();
+    for _ in 0..20 {
+        assert_eq!(it.ask(&expired), Err(Refused::Expired));
+        assert_eq!(it.ask(&revoked), Err(Refused::Revoked));
+    }
+    assert_eq!(it.ask("x"), Err(Refused::Malformed), "of those that may fail none is used up");
+    let events: Vec<_> = std::iter::from_fn(|| it.audit.try_next()).map(|event| event.action()).collect();
+    assert_eq!(events, ["authentication_failed"; 3]);
+}
