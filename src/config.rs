@@ -241,7 +241,6 @@ impl Config {
         let audit = audit.map(|(key, problem)| (format!("audit.{key}"), problem));
         http.chain(access)
             .chain(self.certificate_problem())
-            .chain(self.certificate_problem())
             .chain(mqtt)
             .chain(updates)
             .chain(audit)
