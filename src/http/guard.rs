@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::reply::Failure;
 use super::routes::{Form, Route, Scope};
-use super::{App, body};
+use super::{App, body, browser};
 use crate::identity::access::Access;
 use crate::identity::authentication::{Caller, Lacking, Peer, Place, Proof, Refused};
 use crate::names::ModelName;
@@ -84,6 +84,7 @@ async fn admit(app: &App, route: &Route, request: &mut Request) -> Result<Place,
     if let Some(lacking) = lacking {
         return Err(denied(app, route, &caller, lacking));
     }
+    refuse_pages(app, &caller, request)?;
     let Caller { principal, access, .. } = caller;
     let extensions = request.extensions_mut();
     if route.scope == Scope::Listed {
@@ -91,6 +92,23 @@ async fn admit(app: &App, route: &Route, request: &mut Request) -> Result<Place,
     }
     extensions.insert(principal);
     Ok(place)
+}
+
+/// What callers on this machine may do without a credential is not for the web pages that a browser on it shows.
+fn refuse_pages(app: &App, caller: &Caller, request: &Request) -> Result<(), Denied> {
+    let is_known = !matches!(caller.proof, Proof::None | Proof::UnlistedCertificate(_));
+    // No page reaches a Unix socket.
+    let is_over_tcp = matches!(request.extensions().get(), Some(Peer::Address { .. }));
+    if is_known || !is_over_tcp {
+        return Ok(());
+    }
+    let Some(foreign) = browser::foreign(request.uri(), request.headers(), &app.config().allowed_hosts) else {
+        return Ok(());
+    };
+    app.serving().audit().record_denied(&caller.principal, foreign.as_str());
+    let message = format!("{foreign}; whoever sends an API key, as Authorization: Bearer ledge_..., is let in");
+    let failure = Failure::new(StatusCode::UNAUTHORIZED, message);
+    Err(Denied { failure, challenge: Some(CHALLENGE), is_known: false })
 }
 
 fn authenticate(app: &App, request: &Request) -> Result<Caller, Denied> {

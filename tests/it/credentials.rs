@@ -197,7 +197,7 @@ fn a_key_has_no_more_requests_under_way_than_it_is_for() {
     let daemon = root.start();
     let body = add_sub_request(1, 1).to_string();
     let head = format!(
-        "POST {MODEL}/infer HTTP/1.1\r\nhost: x\r\nauthorization: {one}\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\r\n",
+        "POST {MODEL}/infer HTTP/1.1\r\nhost: localhost\r\nauthorization: {one}\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\r\n",
         body.len()
     );
     let mut first = daemon.client();
@@ -300,7 +300,7 @@ fn a_certificate_has_the_roles_of_its_name_a_key_beside_it_those_of_the_key() {
         let client = TlsClient::new(ours.pem(), Some(&bad)).connect(daemon.address);
         let answered = client.map(|stream| {
             let mut stream = BufReader::new(stream);
-            let request = format!("GET {MODEL} HTTP/1.1\r\nhost: x\r\nauthorization: {}\r\n\r\n", bearer(&viewer));
+            let request = format!("GET {MODEL} HTTP/1.1\r\nhost: localhost\r\nauthorization: {}\r\n\r\n", bearer(&viewer));
             let _ = stream.get_mut().write_all(request.as_bytes());
             let mut line = String::new();
             stream.read_line(&mut line).map(|_| line)
@@ -308,7 +308,7 @@ fn a_certificate_has_the_roles_of_its_name_a_key_beside_it_those_of_the_key() {
         assert!(!matches!(answered, Ok(Ok(_))), "{name}: {answered:?}");
     }
     let mut plain = std::net::TcpStream::connect(daemon.address).unwrap();
-    plain.write_all(format!("GET {MODEL} HTTP/1.1\r\nhost: x\r\nx-api-key: {viewer}\r\n\r\n").as_bytes()).unwrap();
+    plain.write_all(format!("GET {MODEL} HTTP/1.1\r\nhost: localhost\r\nx-api-key: {viewer}\r\n\r\n").as_bytes()).unwrap();
     let mut answer = String::new();
     let _ = plain.read_to_string(&mut answer);
     assert!(answer.starts_with("HTTP/1.1 400"), "a key in the clear, at a port for TLS: {answer}");
