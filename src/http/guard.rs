@@ -87,7 +87,7 @@ async fn admit(app: &App, route: &Route, request: &mut Request) -> Result<Place,
     refuse_pages(app, &caller, request)?;
     let Caller { principal, access, .. } = caller;
     let extensions = request.extensions_mut();
-    if route.scope == Scope::Listed {
+    if matches!(route.scope, Scope::Listed | Scope::Subject) {
         extensions.insert(access);
     }
     extensions.insert(principal);

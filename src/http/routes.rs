@@ -14,7 +14,7 @@ use crate::identity::access::{Permission, Role};
 pub enum Scope {
     /// The model that its path names, which must be one of the caller's.
     Model,
-    /// What its path names as `{kind}/{name}`: one of the caller's models.
+    /// What its path names as `{kind}/{name}`: one of the caller's models. Such a caller is shown its own alone.
     Subject,
     /// All models: such a caller is shown its own alone.
     Listed,
