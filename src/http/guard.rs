@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::reply::Failure;
 use super::routes::{Form, Route, Scope};
-use super::{App, body, browser};
+use super::{App, body, browser, memory};
 use crate::identity::access::Access;
 use crate::identity::authentication::{Caller, Lacking, Peer, Place, Proof, Refused};
 use crate::names::ModelName;
@@ -44,8 +44,8 @@ pub async fn guard(State(Guard { app, route }): State<Guard>, mut request: Reque
     match admit(&app, route, &mut request).await {
         Ok(place) => {
             let response = next.run(request).await;
-            drop(place);
-            response
+            // Under way until the caller has the answer.
+            if place.is_counted() { memory::held(response, place) } else { response }
         }
         Err(Denied { failure, challenge, is_known }) => {
             // Who waits to be invited to send the body is not: to read it would be to invite.
