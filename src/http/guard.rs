@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use super::reply::Failure;
 use super::routes::{Form, Route, Scope};
 use super::{App, body, browser, memory};
-use crate::identity::access::Access;
+use crate::identity::access::{Access, Role};
 use crate::identity::authentication::{Caller, Lacking, Peer, Place, Proof, Refused};
 use crate::names::ModelName;
 
@@ -203,8 +203,8 @@ fn denied(app: &App, route: &Route, caller: &Caller, lacking: Lacking) -> Denied
     }
     let roles = one_of(route.roles().map(|role| role.as_str().to_owned()).collect());
     let needs = format!("{method} {path} needs the role {roles}");
-    let first = route.roles().next().map_or("admin", |role| role.as_str());
-    let make = format!("`ledge keys create NAME --role {first}` on the box makes one");
+    let least = route.roles().min_by_key(|role| role.permissions().len()).unwrap_or(Role::Admin);
+    let make = format!("`ledge keys create NAME --role {least}` on the box makes one");
     let (status, message) = match &caller.proof {
         Proof::None => (
             StatusCode::UNAUTHORIZED,

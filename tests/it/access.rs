@@ -145,6 +145,20 @@ fn a_running_daemon_takes_up_a_key_and_lets_it_go_and_records_both() {
 }
 
 #[test]
+fn the_role_that_is_recommended_is_the_least_that_will_do() {
+    let daemon = TestRoot::closed().set("access.loopback=[]").start();
+    for (path, role) in [
+        ("/metrics", "viewer"),
+        ("/audit/logs/1/checkpoint", "auditor"),
+        ("/v2", "viewer"),
+        ("/features/backup", "admin"),
+    ] {
+        let told = daemon.client().get(path).error();
+        assert!(told.contains(&format!("`ledge keys create NAME --role {role}`")), "{path}: {told}");
+    }
+}
+
+#[test]
 fn a_key_for_a_model_sees_no_other() {
     let root = TestRoot::closed().models(&["add_sub"]).model_as("add_sub", "other");
     let operator = key(&root, &["ops", "--role", "operator", "--role", "infer", "--model", "add_sub"]);
