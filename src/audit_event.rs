@@ -210,6 +210,11 @@ pub enum AuditEvent {
         /// What for.
         purpose: Word,
     },
+    /// Somebody asked this box for something that leaves no other record.
+    MaintenanceRequested {
+        /// What: `feature_snapshot`, `feature_compaction` or `update_check`.
+        what: Word,
+    },
     /// Somebody asked for what is not theirs to ask for.
     AccessDenied {
         /// What was asked for, such as `model_load`.
@@ -374,6 +379,7 @@ impl AuditEvent {
             Self::UpdateOrdered { .. } => "update_ordered",
             Self::ConnectionOpened { .. } => "connection_opened",
             Self::ConnectionRefused { .. } => "connection_refused",
+            Self::MaintenanceRequested { .. } => "maintenance_requested",
             Self::AccessDenied { .. } => "access_denied",
             Self::AuthenticationFailed { .. } => "authentication_failed",
             Self::KeyCreated { .. } => "key_created",

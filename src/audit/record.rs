@@ -211,6 +211,7 @@ mod tests {
             AuditEvent::UpdateOrdered { subject: "models/m".into(), order: "pin".into() },
             AuditEvent::ConnectionOpened { destination: "a:1".into(), region: "eu".into(), purpose: "mqtt".into() },
             AuditEvent::ConnectionRefused { destination: "a:1".into(), purpose: "mqtt".into() },
+            AuditEvent::MaintenanceRequested { what: "update_check".into() },
             AuditEvent::AccessDenied { what: "model_load".into(), others: 3 },
             AuditEvent::KeyChanged {
                 name: "till".parse().unwrap(),

@@ -2,10 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use ledge::audit::record::ActorKind;
+use ledge::audit_event::AuditEvent;
 use serde_json::{Value, json};
 
 use crate::client::Response;
 use crate::daemon::{TestDaemon, TestRoot};
+use crate::features::VIEWS;
 
 /// How long a change of the store may take to be known. It is looked at once a second.
 const KNOWN: Duration = Duration::from_secs(20);
@@ -142,6 +145,52 @@ fn a_running_daemon_takes_up_a_key_and_lets_it_go_and_records_both() {
         assert!(Instant::now() < deadline, "{}", shown());
     }
     assert!(!daemon.log().contains(&key), "a key is in no log");
+}
+
+#[test]
+fn whatever_somebody_changes_here_has_a_record_of_who_asked() {
+    let root = TestRoot::closed().models(&["add_sub"]).views(VIEWS);
+    let admin = key(&root, &["boss", "--role", "admin"]);
+    let daemon = root.start();
+    let post = |path: &str, body: &Value| ask(&daemon, &admin, "POST", path, body);
+    let row = json!({"driver_id": [1], "event_timestamp": ["2026-01-01T00:00:00Z"], "conv_rate": [0.5], "trips": [1]});
+    assert_eq!(post("/push", &json!({"push_source_name": "driver_push", "df": row, "to": "online"})).status, 200);
+    let backup = ask(&daemon, &admin, "GET", "/features/backup", &json!({}));
+    assert_eq!(backup.status, 200, "{backup:?}");
+    let bearer = format!("Bearer {admin}");
+    let restored = daemon.client().post("/features/restore", &[("authorization", &bearer)], &backup.body);
+    assert_eq!(restored.status, 200, "{restored:?}");
+    for (path, status) in [
+        ("/v2/repository/models/add_sub/unload", 200),
+        ("/v2/repository/models/add_sub/load", 200),
+        ("/features/erase", 200),
+        ("/features/snapshot", 200),
+        ("/features/compact", 200),
+        // What is asked is told, also where no platform looks after the box.
+        ("/updates/check", 409),
+    ] {
+        let body = if path.ends_with("erase") { json!({"entity": {"driver_id": 1}}) } else { json!({}) };
+        assert_eq!(post(path, &body).status, status, "{path}");
+    }
+    let root = crate::audit::stop(daemon);
+    let of_key = crate::audit::records(&root, 1).into_iter().filter(|record| record.actor.kind == ActorKind::Key);
+    let told: Vec<_> = of_key
+        .map(|record| match record.event {
+            AuditEvent::MaintenanceRequested { what } => what.to_string(),
+            event => event.action().to_owned(),
+        })
+        .collect();
+    let expected = [
+        "feature_store_backed_up",
+        "feature_store_restored",
+        "model_unloaded",
+        "model_loaded",
+        "feature_entity_erased",
+        "feature_snapshot",
+        "feature_compaction",
+        "update_check",
+    ];
+    assert_eq!(told, expected);
 }
 
 #[test]
