@@ -190,6 +190,11 @@ impl KeyStore {
         Ok(keys)
     }
 
+    /// Whether half of the room for keys is taken.
+    pub fn is_half_full(&self) -> bool {
+        std::fs::metadata(&self.path).is_ok_and(|metadata| metadata.len() > file::FULL as u64 / 2)
+    }
+
     /// Makes a key. When this returns, it survives a power cut; the daemon knows it within moments.
     pub fn create(&self, new: &NewKey, now_ms: u64) -> Result<(ApiKey, KeyRecord), KeysError> {
         if new.roles.is_empty() {

@@ -248,6 +248,43 @@ fn a_key_has_no_more_requests_than_it_is_for() {
 }
 
 #[test]
+fn a_key_goes_into_a_file_of_its_own_or_is_none() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let root = TestRoot::closed();
+    let file = root.folder.path().join("till.key");
+    let create = |name: &str, arguments: &[&str]| {
+        root.command(&[&["keys", "create", name, "--role", "infer"], arguments].concat())
+    };
+    let state = |name: &str| {
+        let listed = root.command(&["keys", "list", "--json"]).output().unwrap();
+        let keys: Value = serde_json::from_slice(&listed.stdout).unwrap();
+        keys.as_array().unwrap().iter().find(|key| key["name"] == name).map(|key| key["state"].clone())
+    };
+    let output = ["--output", file.to_str().unwrap()];
+    let made = create("till", &output).output().unwrap();
+    assert!(made.status.success() && made.stdout.is_empty(), "{made:?}");
+    assert!(std::fs::read_to_string(&file).unwrap().starts_with("ledge_"));
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    // What is there stays, and no key is made that nobody has.
+    let again = create("other", &output).output().unwrap();
+    assert!(!again.status.success() && state("other").is_none(), "{again:?}");
+    // A name that is taken leaves no file.
+    let (taken, left) = (root.folder.path().join("taken.key"), |path: &std::path::Path| path.exists());
+    assert!(!create("till", &["--output", taken.to_str().unwrap()]).output().unwrap().status.success());
+    assert!(!left(&taken));
+    // A disk without room, and a reader that has gone.
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let lost = create("lost", &[]).stdout(full).output().unwrap();
+    let told = String::from_utf8(lost.stderr).unwrap();
+    assert!(lost.status.code() == Some(1) && told.contains("so it is revoked"), "{told}");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let gone = create("gone", &["--json"]).stdout(writer).output().unwrap();
+    assert_eq!(gone.status.code(), Some(1), "{gone:?}");
+    assert_eq!([state("till"), state("lost"), state("gone")].map(Option::unwrap), ["valid", "revoked", "revoked"]);
+}
+
+#[test]
 fn keys_are_listed_without_themselves() {
     let root = TestRoot::closed();
     let made = key(&root, &["till", "--role", "infer", "--model", "m", "--expires", "90d", "--max-concurrent", "2"]);
