@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
+use super::notify;
 use crate::audit_event::AuditSink;
 use crate::backoff;
 use crate::config::Config;
@@ -64,7 +65,7 @@ impl Found {
             return Self { prepared: None, managed: BTreeMap::new(), served: None };
         }
         // A box that nobody looks after any more keeps what it was brought.
-        let (prepared, managed) = match updater::prepare(folder, sealer) {
+        let (prepared, managed) = match updater::prepare(folder, sealer, &notify::starting) {
             Ok(mut prepared) => {
                 let managed = std::mem::take(&mut prepared.managed);
                 (Some(prepared), managed)

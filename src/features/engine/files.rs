@@ -24,9 +24,13 @@ use super::super::store::Tally;
 use crate::durable;
 use crate::identity::sealing::{OpenError, SealPurpose, Sealer};
 
-/// What the secret behind the index keys is sealed as.
+/// The form of all that lies there. 2: values may be sealed under keys of their entities, which a version that knows no
+/// sealing would take for values.
+pub const FORM: u32 = 2;
+
 /// The file with the secret behind the index keys.
 pub const HASH_KEY_FILE: &str = "hash.key";
+/// What that secret is sealed as.
 const HASH_KEY: &[u8] = b"feature store: hash key";
 
 /// The store's folder.

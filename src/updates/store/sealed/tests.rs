@@ -75,7 +75,7 @@ fn a_sealed_release_is_whole_and_says_nothing_on_the_disk() {
     let weights = content(3 * CHUNK + 7);
     let files: [(&str, &[u8]); 3] = [("model.onnx", &weights), ("labels.txt", &content(100)), ("empty.txt", b"")];
     let path = assemble(&store, &model, 1, &files);
-    assert!(store.verify_release(&model, &release(1)).unwrap());
+    assert!(store.verify_release(&model, &release(1), &|| {}).unwrap());
     assert_eq!(plain(folder.path()), [""; 0]);
     assert!(opened(&path, &old(), "model.onnx") == weights);
     assert_eq!(opened(&path, &old(), "empty.txt"), b"");
@@ -84,9 +84,9 @@ fn a_sealed_release_is_whole_and_says_nothing_on_the_disk() {
 
     // Without the key it is not taken for damaged: it is as good as before once the key is back.
     let store = BlobStore::open(folder.path()).unwrap();
-    let error = store.verify_release(&model, &release(1)).unwrap_err();
+    let error = store.verify_release(&model, &release(1), &|| {}).unwrap_err();
     assert!(matches!(error, StoreError::Sealed { .. }) && error.to_string().contains("master_key_file"), "{error}");
-    store.discard(&subject("models/other"), &release(1)).unwrap();
+    store.discard(&subject("models/other"), &release(1), &|| {}).unwrap();
     drop(store);
 
     let store = BlobStore::open_with(folder.path(), &new()).unwrap();
@@ -95,7 +95,7 @@ fn a_sealed_release_is_whole_and_says_nothing_on_the_disk() {
     bytes[CHUNK + 500] ^= 1;
     fs::remove_file(&blob).unwrap();
     durable::replace(&file, &bytes).unwrap();
-    assert!(!store.verify_release(&model, &release(1)).unwrap());
+    assert!(!store.verify_release(&model, &release(1), &|| {}).unwrap());
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn what_was_plain_or_under_an_old_key_is_sealed_anew_and_settings_and_runtimes_s
         let inode = |path: &PathBuf| path.join("model.onnx").metadata().unwrap().ino();
         assert_eq!(inode(&paths[0]), inode(&paths[1]), "releases share what they have in common");
         for version in [1, 2] {
-            assert!(store.verify_release(&model, &release(version)).unwrap());
+            assert!(store.verify_release(&model, &release(version), &|| {}).unwrap());
         }
         assert!(opened(&paths[1], &sealer, "model.onnx") == weights);
         assert_eq!(fs::read(library.join("lib.so")).unwrap(), b"public");
@@ -132,7 +132,7 @@ fn what_was_plain_or_under_an_old_key_is_sealed_anew_and_settings_and_runtimes_s
         // What came sealed with a model is plain for a runtime.
         let path = assemble(&store, &runtime, 2, &[("lib.so", &weights)]);
         assert!(fs::read(path.join("lib.so")).unwrap() == weights);
-        assert!(store.verify_release(&runtime, &release(2)).unwrap());
+        assert!(store.verify_release(&runtime, &release(2), &|| {}).unwrap());
         let keep = BTreeMap::from([(model.clone(), vec![release(1), release(2)]), (runtime.clone(), vec![release(1)])]);
         store.collect(&keep, &BTreeSet::new()).unwrap();
     }
@@ -206,6 +206,6 @@ proptest! {
         prop_assert!(part.finish().unwrap());
         prop_assert!(length < CANARY.len() || plain(folder.path()).is_empty());
         let blob = store.blob(&name).unwrap();
-        prop_assert_eq!(hash(&blob, &old()).unwrap(), name);
+        prop_assert_eq!(hash(&blob, &old(), &|| {}).unwrap(), name);
     }
 }
