@@ -55,6 +55,12 @@ pub enum KeysError {
         /// Whose keys are in it.
         affected: String,
     },
+    /// There are none, and a file of the store says that there were.
+    #[error("its keys are missing, though it was sealed with them: put the folder {} back. Whoever wants to begin anew without what they sealed moves the store's whole folder away", folder.display())]
+    Missing {
+        /// The folder that they were in.
+        folder: PathBuf,
+    },
     /// The master key is not there.
     #[error(transparent)]
     Sealed(OpenError),
@@ -120,18 +126,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl EntityKeys {
     /// Whether the store in `folder` has keys.
-    pub fn exist(folder: &Path) -> bool {
+    pub fn exist(folder: &Path) -> Result<bool, KeysError> {
         Disk::new(folder).exists()
     }
 
-    /// Opens the keys of the store in `folder`, or makes them where there are none.
+    /// Opens the keys of the store in `folder`, or makes them where there are none: whoever calls knows that nothing there was
+    /// ever sealed, or it is lost.
     pub fn open(folder: &Path, sealer: Sealer) -> Result<Opened, KeysError> {
         let disk = Disk::new(folder);
         if !sealer.is_on() {
             return Err(KeysError::Off);
         }
         let mut mended = Vec::new();
-        let head = if disk.exists() {
+        let head = if disk.exists()? {
             disk.read_head(&sealer, &mut mended)?
         } else {
             let mut head = Head { store: [0; 16], secret: [0; 32], complete: false, present: [false; SHARDS] };

@@ -528,6 +528,40 @@ fn one_bad_copy_of_a_key_file_is_mended_and_two_close_the_store() {
     assert!(customers.iter().all(|customer| store.note(*customer) == Some(mark(*customer))));
 }
 
+#[test]
+fn a_folder_of_keys_that_is_missing_is_not_taken_for_a_new_store() {
+    let folder = TempDir::new().unwrap();
+    let store = ready(folder.path(), sealer());
+    store.until("sealed", |store| store.statistics().unwrap().sealing == "on");
+    let customers: Vec<i64> = (0..30).map(customer).collect();
+    store.push_customers(&customers[..20]);
+    store.snapshot();
+    store.push_customers(&customers[20..]);
+    let path = store.close();
+    let (keys, away) = (path.join("keys"), folder.path().join("away"));
+    for empty in [false, true] {
+        ledge::durable::rename(&keys, &away).unwrap();
+        if empty {
+            // As a disk that is not mounted leaves it.
+            fs::create_dir_all(keys.join("a")).unwrap();
+        }
+        let before = files(&path);
+        let store = open(folder.path(), sealer());
+        let refused = store.runtime.block_on(store.features.snapshot()).unwrap_err();
+        assert!(
+            matches!(&refused, FeatureError::Unavailable { reason } if reason.contains("put the folder")),
+            "{refused}"
+        );
+        store.close();
+        assert_eq!(files(&path), before, "something was made anew, or removed");
+        let _ = fs::remove_dir_all(&keys);
+        ledge::durable::rename(&away, &keys).unwrap();
+        let store = ready(folder.path(), sealer());
+        assert!(customers.iter().all(|customer| store.note(*customer) == Some(mark(*customer))));
+        store.close();
+    }
+}
+
 /// Runs `ledge features` for the daemon.
 fn run(daemon: &TestDaemon, arguments: &[&str]) -> std::process::Output {
     daemon.root.command(&[&["features"], arguments].concat()).output().unwrap()

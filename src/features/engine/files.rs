@@ -24,9 +24,9 @@ use super::super::store::Tally;
 use crate::durable;
 use crate::identity::sealing::{OpenError, SealPurpose, Sealer};
 
-/// What the secret behind the index keys is sealed as.
 /// The file with the secret behind the index keys.
 pub const HASH_KEY_FILE: &str = "hash.key";
+/// What that secret is sealed as.
 const HASH_KEY: &[u8] = b"feature store: hash key";
 
 /// The store's folder.
@@ -110,6 +110,15 @@ impl Files {
         let content = [&key[..], &checksum(&key)].concat();
         durable::replace_private(&path, &sealed(sealer, &content)?)?;
         Ok((HashKey::new(key), true))
+    }
+
+    /// Whether the secret behind the index keys is sealed. It never is before the store has keys.
+    pub fn is_sealed(&self) -> io::Result<bool> {
+        match fs::read(self.folder.join(HASH_KEY_FILE)) {
+            Ok(bytes) => Ok(Sealer::is_sealed(&bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Seals the secret behind the index keys under the current master key.

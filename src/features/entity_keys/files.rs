@@ -61,9 +61,22 @@ impl Disk {
         Self { copies: copies(folder) }
     }
 
-    /// Whether there are keys, or were.
-    pub fn exists(&self) -> bool {
-        self.copies.iter().any(|copy| fs::read_dir(copy).is_ok_and(|mut entries| entries.next().is_some()))
+    /// Whether there are keys, or were. Where nobody can tell, that is an error: new keys in the place of old ones would be
+    /// the end of what those sealed. What a power cut left of the very first file is none.
+    pub fn exists(&self) -> Result<bool, KeysError> {
+        for copy in &self.copies {
+            let entries = match fs::read_dir(copy) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                entries => entries.map_err(failed(copy))?,
+            };
+            for entry in entries {
+                let path = entry.map_err(failed(copy))?.path();
+                if path.extension().is_none_or(|extension| extension != "tmp") {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// Makes the folders.

@@ -56,6 +56,27 @@ fn a_key_that_was_persisted_is_there_at_the_next_start_and_stays_the_same() {
 }
 
 #[test]
+fn no_keys_are_made_where_nobody_can_tell_whether_there_are_some() {
+    let folder = TempDir::new().unwrap();
+    assert!(!EntityKeys::exist(folder.path()).unwrap());
+    // What a power cut left of the first file.
+    for copy in copies(folder.path()) {
+        fs::create_dir_all(&copy).unwrap();
+        fs::write(copy.join("head.4711.tmp"), b"LSE1").unwrap();
+    }
+    assert!(!EntityKeys::exist(folder.path()).unwrap());
+    let made = open(&folder).find_or_make(&[1; 16]).unwrap();
+    assert!(EntityKeys::exist(folder.path()).unwrap());
+    for copy in copies(folder.path()) {
+        fs::remove_dir_all(&copy).unwrap();
+        fs::write(&copy, b"a folder that cannot be read").unwrap();
+    }
+    assert!(matches!(EntityKeys::exist(folder.path()), Err(KeysError::Io { .. })));
+    assert!(matches!(EntityKeys::open(folder.path(), sealer(1)), Err(KeysError::Io { .. })));
+    assert_eq!(made.0, 0x0100_0001);
+}
+
+#[test]
 fn a_destroyed_key_is_in_no_file_and_its_number_is_not_given_again() {
     let folder = TempDir::new().unwrap();
     let keys = open(&folder);
