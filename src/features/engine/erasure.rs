@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 
 use super::super::catalog::StoredView;
+use super::super::entity_keys::EntityKeys;
 use super::super::key::IndexKey;
 use super::super::online::{Erased, FeatureError};
 use super::super::record::{Damaged, Record, Stored};
@@ -183,28 +185,47 @@ impl Upkeep {
         }
     }
 
-    /// Destroys the keys of entities of which no record is left: their rows expired. Once a day, when they are a tenth.
+    /// Destroys the keys of entities of which no record is left: their rows expired. Once a day, when they are a tenth. Not
+    /// where anything was found damaged: what the index lacks for it may still be put back, and needs its keys.
     pub(super) fn forget_unused_keys(&self) -> Result<usize, FeatureError> {
-        let Some(keys) = self.engine.protection.keys().filter(|keys| keys.is_complete()) else { return Ok(0) };
+        let engine = &self.engine;
+        let Some(keys) = engine.protection.keys().filter(|keys| keys.is_complete()) else { return Ok(0) };
+        if engine.counters.damage_found.load(Relaxed) > 0 {
+            return Ok(0);
+        }
         keys.begin_census();
         // Whatever is acknowledged from here on is counted where it is sealed.
-        let counted = match self.mark(false) {
-            None => Err(self.engine.state.load().reason()),
-            Some((index, ..)) => index
-                .scan::<IndexError>(|key, bytes| {
-                    if let Ok(stored) = Stored::verify(&key, bytes) {
-                        keys.use_key(stored.seal.key_id);
-                    }
-                    Ok(())
-                })
-                .map_err(|error| error.to_string()),
-        };
+        let counted = self.count_used_keys(keys);
         let forget = counted.is_ok() && keys.unused() > keys.count() / 10;
         let (reply, answer) = mpsc::channel();
-        let sent = self.engine.commands.blocking_send(Command::EndCensus { forget, reply });
+        let sent = engine.commands.blocking_send(Command::EndCensus { forget, reply });
         let forgotten = sent.ok().and_then(|()| answer.recv().ok()).unwrap_or(0);
-        keys.destroy().map_err(not_erased)?;
-        counted.map(|()| forgotten).map_err(unavailable)
+        counted?;
+        if forget {
+            keys.destroy().map_err(not_erased)?;
+        }
+        Ok(forgotten)
+    }
+
+    /// Takes note of the key of every record. sled may lack what it had, and not say so: then the index is given up.
+    fn count_used_keys(&self, keys: &EntityKeys) -> Result<(), FeatureError> {
+        let (index, _, records) = self.mark(false).ok_or_else(|| unavailable(self.engine.state.load().reason()))?;
+        let mut found = 0;
+        let counted = index.scan::<IndexError>(|key, bytes| {
+            let stored = Stored::verify(&key, bytes);
+            keys.use_key(stored.map_err(|error| IndexError::damaged(format!("of a record, {error}")))?.seal.key_id);
+            found += 1;
+            Ok(())
+        });
+        // Nothing is removed meanwhile but by this thread.
+        let whole = counted.and_then(|()| {
+            let lacks = || format!("it should have {records} records, and only {found} were found");
+            if found < records { Err(IndexError::damaged(lacks())) } else { Ok(()) }
+        });
+        whole.map_err(|error| {
+            self.engine.give_up(&index, &error);
+            unavailable(error.to_string())
+        })
     }
 
     /// Folds the keys that were added into their files.
@@ -244,3 +265,6 @@ fn values(entity: &Entity, targets: &[Target], views: &[StoredView]) -> Vec<Vec<
 fn not_erased(error: impl std::fmt::Display) -> FeatureError {
     FeatureError::NotErased { reason: error.to_string() }
 }
+
+#[cfg(test)]
+mod tests;

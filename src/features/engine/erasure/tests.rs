@@ -1,0 +1,131 @@
+#![expect(clippy::disallowed_methods, reason = "what a broken file system leaves is written here")]
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use super::super::files::Files;
+use super::*;
+use crate::audit_event::AuditSink;
+use crate::features::FeatureStore;
+use crate::features::config::FeaturesConfig;
+use crate::features::online::{FieldStatus, OnlineRequest, Push, PushTarget, Selection};
+use crate::features::registry::Registry;
+use crate::features::store::Changes;
+use crate::identity::sealing::Sealer;
+
+const VIEWS: &str = "
+[[entity]]
+name = 'customer'
+value_type = 'Int64'
+[[entity]]
+name = 'named'
+value_type = 'String'
+join_keys = ['customer']
+[[entity]]
+name = 'shop'
+value_type = 'String'
+
+[[feature_view]]
+name = 'profile'
+entities = ['customer']
+source = { name = 'customers' }
+schema = [{ name = 'note', dtype = 'String' }]
+";
+
+struct Store {
+    folder: TempDir,
+    features: FeatureStore,
+    runtime: Runtime,
+}
+
+impl Store {
+    fn ready(sealer: Sealer) -> Self {
+        let folder = TempDir::new().unwrap();
+        let (views, path) = (folder.path().join("views"), folder.path().join("store"));
+        fs::create_dir_all(&views).unwrap();
+        fs::write(views.join("views.toml"), VIEWS).unwrap();
+        let registry = Registry::load(&views, &path).unwrap();
+        let config = FeaturesConfig { views, path, cache_mb: 16, min_free_mb: 16, ..FeaturesConfig::default() };
+        let is_on = sealer.is_on();
+        let features = FeatureStore::open(&config, registry, AuditSink::to_nowhere(), sealer);
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let store = Self { folder, features, runtime };
+        store.until("ready", |store| store.engine().live().is_some());
+        store.until("sealed", |store| !is_on || store.engine().protection.is_complete());
+        store
+    }
+
+    fn engine(&self) -> &Engine {
+        self.features.engine().unwrap()
+    }
+
+    /// Another upkeep beside the store's own, for what that one does now and then.
+    fn upkeep(&self) -> Upkeep {
+        Upkeep::new(self.features.engine().unwrap().clone())
+    }
+
+    fn files(&self) -> Files {
+        Files::new(&self.folder.path().join("store")).unwrap()
+    }
+
+    fn until(&self, what: &str, done: impl Fn(&Self) -> bool) {
+        let until = Instant::now() + Duration::from_mins(2);
+        while !done(self) {
+            assert!(Instant::now() < until, "not {what} in time: {:?}", self.features.statistics());
+            std::thread::park_timeout(Duration::from_millis(2));
+        }
+    }
+
+    fn push(&self, customers: std::ops::Range<i64>) {
+        let notes = customers.clone().map(|customer| json!(format!("note of {customer}"))).collect();
+        let customers = customers.map(|customer| json!(customer)).collect();
+        let columns = vec![("customer".into(), customers), ("note".into(), notes)];
+        let push = Push { target: PushTarget::Source("customers".into()), columns };
+        self.runtime.block_on(self.features.push(push)).unwrap();
+    }
+
+    fn has(&self, customer: i64) -> bool {
+        let request = OnlineRequest {
+            selection: Selection::Features(vec!["profile:note".into()]),
+            entities: vec![("customer".into(), vec![json!(customer)])],
+        };
+        let found = self.runtime.block_on(self.features.get_online_features(request)).unwrap();
+        found.columns[0].cells[0].status == FieldStatus::Present
+    }
+
+    fn erase(&self, entity: &serde_json::Value) -> Result<Erased, FeatureError> {
+        let entity: Entity = serde_json::from_value(entity.clone()).unwrap();
+        self.runtime.block_on(self.features.erase(entity, Principal::Local))
+    }
+}
+
+fn sealer() -> Sealer {
+    Sealer::with_keys(&[[5; 32]])
+}
+
+#[test]
+fn a_census_over_an_index_that_lost_records_destroys_no_key() {
+    let store = Store::ready(sealer());
+    store.push(0..10);
+    {
+        // As a bad place of the disk does it: sled says nothing.
+        let index = store.engine().live().unwrap();
+        let mut keys = Vec::new();
+        index.scan::<IndexError>(|key, _| Ok(keys.push(key))).unwrap();
+        let mut lost = Changes::default();
+        keys.iter().take(6).for_each(|key| lost.remove(key, i64::MAX));
+        index.apply(&lost).unwrap();
+    }
+    let refused = store.upkeep().forget_unused_keys().unwrap_err();
+    assert!(refused.to_string().contains("only 4 were found"), "{refused}");
+    store.until("rebuilt", |store| store.engine().live().is_some());
+    assert!((0..10).all(|customer| store.has(customer)));
+    // What a rebuild could not find may still be put back.
+    assert_eq!(store.upkeep().forget_unused_keys().unwrap(), 0);
+    assert_eq!(store.engine().protection.keys().unwrap().count(), 10);
+    store.features.close();
+}
