@@ -119,17 +119,21 @@ impl Upkeep {
             unavailable(error.to_string())
         })?;
         drop(index);
-        // Before anything is gone: a restore that comes between must know.
+        // Before anything is gone: a restore after a power cut must know.
         let names: Vec<&str> = entity.keys().map(String::as_str).collect();
-        self.engine.erased.add(&names, &values(entity, &targets, &views)).map_err(not_erased)?;
+        let values = values(entity, &targets, &views);
+        let take_note = |seq| self.engine.erased.add(&names, &values, seq).map_err(not_erased);
+        take_note(self.engine.journal_end())?;
         let (reply, answer) = mpsc::channel();
         let keys: Vec<u32> = found.keys.iter().copied().collect();
         let command = Command::Erase { records: found.records.clone(), keys, reply };
         self.engine.commands.blocking_send(command).map_err(|_| unavailable(State::Closed.reason()))?;
-        answer.recv().map_err(|_| unavailable(State::Closed.reason()))??;
+        let removed_by = answer.recv().map_err(|_| unavailable(State::Closed.reason()))??;
         if let Some(keys) = self.engine.protection.keys() {
             keys.destroy().map_err(not_erased)?;
         }
+        // A backup that was begun meanwhile may have it still.
+        take_note(removed_by)?;
         // Rows of which the index has nothing any more, and all rows where nothing is sealed, go with the files.
         let has_parts = targets.iter().any(|target| target.whole.is_none());
         if has_parts || !self.engine.protection.is_complete() {

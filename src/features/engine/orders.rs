@@ -57,8 +57,8 @@ pub enum Command {
         records: Vec<IndexKey>,
         /// The numbers of the keys.
         keys: Vec<u32>,
-        /// Told the end.
-        reply: mpsc::Sender<Result<(), FeatureError>>,
+        /// Told the number of the last entry that removes one, or of the next entry where there was none to remove.
+        reply: mpsc::Sender<Result<u64, FeatureError>>,
     },
     /// A census of keys ends.
     EndCensus {

@@ -257,15 +257,18 @@ impl Writer {
         Ok(bodies)
     }
 
-    /// Removes records, in journal and index, and forgets keys. A push that comes afterwards gets another one.
-    fn erase(&mut self, records: &[IndexKey], keys: &[u32]) -> Result<(), FeatureError> {
+    /// Removes records, in journal and index, and forgets keys. A push that comes afterwards gets another one. The number of
+    /// the last entry that removes one, or of the next entry.
+    fn erase(&mut self, records: &[IndexKey], keys: &[u32]) -> Result<u64, FeatureError> {
         if !matches!(&**self.engine.state.load(), State::Ready(_)) {
             return Err(FeatureError::Unavailable { reason: self.engine.state.load().reason() });
         }
+        let mut removed_by = self.journal.next_seq();
         for records in records.chunks(GROUP) {
             let changes: Vec<_> = records.iter().map(|key| (*key, Change::Delete)).collect();
             let written = self.journal.append(&changes);
             let written = written.map_err(|error| FeatureError::NotErased { reason: error.to_string() })?;
+            removed_by = *written.end();
             let pending: Vec<_> =
                 (written.zip(records)).map(|(seq, key)| Pending { seq, key: *key, action: Action::Delete }).collect();
             self.on_index(|applier| applier.apply(&pending));
@@ -275,7 +278,7 @@ impl Writer {
         if let Some(known) = self.engine.protection.keys() {
             known.doom(keys);
         }
-        Ok(())
+        Ok(removed_by)
     }
 
     fn refuse(engine: &Engine, is_full: &mut bool, free: u64) -> FeatureError {
