@@ -2,11 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use super::super::catalog::StoredView;
 use super::super::entity_keys::EntityKeys;
+use super::super::journal;
 use super::super::key::IndexKey;
 use super::super::online::{Erased, FeatureError};
 use super::super::record::{Damaged, Record, Stored};
@@ -15,10 +19,16 @@ use super::super::store::{Index, IndexError};
 use super::super::value::{Value, ValueType};
 use super::super::view::ViewId;
 use super::orders::Command;
+use super::recovery::generation;
 use super::upkeep::Upkeep;
 use super::{Engine, State};
 use crate::audit_event::AuditEvent;
+use crate::durable;
 use crate::principal::Principal;
+
+/// After how long sealing what was plain is tried again, and after how long at most.
+const SEAL_AGAIN: Duration = Duration::from_mins(1);
+const SEAL_AGAIN_AT_LAST: Duration = Duration::from_hours(1);
 
 /// Join keys by name, as they were given.
 pub type Entity = BTreeMap<String, serde_json::Value>;
@@ -147,44 +157,64 @@ impl Upkeep {
     }
 
     /// Leaves nothing of what was but what the index has now: no older journal, snapshot or index, and nothing that was set
-    /// aside.
+    /// aside. When this returns `Ok`, none of it is there, and that survives a power cut.
     fn forget_history(&mut self) -> Result<(), FeatureError> {
         self.compact()?;
         self.snapshot()?;
-        let newest = snapshot::list(self.engine.files.folder()).unwrap_or_default();
-        if let Some((newest, _)) = newest.first() {
-            self.remove_before(*newest);
+        let forgotten = self.remove_before(self.snapshot_at).and_then(|()| self.remove_the_rest());
+        match forgotten.and_then(|()| self.find_history()) {
+            Ok(None) => Ok(()),
+            Ok(Some(left)) => Err(not_erased(format!("{} is still there", left.display()))),
+            Err(error) => Err(not_erased(error)),
         }
-        self.remove_damaged().map_err(not_erased)?;
-        Ok(())
     }
 
-    fn remove_damaged(&self) -> std::io::Result<()> {
-        let folders = [self.engine.files.folder().to_owned(), self.engine.files.journal()];
-        for folder in folders {
-            for entry in fs::read_dir(folder)? {
-                let path = entry?.path();
-                if path.extension().is_some_and(|extension| extension == "damaged") {
-                    if path.is_dir() { fs::remove_dir_all(&path)? } else { fs::remove_file(&path)? }
-                }
-            }
+    /// Removes every other generation of the index, and what was set aside.
+    fn remove_the_rest(&self) -> io::Result<()> {
+        let (files, live) = (&self.engine.files, self.live_generation()?);
+        for generation in files.generations()?.into_iter().filter(|generation| *generation != live) {
+            files.remove_index(generation)?;
         }
-        Ok(())
+        for path in files.damaged()? {
+            if path.is_dir() { fs::remove_dir_all(&path)? } else { fs::remove_file(&path)? }
+        }
+        durable::sync_folder(&files.journal())?;
+        durable::sync_folder(files.folder())
     }
 
-    /// Seals what was there before sealing was turned on. What was plain is in no file afterwards.
+    /// A file that may have what the index has no more.
+    fn find_history(&self) -> io::Result<Option<PathBuf>> {
+        let (files, live) = (&self.engine.files, self.live_generation()?);
+        if let Some(older) = files.generations()?.into_iter().find(|generation| *generation != live) {
+            return Ok(Some(files.index(older)));
+        }
+        let older = snapshot::list(files.folder())?.into_iter().find(|(number, _)| *number != self.snapshot_at);
+        let journal = journal::list(&files.journal())?.into_iter().find(|(first_seq, _)| *first_seq < self.snapshot_at);
+        Ok(older.or(journal).map(|(_, path)| path).or(files.damaged()?.pop()))
+    }
+
+    fn live_generation(&self) -> io::Result<u64> {
+        let live = self.engine.live().ok_or_else(|| io::Error::other(self.engine.state.load().reason()))?;
+        generation(live.folder()).ok_or_else(|| io::Error::other("the index has no number"))
+    }
+
+    /// Seals what was there before sealing was turned on. What was plain is in no file afterwards. It writes everything
+    /// anew, so that after a failure the next attempt waits, and each time for twice as long.
     pub(super) fn seal_the_rest(&mut self) {
         let Some(keys) = self.engine.protection.keys() else { return };
         if keys.is_complete() || self.engine.live().is_none() {
             return;
         }
+        let pause = (self.seal_again.1 * 2).clamp(SEAL_AGAIN, SEAL_AGAIN_AT_LAST);
+        self.seal_again = (Instant::now() + pause, pause);
         let engine = self.engine.clone();
         let Some(keys) = engine.protection.keys() else { return };
         let sealed = self.forget_history().map_err(|error| error.to_string());
         match sealed.and_then(|()| keys.set_complete().map_err(|error| error.to_string())) {
             Ok(()) => tracing::info!("everything in the feature store is sealed"),
             Err(error) => {
-                tracing::warn!(error, "what was in the feature store before is not sealed yet; it is tried again");
+                let retry_s = pause.as_secs();
+                tracing::warn!(error, retry_s, "what was in the feature store before is not sealed yet");
             }
         }
     }
@@ -213,7 +243,7 @@ impl Upkeep {
 
     /// Takes note of the key of every record. sled may lack what it had, and not say so: then the index is given up.
     fn count_used_keys(&self, keys: &EntityKeys) -> Result<(), FeatureError> {
-        let (index, _, records) = self.mark(false).ok_or_else(|| unavailable(self.engine.state.load().reason()))?;
+        let (index, _, records) = self.mark(false)?;
         let mut found = 0;
         let counted = index.scan::<IndexError>(|key, bytes| {
             let stored = Stored::verify(&key, bytes);

@@ -152,6 +152,18 @@ impl Files {
         if path.exists() { fs::remove_dir_all(path) } else { Ok(()) }
     }
 
+    /// What was set aside, by [`Self::set_aside`] or by the journal.
+    pub fn damaged(&self) -> io::Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        for folder in [self.folder.clone(), self.journal()] {
+            for entry in fs::read_dir(folder)? {
+                found.push(entry?.path());
+            }
+        }
+        found.retain(|path| path.extension().is_some_and(|extension| extension == "damaged"));
+        Ok(found)
+    }
+
     /// Keeps a damaged file or folder for whoever wants to look at it, and only the last of its kind (`index`, `journal`,
     /// `snapshot`).
     pub fn set_aside(&self, path: &Path, kind: &str) -> io::Result<PathBuf> {

@@ -129,3 +129,29 @@ fn a_census_over_an_index_that_lost_records_destroys_no_key() {
     assert_eq!(store.engine().protection.keys().unwrap().count(), 10);
     store.features.close();
 }
+
+#[test]
+fn an_erasure_says_so_when_an_old_file_cannot_be_removed() {
+    let store = Store::ready(Sealer::none());
+    store.push(0..10);
+    let files = store.files();
+    let journal = files.journal().join(format!("journal-{:016x}.log", 0));
+    // None of them can be removed as what its name says it is.
+    for (path, is_folder) in
+        [(files.folder().join(snapshot::file_name(0)), true), (files.index(0), false), (journal, true)]
+    {
+        if is_folder { fs::create_dir(&path).unwrap() } else { fs::write(&path, "an index").unwrap() }
+        let refused = store.erase(&json!({ "customer": 4 })).unwrap_err();
+        assert!(matches!(refused, FeatureError::NotErased { .. }), "{}: {refused}", path.display());
+        if is_folder { fs::remove_dir(&path).unwrap() } else { fs::remove_file(&path).unwrap() }
+    }
+    fs::write(files.folder().join("snapshot.damaged"), "note of 4").unwrap();
+    let old = snapshot::list(files.folder()).unwrap();
+    assert_eq!(store.erase(&json!({ "customer": 4 })).unwrap(), Erased { records: 0, views: 0 });
+    let snapshots = snapshot::list(files.folder()).unwrap();
+    assert!(snapshots.len() == 1 && old.iter().all(|old| !snapshots.contains(old)));
+    assert!(journal::list(&files.journal()).unwrap().iter().all(|(first_seq, _)| *first_seq >= snapshots[0].0));
+    assert_eq!((files.generations().unwrap().len(), files.damaged().unwrap().len()), (1, 0));
+    assert!(!store.has(4) && store.has(5));
+    store.features.close();
+}
