@@ -166,12 +166,91 @@ fn a_power_cut_within_a_piece_loses_that_piece_alone() {
     // With something behind it, it was acknowledged.
     let mut bad = bytes.clone();
     bad[whole / 2] ^= 1;
-    fs::write(file("a"), &bytes).unwrap();
-    fs::write(file("b"), &bad).unwrap();
-    assert_eq!(EntityKeys::open(folder.path(), sealer(1)).unwrap().keys.count(), 2, "one copy is enough");
-    fs::write(file("a"), &bad).unwrap();
+    for copy in ["a", "b"] {
+        fs::write(file(copy), &bad).unwrap();
+    }
     let refused = EntityKeys::open(folder.path(), sealer(1)).unwrap_err();
     assert!(matches!(refused, KeysError::Lost { .. }), "{refused}");
+}
+
+#[test]
+fn a_copy_of_added_keys_that_is_not_as_it_was_written_is_mended_and_told_and_a_torn_end_is_not() {
+    let folder = TempDir::new().unwrap();
+    let keys = open(&folder);
+    let made: Vec<_> = (1..4)
+        .map(|user| {
+            let made = keys.find_or_make(&tag(&keys, user)).unwrap();
+            keys.persist().unwrap();
+            made
+        })
+        .collect();
+    drop(keys);
+    let file = |copy: &str| folder.path().join("keys").join(copy).join("added-00000001");
+    let whole = fs::read(file("a")).unwrap();
+    let piece = whole.len() / 3;
+    let flipped = |at: usize| {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        bytes
+    };
+    let with = |end: &[u8]| [&whole, end].concat();
+    let zeros = [&whole[..2 * piece + 9], &[0; 20]].concat();
+    let cases = [
+        (whole.clone(), false),
+        (flipped(piece / 2), true),
+        (flipped(whole.len() - 1), true),
+        (flipped(2 * piece), true),
+        (with(&[0; 64]), false),
+        (with(&whole[..piece]), false),
+        (with(&[7; 3]), false),
+        (zeros, false),
+        (whole[..whole.len() - 5].to_vec(), false),
+        (Vec::new(), false),
+    ];
+    for (at, (bytes, is_told)) in cases.iter().enumerate() {
+        for (copy, other) in [("a", "b"), ("b", "a")] {
+            fs::write(file(copy), bytes).unwrap();
+            let opened = EntityKeys::open(folder.path(), sealer(1)).unwrap();
+            assert_eq!((at, opened.mended.len()), (at, usize::from(*is_told)), "{:?}", opened.mended);
+            assert!(made.iter().all(|(id, key)| opened.keys.key(*id) == Ok(*key)), "{at}");
+            assert!(fs::read(file(copy)).unwrap() == whole && fs::read(file(other)).unwrap() == whole, "{at}");
+        }
+    }
+    // Zeros behind both are of a write that nobody was told of, too.
+    for copy in ["a", "b"] {
+        fs::write(file(copy), with(&[0; 64])).unwrap();
+    }
+    assert_eq!(EntityKeys::open(folder.path(), sealer(1)).unwrap().keys.count(), 3);
+}
+
+#[test]
+fn erasures_leave_no_pile_of_files() {
+    let folder = TempDir::new().unwrap();
+    let keys = open(&folder);
+    let mut kept = Vec::new();
+    for user in 0..100 {
+        let (id, _) = keys.find_or_make(&tag(&keys, user)).unwrap();
+        keys.persist().unwrap();
+        keys.doom(&[id]);
+        keys.destroy().unwrap();
+        assert_eq!(keys.disk.added().unwrap(), [0; 0], "it had nothing else");
+        assert!(!keys.is_fold_due());
+    }
+    for user in 0..200 {
+        kept.push(keys.find_or_make(&tag(&keys, 1000 + user)).unwrap());
+        let (id, _) = keys.find_or_make(&tag(&keys, user)).unwrap();
+        keys.persist().unwrap();
+        keys.doom(&[id]);
+        keys.destroy().unwrap();
+        if keys.is_fold_due() {
+            keys.fold().unwrap();
+        }
+        assert!(keys.disk.added().unwrap().len() <= ADDED_FILES + 1);
+    }
+    drop(keys);
+    let keys = open(&folder);
+    assert_eq!(keys.count(), 200);
+    assert!(kept.iter().all(|(id, key)| keys.key(*id) == Ok(*key)));
 }
 
 #[test]
