@@ -50,22 +50,39 @@ struct Found {
     keys: BTreeSet<u32>,
 }
 
-fn target(view: &StoredView, entity: &Entity) -> Result<Option<Target>, FeatureError> {
+/// `None` of a view that lacks one of the join keys. One that has it in a type that does not take the value, which is the
+/// error, has no row of the entity either.
+fn target(view: &StoredView, entity: &Entity) -> Option<Result<Target, FeatureError>> {
     let mut wanted = Vec::with_capacity(entity.len());
     for (name, given) in entity {
-        let Some(at) = view.join_keys.iter().position(|(key, _)| **key == **name) else { return Ok(None) };
-        let kind = view
-            .join_keys
-            .get(at)
-            .map_or(ValueType::Scalar(super::super::value::ScalarType::String), |(_, kind)| ValueType::Scalar(*kind));
-        let value =
-            Value::from_json(kind, given).and_then(|value| value.ok_or_else(|| "a join key cannot be null".into()));
-        let value = value.map_err(|reason| FeatureError::Value { column: name.clone(), row: 0, reason })?;
-        wanted.push((at, value));
+        let (at, (_, kind)) = view.join_keys.iter().enumerate().find(|(_, (key, _))| **key == **name)?;
+        let value = Value::from_json(ValueType::Scalar(*kind), given);
+        match value.and_then(|value| value.ok_or_else(|| "a join key cannot be null".into())) {
+            Ok(value) => wanted.push((at, value)),
+            Err(reason) => return Some(Err(FeatureError::Value { column: name.clone(), row: 0, reason })),
+        }
     }
     wanted.sort_by_key(|(at, _)| *at);
     let whole = (wanted.len() == view.join_keys.len()).then(|| wanted.iter().map(|(_, value)| value.clone()).collect());
-    Ok(Some(Target { view: view.id, wanted, whole }))
+    Some(Ok(Target { view: view.id, wanted, whole }))
+}
+
+/// What an erasure is about in all views, one at least.
+fn targets(views: &[StoredView], entity: &Entity) -> Result<Vec<Target>, FeatureError> {
+    let names: Vec<_> = entity.keys().map(String::as_str).collect();
+    let no_view = FeatureError::Columns { reason: format!("no feature view has the join keys {}", names.join(", ")) };
+    if entity.is_empty() {
+        // Every row has all of none.
+        return Err(no_view);
+    }
+    let (mut targets, mut refused) = (Vec::new(), no_view);
+    for found in views.iter().filter_map(|view| target(view, entity)) {
+        match found {
+            Ok(target) => targets.push(target),
+            Err(error) => refused = error,
+        }
+    }
+    if targets.is_empty() { Err(refused) } else { Ok(targets) }
 }
 
 fn unavailable(reason: impl Into<String>) -> FeatureError {
@@ -114,15 +131,7 @@ impl Upkeep {
     pub(super) fn erase(&mut self, entity: &Entity, principal: &Principal) -> Result<Erased, FeatureError> {
         let catalog = self.engine.registry.load_full();
         let views: Vec<StoredView> = catalog.catalog().stored_views().collect();
-        let mut targets = Vec::new();
-        for view in &views {
-            targets.extend(target(view, entity)?);
-        }
-        if entity.is_empty() || targets.is_empty() {
-            let names: Vec<_> = entity.keys().map(String::as_str).collect();
-            let reason = format!("no feature view has the join keys {}", names.join(", "));
-            return Err(FeatureError::Columns { reason });
-        }
+        let targets = targets(&views, entity)?;
         let index = self.engine.live().ok_or_else(|| unavailable(self.engine.state.load().reason()))?;
         let found = find(&self.engine, &index, &targets).map_err(|error| {
             self.engine.give_up(&index, &error);

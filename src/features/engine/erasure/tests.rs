@@ -21,13 +21,6 @@ const VIEWS: &str = "
 [[entity]]
 name = 'customer'
 value_type = 'Int64'
-[[entity]]
-name = 'named'
-value_type = 'String'
-join_keys = ['customer']
-[[entity]]
-name = 'shop'
-value_type = 'String'
 
 [[feature_view]]
 name = 'profile'
@@ -81,8 +74,11 @@ impl Store {
     }
 
     fn push(&self, customers: std::ops::Range<i64>) {
-        let notes = customers.clone().map(|customer| json!(format!("note of {customer}"))).collect();
-        let customers = customers.map(|customer| json!(customer)).collect();
+        self.push_these(customers.map(|customer| json!(customer)).collect());
+    }
+
+    fn push_these(&self, customers: Vec<serde_json::Value>) {
+        let notes = customers.iter().map(|customer| json!(format!("note of {customer}"))).collect();
         let columns = vec![("customer".into(), customers), ("note".into(), notes)];
         let push = Push { target: PushTarget::Source("customers".into()), columns };
         self.runtime.block_on(self.features.push(push)).unwrap();
@@ -153,5 +149,24 @@ fn an_erasure_says_so_when_an_old_file_cannot_be_removed() {
     assert!(journal::list(&files.journal()).unwrap().iter().all(|(first_seq, _)| *first_seq >= snapshots[0].0));
     assert_eq!((files.generations().unwrap().len(), files.damaged().unwrap().len()), (1, 0));
     assert!(!store.has(4) && store.has(5));
+    store.features.close();
+}
+
+#[test]
+fn a_view_that_had_the_join_key_in_another_type_blocks_no_erasure() {
+    let store = Store::ready(sealer());
+    store.push(0..3);
+    let (views, path) = (store.folder.path().join("views"), store.folder.path().join("store"));
+    fs::write(views.join("views.toml"), VIEWS.replace("Int64", "String")).unwrap();
+    store.features.reload(Registry::load(&views, &path).unwrap()).unwrap();
+    store.push_these(vec![json!("anna"), json!("7")]);
+    for customer in [json!("anna"), json!(1)] {
+        let erased = store.erase(&json!({ "customer": customer })).unwrap();
+        assert_eq!((&customer, erased), (&customer, Erased { records: 1, views: 1 }));
+    }
+    for wrong in [json!(null), json!([1])] {
+        assert!(matches!(store.erase(&json!({ "customer": wrong })), Err(FeatureError::Value { .. })));
+    }
+    assert!(matches!(store.erase(&json!({ "shop": 1 })), Err(FeatureError::Columns { .. })));
     store.features.close();
 }
