@@ -399,6 +399,11 @@ impl Opened {
         let keys = has_keys.then(|| EntityKeys::open(files.folder(), sealer.clone())).transpose();
         let keys = keys.map_err(|error| told(&error))?;
         let erased = ErasedEntities::open(files.folder(), sealer.clone()).map_err(|error| told(&error))?;
+        if let Some(entity_keys::Opened { keys, .. }) = &keys {
+            // An erasure that was cut off comes to its end before anything else is sealed with its keys.
+            keys.doom(&erased.doomed());
+            keys.destroy().map_err(|error| told(&error))?;
+        }
         // Before the first row that has the numbers in it.
         registry.save(files.folder()).map_err(|error| told(&error))?;
         // What a restore left that did not come to its end.

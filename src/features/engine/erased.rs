@@ -1,7 +1,7 @@
 //! Which entities were erased, so that a backup from before does not bring them back. Of an entity there is a keyed hash
 //! alone.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -53,6 +53,8 @@ type Hash = [u8; 16];
 struct List {
     /// The secret behind the hashes.
     secret: [u8; 32],
+    /// The numbers of keys that an erasure was about to destroy.
+    doomed: BTreeSet<u32>,
     /// By the names of the join keys, in order: an entity, or all that have these join keys among others.
     erased: HashMap<Vec<String>, HashMap<Hash, When>>,
 }
@@ -62,6 +64,7 @@ struct List {
 #[serde(deny_unknown_fields)]
 struct Form {
     secret: String,
+    doomed_keys: BTreeSet<u32>,
     erased: Vec<FormOfNames>,
 }
 
@@ -104,14 +107,16 @@ impl List {
             join_keys: names.clone(),
             entities: entities.iter().map(|(hash, when)| (to_hex(hash), *when)).collect(),
         };
-        let form = Form { secret: to_hex(&self.secret), erased: self.erased.iter().map(of_names).collect() };
+        let erased = self.erased.iter().map(of_names).collect();
+        let form = Form { secret: to_hex(&self.secret), doomed_keys: self.doomed.clone(), erased };
         Ok(serde_json::to_vec(&form)?)
     }
 
     fn decode(bytes: &[u8]) -> io::Result<Self> {
         let malformed = || io::Error::other("it is malformed");
         let form: Form = serde_json::from_slice(bytes)?;
-        let mut list = Self { secret: from_hex(&form.secret).ok_or_else(malformed)?, erased: HashMap::new() };
+        let secret = from_hex(&form.secret).ok_or_else(malformed)?;
+        let mut list = Self { secret, doomed: form.doomed_keys, erased: HashMap::new() };
         for FormOfNames { join_keys, entities } in form.erased {
             let entities = entities.into_iter().map(|(hash, when)| Some((from_hex(&hash)?, when)));
             let entities: Option<HashMap<_, _>> = entities.collect();
@@ -143,10 +148,32 @@ impl ErasedEntities {
         Ok(Self { path, sealer, list: Mutex::new(list) })
     }
 
-    /// Takes note of an entity, in each type that its values have somewhere, which the journal's entry `seq` removes. When this
-    /// returns `Ok`, it survives a power cut.
-    pub fn add(&self, names: &[&str], values: &[Vec<Value>], seq: u64) -> io::Result<()> {
+    /// Takes note of an entity that is about to be erased, in each type that its values have somewhere, not before the journal's
+    /// entry `seq`; and of its keys. When this returns `Ok`, it survives a power cut, and [`Self::doomed`] has the keys until
+    /// [`Self::end`]: nothing may be sealed with them any more.
+    pub fn begin(&self, names: &[&str], values: &[Vec<Value>], seq: u64, keys: &[u32]) -> io::Result<()> {
+        self.note(names, values, seq, |doomed| doomed.extend(keys))
+    }
+
+    /// Takes note that it is erased, by this entry of the journal, and all doomed keys are destroyed.
+    pub fn end(&self, names: &[&str], values: &[Vec<Value>], seq: u64) -> io::Result<()> {
+        self.note(names, values, seq, BTreeSet::clear)
+    }
+
+    /// The keys of an erasure that did not come to its end.
+    pub fn doomed(&self) -> Vec<u32> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).doomed.iter().copied().collect()
+    }
+
+    fn note(
+        &self,
+        names: &[&str],
+        values: &[Vec<Value>],
+        seq: u64,
+        change: impl FnOnce(&mut BTreeSet<u32>),
+    ) -> io::Result<()> {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut list.doomed);
         let hashes: Vec<_> = values.iter().map(|values| list.hash(names.iter().copied().zip(values))).collect();
         let erased = list.erased.entry(names.iter().map(ToString::to_string).collect()).or_default();
         // The last time counts. Where the file cannot be written, it does no harm that the list has it already.
@@ -197,9 +224,12 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let erased = ErasedEntities::open(folder.path(), sealer.clone()).unwrap();
             let (customer, shop) = (Value::String("customer-4711".into()), Value::Int64(3));
-            erased.add(&["customer"], &[vec![customer.clone()]], 40).unwrap();
-            erased.add(&["customer"], &[vec![customer.clone()], vec![Value::Int64(8)]], 70).unwrap();
+            erased.begin(&["customer"], &[vec![customer.clone()]], 40, &[7, 5]).unwrap();
             let erased = ErasedEntities::open(folder.path(), sealer.clone()).unwrap();
+            assert_eq!(erased.doomed(), [5, 7]);
+            erased.end(&["customer"], &[vec![customer.clone()], vec![Value::Int64(8)]], 70).unwrap();
+            let erased = ErasedEntities::open(folder.path(), sealer.clone()).unwrap();
+            assert_eq!(erased.doomed(), [0; 0]);
             for since in [Since::Time(1), Since::Entry(1), Since::Entry(70)] {
                 assert!(erased.has(&[("customer", &customer)], since));
                 assert!(erased.has(&[("shop", &shop), ("customer", &customer)], since));
@@ -221,7 +251,7 @@ mod tests {
     fn a_list_that_was_changed_is_not_taken_for_an_empty_one() {
         let folder = tempfile::tempdir().unwrap();
         let erased = ErasedEntities::open(folder.path(), Sealer::none()).unwrap();
-        erased.add(&["customer"], &[vec![Value::Int64(8)]], 40).unwrap();
+        erased.end(&["customer"], &[vec![Value::Int64(8)]], 40).unwrap();
         let path = folder.path().join(NAME);
         let text = fs::read_to_string(&path).unwrap();
         for (from, to) in [("\"secret\":\"", "\"secret\":\"0"), ("{\"seq\"", "{\"sequence\""), ("}]}", "}]")] {
@@ -234,6 +264,7 @@ mod tests {
         #[test]
         fn a_list_is_read_as_it_was_written(
             secret: [u8; 32],
+            doomed in prop::collection::btree_set(any::<u32>(), 0..4),
             all in prop::collection::hash_map(
                 prop::collection::vec("[a-z]{0,4}", 0..3),
                 prop::collection::hash_map(any::<Hash>(), any::<(u64, u64)>(), 0..5),
@@ -242,9 +273,9 @@ mod tests {
         ) {
             let with_when = |(hash, (seq, at_ms))| (hash, When { seq, at_ms });
             let erased = all.into_iter().map(|(names, found)| (names, found.into_iter().map(with_when).collect())).collect();
-            let list = List { secret, erased };
+            let list = List { secret, doomed, erased };
             let read = List::decode(&list.encode().unwrap()).unwrap();
-            prop_assert_eq!((read.secret, read.erased), (list.secret, list.erased));
+            prop_assert_eq!((read.secret, read.doomed, read.erased), (list.secret, list.doomed, list.erased));
         }
     }
 }

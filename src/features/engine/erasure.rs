@@ -141,10 +141,9 @@ impl Upkeep {
         // Before anything is gone: a restore after a power cut must know.
         let names: Vec<&str> = entity.keys().map(String::as_str).collect();
         let values = values(entity, &targets, &views);
-        let take_note = |seq| self.engine.erased.add(&names, &values, seq).map_err(not_erased);
-        take_note(self.engine.journal_end())?;
-        let (reply, answer) = mpsc::channel();
         let keys: Vec<u32> = found.keys.iter().copied().collect();
+        self.engine.erased.begin(&names, &values, self.engine.journal_end(), &keys).map_err(not_erased)?;
+        let (reply, answer) = mpsc::channel();
         let command = Command::Erase { records: found.records.clone(), keys, reply };
         self.engine.commands.blocking_send(command).map_err(|_| unavailable(State::Closed.reason()))?;
         let removed_by = answer.recv().map_err(|_| unavailable(State::Closed.reason()))??;
@@ -152,15 +151,18 @@ impl Upkeep {
             keys.destroy().map_err(not_erased)?;
         }
         // A backup that was begun meanwhile may have it still.
-        take_note(removed_by)?;
-        // Rows of which the index has nothing any more, and all rows where nothing is sealed, go with the files.
-        let has_parts = targets.iter().any(|target| target.whole.is_none());
-        if has_parts || !self.engine.protection.is_complete() {
-            self.forget_history()?;
-        }
+        self.engine.erased.end(&names, &values, removed_by).map_err(not_erased)?;
         let erased = Erased { records: found.records.len() as u64, views: found.views.len() as u64 };
         let Erased { records, views } = erased;
         self.engine.audit.record(principal, AuditEvent::FeatureEntityErased { records, views });
+        // Rows of which the index has nothing any more, and all rows where nothing is sealed, go with the files.
+        let has_parts = targets.iter().any(|target| target.whole.is_none());
+        if has_parts || !self.engine.protection.is_complete() {
+            self.forget_history().map_err(|error| match error {
+                error @ FeatureError::NotErased { .. } => error,
+                error => not_erased(error),
+            })?;
+        }
         tracing::info!(records, views, "an entity of the feature store was erased");
         Ok(erased)
     }
@@ -219,6 +221,7 @@ impl Upkeep {
         let engine = self.engine.clone();
         let Some(keys) = engine.protection.keys() else { return };
         let sealed = self.forget_history().map_err(|error| error.to_string());
+        let sealed = sealed.and_then(|()| engine.erased.reseal().map_err(|error| error.to_string()));
         match sealed.and_then(|()| keys.set_complete().map_err(|error| error.to_string())) {
             Ok(()) => tracing::info!("everything in the feature store is sealed"),
             Err(error) => {

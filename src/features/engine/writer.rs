@@ -260,11 +260,15 @@ impl Writer {
         Ok(bodies)
     }
 
-    /// Removes records, in journal and index, and forgets keys. A push that comes afterwards gets another one. The number of
-    /// the last entry that removes one, or of the next entry.
+    /// Forgets keys, so that a push that comes afterwards gets another one, and removes records, in journal and index. The
+    /// number of the last entry that removes one, or of the next entry.
     fn erase(&mut self, records: &[IndexKey], keys: &[u32]) -> Result<u64, FeatureError> {
+        // Whatever comes of the rest: should the process end, the next start destroys them.
+        if let Some(known) = self.engine.protection.keys() {
+            known.doom(keys);
+        }
         if !matches!(&**self.engine.state.load(), State::Ready(_)) {
-            return Err(FeatureError::Unavailable { reason: self.engine.state.load().reason() });
+            return Err(FeatureError::NotErased { reason: self.engine.state.load().reason() });
         }
         let mut removed_by = self.journal.next_seq();
         for records in records.chunks(GROUP) {
@@ -278,9 +282,6 @@ impl Writer {
         }
         self.publish_figures();
         self.publish_rows();
-        if let Some(known) = self.engine.protection.keys() {
-            known.doom(keys);
-        }
         Ok(removed_by)
     }
 
