@@ -15,7 +15,7 @@ use crate::features::config::FeaturesConfig;
 use crate::features::online::{FieldStatus, OnlineRequest, Push, PushTarget, Selection};
 use crate::features::registry::Registry;
 use crate::features::store::Changes;
-use crate::identity::sealing::Sealer;
+use crate::identity::sealing::{Reseal, Resealed, Sealer};
 
 const VIEWS: &str = "
 [[entity]]
@@ -37,19 +37,33 @@ struct Store {
 
 impl Store {
     fn ready(sealer: Sealer) -> Self {
-        let folder = TempDir::new().unwrap();
-        let (views, path) = (folder.path().join("views"), folder.path().join("store"));
-        fs::create_dir_all(&views).unwrap();
-        fs::write(views.join("views.toml"), VIEWS).unwrap();
-        let registry = Registry::load(&views, &path).unwrap();
-        let config = FeaturesConfig { views, path, cache_mb: 16, min_free_mb: 16, ..FeaturesConfig::default() };
         let is_on = sealer.is_on();
-        let features = FeatureStore::open(&config, registry, AuditSink::to_nowhere(), sealer);
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let store = Self { folder, features, runtime };
+        let store = Self::open(TempDir::new().unwrap(), sealer, VIEWS);
         store.until("ready", |store| store.engine().live().is_some());
         store.until("sealed", |store| !is_on || store.engine().protection.is_complete());
         store
+    }
+
+    fn open(folder: TempDir, sealer: Sealer, declared: &str) -> Self {
+        let (views, path) = (folder.path().join("views"), folder.path().join("store"));
+        fs::create_dir_all(&views).unwrap();
+        fs::write(views.join("views.toml"), declared).unwrap();
+        let registry = Registry::load(&views, &path).unwrap();
+        let config = FeaturesConfig { views, path, cache_mb: 16, min_free_mb: 16, ..FeaturesConfig::default() };
+        let features = FeatureStore::open(&config, registry, AuditSink::to_nowhere(), sealer);
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        Self { folder, features, runtime }
+    }
+
+    fn close(self) -> TempDir {
+        self.features.close();
+        self.folder
+    }
+
+    /// As the daemon asks for it, from a thread that may wait.
+    fn reseal(&self) -> Result<Resealed, String> {
+        let features = self.features.clone();
+        self.runtime.block_on(self.runtime.spawn_blocking(move || Reseal::reseal(&features, &|| false))).unwrap()
     }
 
     fn engine(&self) -> &Engine {
@@ -123,7 +137,7 @@ fn a_census_over_an_index_that_lost_records_destroys_no_key() {
     // What a rebuild could not find may still be put back.
     assert_eq!(store.upkeep().forget_unused_keys().unwrap(), 0);
     assert_eq!(store.engine().protection.keys().unwrap().count(), 10);
-    store.features.close();
+    store.close();
 }
 
 #[test]
@@ -149,7 +163,7 @@ fn an_erasure_says_so_when_an_old_file_cannot_be_removed() {
     assert!(journal::list(&files.journal()).unwrap().iter().all(|(first_seq, _)| *first_seq >= snapshots[0].0));
     assert_eq!((files.generations().unwrap().len(), files.damaged().unwrap().len()), (1, 0));
     assert!(!store.has(4) && store.has(5));
-    store.features.close();
+    store.close();
 }
 
 #[test]
@@ -157,7 +171,7 @@ fn a_view_that_had_the_join_key_in_another_type_blocks_no_erasure() {
     let store = Store::ready(sealer());
     store.push(0..3);
     let (views, path) = (store.folder.path().join("views"), store.folder.path().join("store"));
-    fs::write(views.join("views.toml"), VIEWS.replace("Int64", "String")).unwrap();
+    fs::write(views.join("views.toml"), VIEWS.replace("Int64", "String").replace("profile", "people")).unwrap();
     store.features.reload(Registry::load(&views, &path).unwrap()).unwrap();
     store.push_these(vec![json!("anna"), json!("7")]);
     for customer in [json!("anna"), json!(1)] {
@@ -168,5 +182,27 @@ fn a_view_that_had_the_join_key_in_another_type_blocks_no_erasure() {
         assert!(matches!(store.erase(&json!({ "customer": wrong })), Err(FeatureError::Value { .. })));
     }
     assert!(matches!(store.erase(&json!({ "shop": 1 })), Err(FeatureError::Columns { .. })));
-    store.features.close();
+    store.close();
+}
+
+#[test]
+fn keys_that_cannot_be_sealed_anew_are_not_said_to_be() {
+    let store = Store::ready(sealer());
+    store.push(0..3);
+    assert_eq!(store.reseal(), Ok(Resealed::default()));
+    let folder = store.close();
+    let both = Sealer::with_keys(&[[9; 32], [5; 32]]);
+    // Nothing is declared any more, and the files are there.
+    let store = Store::open(folder, both.clone(), "");
+    assert!(store.reseal().unwrap_err().contains("no feature view is declared"));
+    // Neither can they be opened with the new key alone.
+    let store = Store::open(store.close(), Sealer::with_keys(&[[9; 32]]), VIEWS);
+    assert!(store.reseal().unwrap_err().contains("which this box does not have"));
+    let store = Store::open(store.close(), both, VIEWS);
+    assert!(store.reseal().unwrap().old > 0);
+    assert_eq!(store.reseal(), Ok(Resealed::default()));
+    let store = Store::open(store.close(), Sealer::with_keys(&[[9; 32]]), VIEWS);
+    store.until("ready", |store| store.engine().live().is_some());
+    assert!(store.has(2));
+    store.close();
 }
