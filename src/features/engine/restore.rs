@@ -26,6 +26,8 @@ use super::snapshots::INDEX_FACTOR;
 pub const UPLOAD: &str = "restore.upload";
 /// How much is written at a time.
 const PIECE: usize = 1 << 20;
+/// After how many records their new keys go to the disk, which wait in memory until then.
+const PERSISTED: usize = 4096;
 /// How many problems are told.
 const TOLD: usize = 10;
 
@@ -204,6 +206,7 @@ impl Backup {
         let registry = engine.registry.load_full();
         let snapshot::Header { replay_from: had, created_ms, hash_key_id, .. } = *reader.header();
         let since = if hash_key_id == engine.hash_key.id() { Since::Entry(had) } else { Since::Time(created_ms) };
+        let mut written = 0_usize;
         let written = snapshot::write_file(engine.files.folder(), &header, |writer| {
             while let Some((key, bytes)) = reader.next().map_err(io::Error::other)? {
                 let (key, mut record) = self.translated(engine, &key, &bytes).map_err(io::Error::other)?;
@@ -216,6 +219,10 @@ impl Backup {
                 }
                 let bytes = engine.protection.encode(&key, &record).map_err(io::Error::other)?;
                 writer.add(&key, &bytes)?;
+                written += 1;
+                if written % PERSISTED == 0 {
+                    engine.protection.persist().map_err(io::Error::other)?;
+                }
             }
             engine.protection.persist().map_err(io::Error::other)
         });
