@@ -97,7 +97,9 @@ impl Reseal for FeatureStore {
             Ok(engine) => engine.protection.keys(),
             Err(_) if due.total() == 0 => return Ok(due),
             Err(FeatureError::Disabled { .. }) => {
-                return Err("no feature view is declared, and the files of the store that there was stay as they are".into());
+                return Err(
+                    "no feature view is declared, and the files of the store that there was stay as they are".into()
+                );
             }
             Err(error) => return Err(error.to_string()),
         };

@@ -16,8 +16,9 @@ use ledge::features::online::{Columns, FeatureError, FieldStatus, OnlineRequest,
 use ledge::features::registry::Registry;
 use ledge::features::snapshot::{Header, SnapshotReader, SnapshotWriter};
 use ledge::features::{Entity, FeatureStore};
-use ledge::identity::sealing::Sealer;
+use ledge::identity::sealing::{EncryptionConfig, Sealer};
 use ledge::principal::Principal;
+use ledge::secret::SecretFile;
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -491,8 +492,12 @@ fn another_master_key_under_load_loses_nothing() {
     let customers: Vec<i64> = (0..400).map(customer).collect();
     store.push_customers(&customers[..100]);
     store.close();
-    let both = Sealer::with_keys(&[[9; 32], MASTER]);
-    let store = ready(folder.path(), both);
+    // The file with the master key, which the operator changes while the store is at work.
+    let file = folder.path().join("master.key");
+    write(&file, &MASTER);
+    let config = EncryptionConfig { master_key_file: Some(SecretFile::Path(file.clone())), ..Default::default() };
+    let changing = Sealer::load(&config).unwrap();
+    let store = ready(folder.path(), changing.clone());
     let (stop, next) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(100)));
     let writers: Vec<_> = (0..4)
         .map(|_| {
@@ -511,7 +516,9 @@ fn another_master_key_under_load_loses_nothing() {
             })
         })
         .collect();
-    for _ in 0..3 {
+    for key in [7, 8, 9] {
+        write(&file, &[key; 32]);
+        assert!(changing.reload(&config).unwrap(), "it is another one");
         assert!(store.runtime.block_on(store.features.reseal()).unwrap() >= 100);
     }
     stop.store(true, Ordering::Relaxed);
