@@ -403,6 +403,7 @@ impl Opened {
             // An erasure that was cut off comes to its end before anything else is sealed with its keys.
             keys.doom(&erased.doomed());
             keys.destroy().map_err(|error| told(&error))?;
+            erased.settle().map_err(|error| told(&error))?;
         }
         // Before the first row that has the numbers in it.
         registry.save(files.folder()).map_err(|error| told(&error))?;

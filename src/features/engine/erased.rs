@@ -165,6 +165,12 @@ impl ErasedEntities {
         self.list.lock().unwrap_or_else(PoisonError::into_inner).doomed.iter().copied().collect()
     }
 
+    /// Takes note that they are destroyed.
+    pub fn settle(&self) -> io::Result<()> {
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::take(&mut list.doomed).is_empty() { Ok(()) } else { self.write(&list) }
+    }
+
     fn note(
         &self,
         names: &[&str],
@@ -227,6 +233,9 @@ mod tests {
             erased.begin(&["customer"], &[vec![customer.clone()]], 40, &[7, 5]).unwrap();
             let erased = ErasedEntities::open(folder.path(), sealer.clone()).unwrap();
             assert_eq!(erased.doomed(), [5, 7]);
+            erased.settle().unwrap();
+            assert_eq!(ErasedEntities::open(folder.path(), sealer.clone()).unwrap().doomed(), [0; 0]);
+            erased.begin(&["customer"], &[], 40, &[9]).unwrap();
             erased.end(&["customer"], &[vec![customer.clone()], vec![Value::Int64(8)]], 70).unwrap();
             let erased = ErasedEntities::open(folder.path(), sealer.clone()).unwrap();
             assert_eq!(erased.doomed(), [0; 0]);
