@@ -61,11 +61,11 @@ fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 impl FeatureStore {
-    /// Erases an entity: its records in every view, and those of every entity that has its join keys among others. When this
-    /// returns `Ok`, no file of the store has what they were, or the key to it.
-    pub async fn erase(&self, entity: Entity, principal: Principal) -> Result<Erased, FeatureError> {
+    /// Erases entities: their records in every view, and those of every entity that has the join keys of one among others. When
+    /// this returns `Ok`, no file of the store has what they were, or the key to it. With a mistake in one nothing is erased.
+    pub async fn erase(&self, entities: Vec<Entity>, principal: Principal) -> Result<Erased, FeatureError> {
         let (reply, answer) = oneshot::channel();
-        self.upkeep(Job::Erase { entity, principal, reply }, answer).await
+        self.upkeep(Job::Erase { entities, principal, reply }, answer).await
     }
 
     /// Seals the keys of all entities under the current master key, while the store is at work; how many. No value is

@@ -146,7 +146,7 @@ impl Store {
 
     fn erase(&self, entity: Json) -> (u64, u64) {
         let entity: Entity = serde_json::from_value(entity).unwrap();
-        let erased = self.runtime.block_on(self.features.erase(entity, Principal::Local)).unwrap();
+        let erased = self.runtime.block_on(self.features.erase(vec![entity], Principal::Local)).unwrap();
         (erased.records, erased.views)
     }
 
@@ -477,7 +477,7 @@ fn what_has_no_view_is_not_erased_and_says_so() {
     let store = ready(folder.path(), sealer());
     for wrong in [json!({}), json!({ "vehicle": 1 }), json!({ "customer": "no number" }), json!({ "customer": null })] {
         let entity: Entity = serde_json::from_value(wrong.clone()).unwrap();
-        let refused = store.runtime.block_on(store.features.erase(entity, Principal::Local));
+        let refused = store.runtime.block_on(store.features.erase(vec![entity], Principal::Local));
         assert!(
             matches!(refused, Err(FeatureError::Columns { .. } | FeatureError::Value { .. })),
             "{wrong}: {refused:?}"
@@ -682,7 +682,26 @@ fn an_entity_is_erased_and_a_backup_encrypted_from_the_command_line_and_over_htt
     assert!(erased.contains("1 records of 1 feature views"), "{erased}");
     let answer = client.post_json("/features/erase", &json!({ "entity": { "customer": 42 } }));
     assert_eq!((answer.status, answer.json()), (200, json!({ "records": 0, "feature_views": 0 })));
-    for wrong in [json!({}), json!({ "entity": 3 }), json!({ "entity": {} }), json!({ "entity": { "nobody": 1 } })] {
+    for customer in ["44", "45", "46"] {
+        done(&daemon, &["push", "visits", &format!("customer={customer}"), "shop=north", "note=of another"]);
+    }
+    let of = |customers: &[i64]| {
+        let entities: Vec<_> = customers.iter().map(|customer| json!({ "customer": customer })).collect();
+        json!({ "entities": entities })
+    };
+    let mistaken = json!({ "entities": [{ "customer": 44 }, { "nobody": 1 }] });
+    assert_eq!(client.post_json("/features/erase", &mistaken).status, 422, "and nothing is erased");
+    let answer = client.post_json("/features/erase", &of(&[44, 45, 46, 47]));
+    assert_eq!((answer.status, answer.json()), (200, json!({ "records": 3, "feature_views": 1 })));
+    let both = json!({ "entity": { "customer": 42 }, "entities": [] });
+    for wrong in [
+        json!({}),
+        json!({ "entity": 3 }),
+        json!({ "entity": {} }),
+        json!({ "entity": { "nobody": 1 } }),
+        of(&[]),
+        both,
+    ] {
         let status = client.post_json("/features/erase", &wrong).status;
         assert!((400..500).contains(&status), "{wrong}: {status}");
     }

@@ -72,7 +72,7 @@ fn targets(views: &[StoredView], entity: &Entity) -> Result<Vec<Target>, Feature
     let names: Vec<_> = entity.keys().map(String::as_str).collect();
     let no_view = FeatureError::Columns { reason: format!("no feature view has the join keys {}", names.join(", ")) };
     if entity.is_empty() {
-        // Every row has all of none.
+        // Every row has all of no join keys.
         return Err(no_view);
     }
     let (mut targets, mut refused) = (Vec::new(), no_view);
@@ -127,20 +127,49 @@ fn find(engine: &Engine, index: &Index, targets: &[Target]) -> Result<Found, Ind
 }
 
 impl Upkeep {
-    /// Erases an entity, in every view, with whatever has its join keys among others.
-    pub(super) fn erase(&mut self, entity: &Entity, principal: &Principal) -> Result<Erased, FeatureError> {
+    /// Erases entities, in every view, with whatever has the join keys of one among others. Where files have to be written
+    /// anew for it, they are once.
+    pub(super) fn erase(&mut self, entities: &[Entity], principal: &Principal) -> Result<Erased, FeatureError> {
         let catalog = self.engine.registry.load_full();
         let views: Vec<StoredView> = catalog.catalog().stored_views().collect();
-        let targets = targets(&views, entity)?;
+        // Before the first is erased, so that a mistake in one of them changes nothing.
+        let all: Result<Vec<_>, _> = entities.iter().map(|entity| Ok((entity, targets(&views, entity)?))).collect();
+        let (all, mut records, mut in_views) = (all?, 0, BTreeSet::new());
+        for (entity, targets) in &all {
+            let found = self.erase_one(entity, targets, &views, principal)?;
+            records += found.records.len() as u64;
+            in_views.extend(found.views);
+        }
+        // Rows of which the index has nothing any more, and all rows where nothing is sealed, go with the files.
+        let has_parts = all.iter().flat_map(|(_, targets)| targets).any(|target| target.whole.is_none());
+        if has_parts || !self.engine.protection.is_complete() {
+            self.forget_history().map_err(|error| match error {
+                error @ FeatureError::NotErased { .. } => error,
+                error => not_erased(error),
+            })?;
+        }
+        let (entities, views) = (all.len(), in_views.len() as u64);
+        tracing::info!(entities, records, views, "entities of the feature store were erased");
+        Ok(Erased { records, views })
+    }
+
+    /// Erases an entity but for what older files have of it.
+    fn erase_one(
+        &self,
+        entity: &Entity,
+        targets: &[Target],
+        views: &[StoredView],
+        principal: &Principal,
+    ) -> Result<Found, FeatureError> {
         let index = self.engine.live().ok_or_else(|| unavailable(self.engine.state.load().reason()))?;
-        let found = find(&self.engine, &index, &targets).map_err(|error| {
+        let found = find(&self.engine, &index, targets).map_err(|error| {
             self.engine.give_up(&index, &error);
             unavailable(error.to_string())
         })?;
         drop(index);
         // Before anything is gone: a restore after a power cut must know.
         let names: Vec<&str> = entity.keys().map(String::as_str).collect();
-        let values = values(entity, &targets, &views);
+        let values = values(entity, targets, views);
         let keys: Vec<u32> = found.keys.iter().copied().collect();
         self.engine.erased.begin(&names, &values, self.engine.journal_end(), &keys).map_err(not_erased)?;
         let (reply, answer) = mpsc::channel();
@@ -152,19 +181,9 @@ impl Upkeep {
         }
         // A backup that was begun meanwhile may have it still.
         self.engine.erased.end(&names, &values, removed_by).map_err(not_erased)?;
-        let erased = Erased { records: found.records.len() as u64, views: found.views.len() as u64 };
-        let Erased { records, views } = erased;
+        let (records, views) = (found.records.len() as u64, found.views.len() as u64);
         self.engine.audit.record(principal, AuditEvent::FeatureEntityErased { records, views });
-        // Rows of which the index has nothing any more, and all rows where nothing is sealed, go with the files.
-        let has_parts = targets.iter().any(|target| target.whole.is_none());
-        if has_parts || !self.engine.protection.is_complete() {
-            self.forget_history().map_err(|error| match error {
-                error @ FeatureError::NotErased { .. } => error,
-                error => not_erased(error),
-            })?;
-        }
-        tracing::info!(records, views, "an entity of the feature store was erased");
-        Ok(erased)
+        Ok(found)
     }
 
     /// Leaves nothing of what was but what the index has now: no older journal, snapshot or index, and nothing that was set

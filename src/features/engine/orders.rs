@@ -142,10 +142,10 @@ pub enum Job {
         /// Told the end: how many records it has.
         reply: oneshot::Sender<Result<u64, FeatureError>>,
     },
-    /// An entity is erased.
+    /// Entities are erased.
     Erase {
-        /// Its join keys.
-        entity: Entity,
+        /// Their join keys.
+        entities: Vec<Entity>,
         /// Who asked for it.
         principal: Principal,
         /// Told the end.

@@ -93,8 +93,8 @@ impl Upkeep {
                     let _ = fs::remove_file(&file);
                     let _ = reply.send(restored);
                 }
-                Ok(Job::Erase { entity, principal, reply }) => {
-                    let _ = reply.send(self.erase(&entity, &principal));
+                Ok(Job::Erase { entities, principal, reply }) => {
+                    let _ = reply.send(self.erase(&entities, &principal));
                 }
                 Ok(Job::Reseal { reply }) => {
                     let _ = reply.send(self.reseal());

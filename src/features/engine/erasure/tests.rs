@@ -109,7 +109,7 @@ impl Store {
 
     fn erase(&self, entity: &serde_json::Value) -> Result<Erased, FeatureError> {
         let entity: Entity = serde_json::from_value(entity.clone()).unwrap();
-        self.runtime.block_on(self.features.erase(entity, Principal::Local))
+        self.runtime.block_on(self.features.erase(vec![entity], Principal::Local))
     }
 }
 
