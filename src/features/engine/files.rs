@@ -116,6 +116,15 @@ impl Files {
         Ok((HashKey::new(key), true))
     }
 
+    /// Whether the secret behind the index keys is sealed. It never is before the store has keys.
+    pub fn is_sealed(&self) -> io::Result<bool> {
+        match fs::read(self.folder.join(HASH_KEY_FILE)) {
+            Ok(bytes) => Ok(Sealer::is_sealed(&bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Seals the secret behind the index keys under the current master key.
     pub fn reseal(&self, sealer: &Sealer) -> io::Result<()> {
         let path = self.folder.join(HASH_KEY_FILE);
@@ -145,6 +154,18 @@ impl Files {
     pub fn remove_index(&self, generation: u64) -> io::Result<()> {
         let path = self.index(generation);
         if path.exists() { fs::remove_dir_all(path) } else { Ok(()) }
+    }
+
+    /// What was set aside, by [`Self::set_aside`] or by the journal.
+    pub fn damaged(&self) -> io::Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        for folder in [self.folder.clone(), self.journal()] {
+            for entry in fs::read_dir(folder)? {
+                found.push(entry?.path());
+            }
+        }
+        found.retain(|path| path.extension().is_some_and(|extension| extension == "damaged"));
+        Ok(found)
     }
 
     /// Keeps a damaged file or folder for whoever wants to look at it, and only the last of its kind (`index`, `journal`,
