@@ -148,6 +148,21 @@ fn ready(client: &mut Client, model: &str) {
     assert_eq!(answer.status, 200, "{model}: {answer:?}");
 }
 
+/// Asks a model with zeros, in the shape that it says itself.
+#[track_caller]
+fn infer_zeros(client: &mut Client, model: &str) {
+    let metadata = client.get(&format!("/v2/models/{model}")).json();
+    let input = |input: &Value| {
+        let dims = input["shape"].as_array().unwrap().iter().map(|dim| dim.as_i64().unwrap().max(1));
+        let shape: Vec<_> = dims.collect();
+        let data = vec![0; usize::try_from(shape.iter().product::<i64>()).unwrap()];
+        json!({"name": input["name"], "datatype": input["datatype"], "shape": shape, "data": data})
+    };
+    let inputs: Vec<_> = metadata["inputs"].as_array().unwrap().iter().map(input).collect();
+    let answer = client.post_json(&format!("/v2/models/{model}/infer"), &json!({ "inputs": inputs }));
+    assert_eq!(answer.status, 200, "{model}: {answer:?}");
+}
+
 fn key_of_root(root: &TestRoot) -> Sealer {
     let text = std::fs::read_to_string(key_file(root)).unwrap();
     let key: Vec<u8> = (0..KEY).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap()).collect();
@@ -215,11 +230,17 @@ fn what_was_plain_is_sealed_by_the_first_start_with_a_key() {
     let root = root.set(SETTING);
     let (code, said) = encryption(&root, &["status"]);
     assert!(code == Some(1) && said.contains("plain; the server seals it"), "{said}");
-    let daemon = root.start();
+    let daemon = root.set("runtimes.keep_alive_s=1").start();
     daemon.wait_for_log_since_start("everything is sealed under the current master key");
     assert_eq!(plain(&daemon.root, &canaries), [""; 0].map(PathBuf::from));
+    let mut given_up = daemon.wait_for_log_since_start("idle instances given up")["instances"].as_u64().unwrap();
+    while given_up < models.len() as u64 {
+        given_up += daemon.wait_for_log("idle instances given up")["instances"].as_u64().unwrap();
+    }
     for (model, _) in &models {
         ready(&mut daemon.client(), model);
+        // From the file that is sealed now.
+        infer_zeros(&mut daemon.client(), model);
     }
     let root = stop(daemon);
     assert_eq!(verifier_key(&root), key);
