@@ -164,6 +164,9 @@ impl App {
         formats::claim(&config.state.path)?;
         tracing::info!(version = env!("CARGO_PKG_VERSION"), device = %device.id, "ledge starts");
         let sealer = Sealer::load(&config.encryption)?;
+        for file in config.encryption.exposed() {
+            tracing::warn!(%file, "others than its owner may read the file of a master key: chmod 600, and chown it to the user of the service");
+        }
         remove_leftovers();
         let listeners = Listeners::bind(&config.http, handover).await?;
         let tls = ServerTls::open(&config.http, &config.state.path);
