@@ -86,10 +86,10 @@ impl Reseal for FeatureStore {
         "feature_keys"
     }
 
-    fn reseal(&self, _: &dyn Fn() -> bool) -> Result<Resealed, String> {
+    fn reseal(&self, _: &dyn Fn() -> bool, done: &mut Resealed) -> Result<(), String> {
         // Without a store there is nothing to seal; a store that was plain seals itself when it is opened.
         if !self.is_sealed() {
-            return Ok(Resealed::default());
+            return Ok(());
         }
         let Survey(found) = survey(&self.shared.config.path).map_err(|error| error.to_string())?;
         let current = self.shared.sealer.current();
@@ -101,6 +101,7 @@ impl Reseal for FeatureStore {
             // This thread may wait, and the store answers from its own.
             Handle::current().block_on(FeatureStore::reseal(self)).map_err(|error| error.to_string())?;
         }
-        Ok(due)
+        *done += due;
+        Ok(())
     }
 }

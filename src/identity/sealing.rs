@@ -301,8 +301,8 @@ pub trait Reseal: Send + Sync {
 
     /// Seals under the current master key what is plain or under an old one. It is called on a thread that may wait for the
     /// disk, beside whatever else uses the store; `stop` says that the process ends, and the rest may wait for the next
-    /// start. What it has done when it is interrupted stays done.
-    fn reseal(&self, stop: &dyn Fn() -> bool) -> Result<Resealed, String>;
+    /// start. What it has done when it is interrupted, or fails, stays done and is counted in `done`.
+    fn reseal(&self, stop: &dyn Fn() -> bool, done: &mut Resealed) -> Result<(), String>;
 }
 
 /// What [`Reseal::reseal`] did.

@@ -318,6 +318,34 @@ fn a_rotation_under_load_loses_no_request_and_the_old_key_can_go() {
 }
 
 #[test]
+fn a_key_that_came_with_a_restart_is_audited_and_a_rotation_follows_a_link() {
+    let root = sealed_root();
+    let (link, vault) = (key_file(&root), root.folder.path().join("vault"));
+    std::fs::create_dir(&vault).unwrap();
+    let key = vault.join("key");
+    std::fs::copy(&link, &key).unwrap();
+    std::fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(&key, &link).unwrap();
+    let daemon = root.start();
+    daemon.wait_for_log_since_start("everything is sealed under the current master key");
+    let root = stop(daemon);
+    // At once: none may take the place of another.
+    let rotating: Vec<_> = (0..3).map(|_| root.command(&["encryption", "rotate"]).spawn().unwrap()).collect();
+    for mut rotation in rotating {
+        assert!(rotation.wait().unwrap().success());
+    }
+    assert!(link.symlink_metadata().unwrap().is_symlink(), "the key is beside the link now");
+    assert_eq!(std::fs::read_to_string(&key).unwrap().lines().count(), 4);
+    let daemon = root.start();
+    daemon.wait_for_log_since_start("everything is sealed under the current master key");
+    let root = stop(daemon);
+    let changed = |event: &AuditEvent| matches!(event, AuditEvent::MasterKeyChanged { .. });
+    assert_eq!(count(&records(&root, 1), changed), 1);
+    assert_eq!(encryption(&root, &["retire"]).0, Some(0));
+    assert_eq!(std::fs::read_to_string(&key).unwrap().lines().count(), 1);
+}
+
+#[test]
 fn a_master_key_that_is_missing_or_none_ends_the_start_with_78_and_says_what_to_do() {
     for (content, words) in [(None, "cannot be read"), (Some("short"), "ledge encryption make-key")] {
         let root = TestRoot::new().set(SETTING);
@@ -329,6 +357,9 @@ fn a_master_key_that_is_missing_or_none_ends_the_start_with_78_and_says_what_to_
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert_eq!(output.status.code(), Some(78), "{said}");
             assert!(said.contains(words) && said.contains("master.key"), "{said}");
+            // What is there is told all the same.
+            let told = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert_eq!(verb == ["serve"], !told.contains("audit keys: none"), "{told}");
         }
         assert!(!root.folder.path().join("audit/key").exists(), "a key was made in plain");
     }
