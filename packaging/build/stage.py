@@ -31,6 +31,7 @@ class Stage:
         copy(packaging / "THIRD-PARTY.md", self.base / DOC / "THIRD-PARTY.md")
         write(self.base / DOC / "changelog.gz", gzip.compress((self.checkout / "CHANGELOG.md").read_bytes(), mtime=0))
         write(self.folder / "copyright", copyright_file(self.checkout, self.metadata, self.models()).encode())
+        self.documents()
         self.manuals()
         self.runtimes()
         for name in self.models():
@@ -56,6 +57,11 @@ class Stage:
         tool("strip", "--strip-unneeded", "--remove-section=.comment", program)
         symbols.chmod(0o644)
         program.chmod(0o755)
+
+    def documents(self):
+        """Beside each other as in the checkout, so that their links lead somewhere."""
+        for document in ("README.md", "SECURITY.md", "docs", "models/README.md"):
+            copy(self.checkout / document, self.base / DOC / document)
 
     def manuals(self):
         """What the program itself writes."""

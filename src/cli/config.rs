@@ -28,9 +28,10 @@ pub struct ConfigArgs {
 pub enum ConfigCommand {
     /// Say "ok", or every mistake with its file and line and exit code 78. Nothing is started.
     ///
+    /// What is no mistake and of no use, such as a user in access.users who has left, is a warning on standard error.
     /// Looks at the feature views too: each *.toml in the folder features.views, and what the store has of them.
     Check {
-        /// Write JSON instead of text: {"ok": false, "mistakes": [...]}.
+        /// Write JSON instead of text: {"ok": false, "mistakes": [...], "warnings": [...]}.
         #[arg(long)]
         json: bool,
     },
@@ -102,17 +103,30 @@ pub fn run(globals: &Globals, args: &ConfigArgs, out: &mut Output) -> anyhow::Re
 }
 
 fn check(globals: &Globals, json: bool, out: &mut Output) -> anyhow::Result<Exit> {
+    let mut warnings = Vec::new();
     let checked = globals.sources().load().and_then(|loaded| {
+        warnings = loaded.warnings();
         // Where the views are is known only without a mistake before.
         let features = &loaded.config.features;
         Registry::load(&features.views, &features.path)?;
-        if loaded.left_out.is_empty() { Ok(()) } else { Err(loaded.left_out) }
+        let closed = loaded.lets_nobody_in();
+        let mistakes: Vec<_> = loaded.left_out.into_iter().chain(closed).collect();
+        if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
     });
     let mistakes = checked.err().unwrap_or_default();
     if json {
-        let places: Vec<_> = mistakes.iter().map(to_json).collect();
-        writeln!(out, "{:#}", serde_json::json!({ "ok": mistakes.is_empty(), "mistakes": places }))?;
+        let places = |told: &[Mistake]| told.iter().map(to_json).collect::<Vec<_>>();
+        let report = serde_json::json!({
+            "ok": mistakes.is_empty(),
+            "mistakes": places(&mistakes),
+            "warnings": places(&warnings),
+        });
+        writeln!(out, "{report:#}")?;
         return Ok(if mistakes.is_empty() { Exit::Success } else { Exit::Configuration });
+    }
+    for warning in warnings {
+        // Standard output stays what a script expects.
+        let _ = writeln!(std::io::stderr(), "warning: {warning}");
     }
     if !mistakes.is_empty() {
         return Err(BadConfiguration(mistakes).into());

@@ -1,5 +1,6 @@
 //! `ledge doctor`
 
+mod access;
 mod audit;
 mod egress;
 mod features;
@@ -75,6 +76,7 @@ fn checks(globals: &Globals) -> Vec<Check> {
     checks.extend(machine::checks(&config, Path::new("/")));
     checks.extend(runtimes::checks(&config.runtimes));
     checks.extend(tls::check(&config));
+    checks.push(access::check(&config));
     checks.extend(mqtt::check(&config));
     checks.extend(features::check(&config));
     checks.extend(updates::checks(&config));

@@ -171,6 +171,16 @@ fn a_problem_of_a_table_in_an_array_is_blamed_on_its_line() {
 }
 
 #[test]
+fn holders_of_certificates_are_for_a_box_that_asks_for_certificates() {
+    let root = Root::new("[[access.certificates]]\nname = 'till'\nroles = ['infer']\n");
+    let problem = "is for callers who show a certificate, and nobody is asked for one: set http.tls.client_certificates to \
+                   \"optional\" or \"required\"";
+    root.mistakes(&[], &[], &[&format!("ledge.toml:1: access.certificates: {problem}")]);
+    let asks = ["http.tls.client_certificates=optional", "http.tls.client_ca_file=ca.pem"];
+    assert_eq!(root.load(&[], &asks).config.access.certificates.len(), 1);
+}
+
+#[test]
 fn what_a_group_shares_needs_a_group() {
     let file = BINDINGS.replace("publish = 'd'", "publish = 'd'\nshared = true");
     let problem = "is for the boxes of a group: set device.group";
