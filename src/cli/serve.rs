@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
+use rustix::process::DumpableBehavior;
 
 use super::{BadConfiguration, Exit, Globals, Output, load_registry};
 use crate::config::Loaded;
@@ -23,6 +24,9 @@ Examples:
 
 /// Runs the verb: the daemon, until it is told to stop.
 pub fn run(globals: &Globals, _: &ServeArgs, _: &mut Output) -> anyhow::Result<Exit> {
+    // The memory has keys and what people sent: no core file, and nobody of the same user looks into it. A program that
+    // this one starts is as any other again.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let handover = Handover::taken();
     let loaded = globals.load()?;
     if let Some(closed) = loaded.lets_nobody_in() {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::sealed::is_sealed;
 use super::{BlobStore, StoreError, hash};
 use crate::durable;
+use crate::identity::sealing::Resealed;
 use crate::updates::state::Installed;
 use crate::updates::subject::{FileName, Kind, Subject};
 
@@ -29,7 +30,9 @@ impl BlobStore {
         let files: BTreeMap<&str, &str> = files.iter().map(|(name, sha256)| (name.as_str(), sha256.as_str())).collect();
         let lines: Vec<_> = files.iter().map(|(name, sha256)| format!("{sha256}  {name}\n")).collect();
         let list = lines.concat();
-        if fs::read(folder.join(LIST)).is_ok_and(|found| found == list.as_bytes()) {
+        let is_here = fs::read(folder.join(LIST)).is_ok_and(|found| found == list.as_bytes());
+        // One whose master key is lost was fetched again.
+        if is_here && !files.keys().any(|name| self.is_lost(&folder.join(name))) {
             return Ok(folder);
         }
         let _alone = self.names();
@@ -42,6 +45,10 @@ impl BlobStore {
                 // The same bytes came with a model: this release needs them plain.
                 self.unseal(&blob, &path)?;
                 continue;
+            }
+            if subject.kind == Kind::Model && self.sealer.is_on() && blob.is_file() {
+                // It came while sealing was off, or while the key was changed.
+                self.seal_blob(&blob, sha256, &mut Resealed::default())?;
             }
             match fs::hard_link(blob, &path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
