@@ -1,6 +1,5 @@
 //! What the daemon tells systemd, read from a socket as systemd's own. `tests/peers/systemd.rs` has systemd itself.
 
-use std::fs::File;
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
@@ -91,12 +90,9 @@ fn systemd_hears_that_the_start_goes_on_while_large_releases_are_read() {
     let root = TestRoot::new();
     let folder = root.folder.path().join("updates");
     let store = BlobStore::open(&folder).unwrap();
-    let large = File::create(folder.join("large")).unwrap();
-    large.set_len(40 << 20).unwrap();
-    write(&folder.join("small"), b"x");
-    let files = ["large", "small"].map(|name| {
-        let sha256 = sha256_hex(&std::fs::read(folder.join(name)).unwrap());
-        std::fs::rename(folder.join(name), folder.join("blobs").join(&sha256)).unwrap();
+    let files = [("large", vec![0; 40 << 20]), ("small", b"x".to_vec())].map(|(name, content)| {
+        let sha256 = sha256_hex(&content);
+        write(&folder.join("blobs").join(&sha256), &content);
         (name.parse().unwrap(), sha256)
     });
     let subject: Subject = "models/minilm".parse().unwrap();
