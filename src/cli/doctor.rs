@@ -1,5 +1,6 @@
 //! `ledge doctor`
 
+mod access;
 mod audit;
 mod egress;
 mod features;
@@ -8,6 +9,7 @@ mod models;
 mod mqtt;
 mod runtimes;
 mod tls;
+mod unit;
 mod updates;
 
 use std::io::Write;
@@ -76,6 +78,8 @@ fn checks(globals: &Globals) -> Vec<Check> {
     checks.extend(runtimes::checks(&config.runtimes));
     checks.extend(tls::check(&config));
     checks.extend(tls::local(&config));
+    checks.extend(unit::check(&config));
+    checks.push(access::check(&config));
     checks.extend(mqtt::check(&config));
     checks.extend(features::check(&config));
     checks.extend(updates::checks(&config));
