@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 use tokio_rustls::server::TlsStream;
 
 use super::callers::{Callers, Guest};
@@ -198,11 +198,12 @@ impl ServerTls {
     ) -> Option<(TlsStream<TcpStream>, TlsCaller)> {
         let (handshakes, peer) = (&self.shared.handshakes, guest.ip);
         // Many come at once when all have lost their connections: they wait, and are not turned away.
-        let Ok(Some(_place)) = timeout(handshakes.limit, guest.place()).await else {
+        let until = tokio::time::Instant::now() + handshakes.limit;
+        let Ok(Some(_place)) = timeout_at(until, guest.place()).await else {
             handshakes.ended(End::TooMany, peer, "it waited too long for its handshake");
             return None;
         };
-        let Ok(shaken) = timeout(handshakes.limit, self.shake(stream)).await else {
+        let Ok(shaken) = timeout_at(until, self.shake(stream)).await else {
             handshakes.ended(End::TimedOut, peer, "it took too long");
             return None;
         };
