@@ -4,6 +4,7 @@
 
 mod sources;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ use crate::repository::config::RepositoryConfig;
 use crate::serving::config::{QuotaConfig, ResponseCacheConfig, ServingConfig};
 use crate::telemetry::logging::LogConfig;
 use crate::toml_check::{Mistake, in_range};
-use crate::updates::config::UpdatesConfig;
+use crate::updates::config::{RepositoryAddress, UpdatesConfig};
 
 pub use sources::{Loaded, Origin, Sources};
 
@@ -153,6 +154,31 @@ impl Config {
         let mut config = Self::default();
         config.resolve(root);
         config
+    }
+
+    /// The destinations to which this box connects through a proxy alone, each with its proxy.
+    pub fn behind_proxies(&self) -> BTreeMap<HostPort, HostPort> {
+        let mut behind = BTreeMap::new();
+        let mut direct: Vec<&HostPort> = self.mqtt.broker.iter().map(|broker| &broker.at).collect();
+        direct.extend(&self.audit.syslog.to);
+        direct.extend(self.audit.otlp.url.as_ref().map(|url| &url.at));
+        let repository = match &self.updates.repository {
+            Some(RepositoryAddress::Http { at, .. }) => Some(at),
+            _ => None,
+        };
+        let copy = self.audit.sync.destination().map(|(at, _)| at);
+        for (to, proxy) in [(repository, &self.updates.proxy), (copy.as_ref(), &self.audit.sync.proxy)] {
+            match (to, proxy) {
+                (Some(to), Some(proxy)) => {
+                    direct.push(proxy);
+                    behind.insert(to.clone(), proxy.clone());
+                }
+                (to, None) => direct.extend(to),
+                (None, Some(_)) => {}
+            }
+        }
+        behind.retain(|to, _| !direct.contains(&to));
+        behind
     }
 
     /// Makes every path relative to `root`.

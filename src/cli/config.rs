@@ -150,14 +150,19 @@ fn show(globals: &Globals, json: bool, out: &mut Output) -> anyhow::Result<Exit>
     Ok(Exit::Success)
 }
 
-/// The drop-in for a configuration; `resolver` is the text of [`ip_filter::RESOLVER`].
-fn drop_in(config: &Config, clients: &[Network], resolver: &str) -> anyhow::Result<String> {
-    let mut problems = Vec::new();
+/// Where others than this machine may connect.
+pub(super) fn open(config: &Config) -> Vec<String> {
     let is_open = |address: &&ListenAddress| match address {
         ListenAddress::Tcp(tcp) | ListenAddress::Tls(tcp) => !tcp.ip().to_canonical().is_loopback(),
         ListenAddress::Unix(_) => false,
     };
-    let open: Vec<_> = config.http.listen.iter().filter(is_open).map(ToString::to_string).collect();
+    config.http.listen.iter().filter(is_open).map(ToString::to_string).collect()
+}
+
+/// The drop-in for a configuration; `resolver` is the text of [`ip_filter::RESOLVER`].
+fn drop_in(config: &Config, clients: &[Network], resolver: &str) -> anyhow::Result<String> {
+    let mut problems = Vec::new();
+    let open = open(config);
     match (open.is_empty(), clients.is_empty()) {
         (false, true) => problems.push(format!(
             "http.listen has {}, and whoever connects there is stopped: say from where, with --clients 192.168.1.0/24 or \
@@ -167,7 +172,7 @@ fn drop_in(config: &Config, clients: &[Network], resolver: &str) -> anyhow::Resu
         (true, false) => problems.push("--clients is for nobody: http.listen has no address that others reach".to_owned()),
         _ => {}
     }
-    let passed = ip_filter::passed(&config.egress, resolver).unwrap_or_else(|names| {
+    let passed = ip_filter::passed(&config.egress, &config.behind_proxies(), resolver).unwrap_or_else(|names| {
         problems.extend(names.into_iter().map(|name| format!("{name}, so that no line can be made of egress.allow")));
         Vec::new()
     });
@@ -224,6 +229,20 @@ mod tests {
             "{text}"
         );
         assert!(drop_in(&config(""), &networks(&["any"]), "").unwrap_err().to_string().contains("is for nobody"));
+    }
+
+    #[test]
+    fn what_lies_behind_a_proxy_needs_no_address_unless_something_goes_there_without_it() {
+        let updates = "[updates]\nrepository = 'https://gone.invalid:443/r'\nproxy = '192.0.2.3:3128'\n";
+        let allow = "[[egress.allow]]\nhost = 'gone.invalid:443'\nregion = 'eu'\n[[egress.allow]]\nhost = '192.0.2.3:3128'\n\
+                     region = 'eu'\n";
+        let text = drop_in(&config(&format!("{updates}{allow}")), &[], "").unwrap();
+        let lines =
+            "# gone.invalid:443, in eu: through 192.0.2.3:3128\n# 192.0.2.3:3128, in eu\nIPAddressAllow=192.0.2.3\n";
+        assert!(text.ends_with(lines), "{text}");
+        let direct = "[audit.syslog]\nto = 'gone.invalid:443'\n";
+        let refused = drop_in(&config(&format!("{updates}{direct}{allow}")), &[], "").unwrap_err().to_string();
+        assert!(refused.contains("gone.invalid has no address"), "{refused}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
+use super::notify;
 use super::sealing::ClosedStore;
 use crate::audit_event::AuditSink;
 use crate::backoff;
@@ -65,7 +66,7 @@ impl Found {
             return Self { prepared: None, managed: BTreeMap::new(), served: None };
         }
         // A box that nobody looks after any more keeps what it was brought.
-        let (prepared, managed) = match updater::prepare(folder, sealer) {
+        let (prepared, managed) = match updater::prepare(folder, sealer, &notify::starting) {
             Ok(mut prepared) => {
                 prepared.store = prepared.store.keeping_free(config.updates.min_free_mb << 20);
                 let managed = std::mem::take(&mut prepared.managed);

@@ -18,7 +18,7 @@ use super::api_key::{ApiKey, KeyId};
 use crate::durable;
 use crate::names::{KeyName, ModelName};
 use crate::token_bucket::Rate;
-pub use file::{Stamp, fuzz_keys, read};
+pub use file::{FORM, Stamp, fuzz_keys, read};
 pub use recorded::Recorded;
 
 /// The file in the state folder.

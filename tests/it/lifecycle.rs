@@ -264,6 +264,17 @@ fn two_daemons_do_not_share_a_socket() {
 }
 
 #[test]
+fn an_address_that_no_interface_has_yet_keeps_nobody_from_being_served() {
+    let root = TestRoot::new().models(&["add_sub"]);
+    assert!(root.command(&["keys", "create", "till", "--role", "infer"]).output().unwrap().status.success());
+    let listen = "http.listen=[\"127.0.0.1:0\", \"https://192.0.2.10:0\"]";
+    let daemon = root.set(listen).set("http.tls.self_signed=true").start();
+    assert_eq!(daemon.client().get("/v2/models/add_sub/ready").status, 200);
+    let line = daemon.wait_for_log_since_start("no interface has this address yet; nobody reaches it until one has");
+    assert_eq!(line["address"].as_str(), Some("192.0.2.10:0"), "{line}");
+}
+
+#[test]
 fn a_file_that_is_no_socket_is_never_removed() {
     let root = TestRoot::new().set("http.listen=[\"unix:notes.txt\"]");
     let file = root.folder.path().join("notes.txt");

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{KeyRecord, KeysError};
 
 /// The version of the form.
-const VERSION: u32 = 1;
+pub const FORM: u32 = 1;
 
 /// The largest file that is read, in bytes.
 pub(super) const LARGEST: usize = 4 << 20;
@@ -70,7 +70,7 @@ fn parse(text: &[u8]) -> Result<Vec<KeyRecord>, String> {
         return Err(format!("it is larger than {LARGEST} bytes"));
     }
     let Document { version, keys } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    if version != VERSION {
+    if version != FORM {
         return Err(format!("its version is {version}"));
     }
     let mut ids: Vec<_> = keys.iter().map(|key| key.id).collect();
@@ -88,7 +88,7 @@ fn parse(text: &[u8]) -> Result<Vec<KeyRecord>, String> {
 
 /// The content of a file.
 pub(super) fn write(keys: &[KeyRecord]) -> serde_json::Result<Vec<u8>> {
-    let mut content = serde_json::to_vec_pretty(&Document { version: VERSION, keys: keys.to_vec() })?;
+    let mut content = serde_json::to_vec_pretty(&Document { version: FORM, keys: keys.to_vec() })?;
     content.push(b'\n');
     Ok(content)
 }

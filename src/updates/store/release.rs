@@ -64,8 +64,14 @@ impl BlobStore {
         Ok(folder)
     }
 
-    /// Reads every file of a release again. `false`: it is not there, or the disk changed it.
-    pub fn verify_release(&self, subject: &Subject, release: &Installed) -> Result<bool, StoreError> {
+    /// Reads every file of a release again. `false`: it is not there, or the disk changed it. `progress` is called as that
+    /// goes on: releases may be large, and disks slow.
+    pub fn verify_release(
+        &self,
+        subject: &Subject,
+        release: &Installed,
+        progress: &dyn Fn(),
+    ) -> Result<bool, StoreError> {
         let folder = self.release_folder(subject, release);
         let Some(listed) = listed(&folder)? else { return Ok(false) };
         let mut found = 0;
@@ -77,7 +83,7 @@ impl BlobStore {
             let path = entry.path();
             // What somebody else put there is no harm.
             let Some(sha256) = listed.get(&name) else { continue };
-            if hash(&path, &self.sealer)? != *sha256 {
+            if hash(&path, &self.sealer, progress)? != *sha256 {
                 return Ok(false);
             }
             found += 1;
@@ -87,13 +93,13 @@ impl BlobStore {
     }
 
     /// Removes a release that [`Self::verify_release`] does not find whole, and those of its blobs that are not what their
-    /// names say, so that they are fetched again.
-    pub fn discard(&self, subject: &Subject, release: &Installed) -> Result<(), StoreError> {
+    /// names say, so that they are fetched again. `progress` as there.
+    pub fn discard(&self, subject: &Subject, release: &Installed, progress: &dyn Fn()) -> Result<(), StoreError> {
         let _alone = self.names();
         let folder = self.release_folder(subject, release);
         for sha256 in listed(&folder)?.unwrap_or_default().into_values() {
             let Ok(blob) = self.blob(&sha256) else { continue };
-            let found = hash(&blob, &self.sealer);
+            let found = hash(&blob, &self.sealer, progress);
             if found.is_ok_and(|found| found != sha256) {
                 fs::remove_file(&blob).map_err(StoreError::at("remove", &blob))?;
             }

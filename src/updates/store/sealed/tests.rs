@@ -87,7 +87,7 @@ fn a_sealed_release_is_whole_and_says_nothing_on_the_disk() {
     let weights = content(3 * CHUNK + 7);
     let files: [(&str, &[u8]); 3] = [("model.onnx", &weights), ("labels.txt", &content(100)), ("empty.txt", b"")];
     let path = assemble(&store, &model, 1, &files);
-    assert!(store.verify_release(&model, &release(1)).unwrap());
+    assert!(store.verify_release(&model, &release(1), &|| {}).unwrap());
     assert_eq!(plain(folder.path()), [""; 0]);
     assert!(opened(&path, &old(), "model.onnx") == weights);
     assert_eq!(opened(&path, &old(), "empty.txt"), b"");
@@ -96,9 +96,9 @@ fn a_sealed_release_is_whole_and_says_nothing_on_the_disk() {
 
     // Without the key it is not taken for damaged: it is as good as before once the key is back.
     let store = BlobStore::open(folder.path()).unwrap();
-    let error = store.verify_release(&model, &release(1)).unwrap_err();
+    let error = store.verify_release(&model, &release(1), &|| {}).unwrap_err();
     assert!(matches!(error, StoreError::Sealed { .. }) && error.to_string().contains("master_key_file"), "{error}");
-    store.discard(&subject("models/other"), &release(1)).unwrap();
+    store.discard(&subject("models/other"), &release(1), &|| {}).unwrap();
     drop(store);
 
     let store = BlobStore::open_with(folder.path(), &new()).unwrap();
@@ -107,7 +107,7 @@ fn a_sealed_release_is_whole_and_says_nothing_on_the_disk() {
     bytes[CHUNK + 500] ^= 1;
     fs::remove_file(&blob).unwrap();
     durable::replace(&file, &bytes).unwrap();
-    assert!(!store.verify_release(&model, &release(1)).unwrap());
+    assert!(!store.verify_release(&model, &release(1), &|| {}).unwrap());
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn what_was_plain_or_under_an_old_key_is_sealed_anew_and_settings_and_runtimes_s
         let inode = |path: &PathBuf| path.join("model.onnx").metadata().unwrap().ino();
         assert_eq!(inode(&paths[0]), inode(&paths[1]), "releases share what they have in common");
         for version in [1, 2] {
-            assert!(store.verify_release(&model, &release(version)).unwrap());
+            assert!(store.verify_release(&model, &release(version), &|| {}).unwrap());
         }
         assert!(opened(&paths[1], &sealer, "model.onnx") == weights);
         assert_eq!(fs::read(library.join("lib.so")).unwrap(), b"public");
@@ -144,7 +144,7 @@ fn what_was_plain_or_under_an_old_key_is_sealed_anew_and_settings_and_runtimes_s
         // What came sealed with a model is plain for a runtime.
         let path = assemble(&store, &runtime, 2, &[("lib.so", &weights)]);
         assert!(fs::read(path.join("lib.so")).unwrap() == weights);
-        assert!(store.verify_release(&runtime, &release(2)).unwrap());
+        assert!(store.verify_release(&runtime, &release(2), &|| {}).unwrap());
         let keep = BTreeMap::from([(model.clone(), vec![release(1), release(2)]), (runtime.clone(), vec![release(1)])]);
         store.collect(&keep, &BTreeSet::new()).unwrap();
     }
@@ -190,7 +190,7 @@ fn what_is_on_its_way_is_in_the_survey_and_comes_out_under_one_key() {
     drop(store);
     let only_new = Sealer::with_keys(&[[2; KEY]]);
     let store = BlobStore::open_with(folder.path(), &only_new).unwrap();
-    assert!(store.verify_release(&model, &release(1)).unwrap());
+    assert!(store.verify_release(&model, &release(1), &|| {}).unwrap());
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn what_came_in_plain_before_there_was_a_key_is_sealed_in_its_release() {
     let store = BlobStore::open_with(folder.path(), &old()).unwrap();
     store.assemble(&model, &release(1), &[("model.onnx".parse().unwrap(), name)]).unwrap();
     assert_eq!(plain(folder.path()), [""; 0]);
-    assert!(store.verify_release(&model, &release(1)).unwrap());
+    assert!(store.verify_release(&model, &release(1), &|| {}).unwrap());
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn a_release_under_a_lost_key_is_not_here_and_is_fetched_again() {
     part.append(CANARY).unwrap();
     assert!(part.finish().unwrap() && store.has(&sha256(CANARY)));
     store.assemble(&model, &release(1), &[("model.onnx".parse().unwrap(), sha256(CANARY))]).unwrap();
-    assert!(store.verify_release(&model, &release(1)).unwrap());
+    assert!(store.verify_release(&model, &release(1), &|| {}).unwrap());
     assert_eq!(keys_in(folder.path()), BTreeMap::from([(other.current(), 1)]));
 }
 
@@ -257,7 +257,7 @@ fn a_rotation_that_is_cut_after_any_step_leaves_every_release_whole_and_goes_on(
         drop(store);
         let store = BlobStore::open_with(folder.path(), &new()).unwrap();
         for version in [1, 2] {
-            assert!(store.verify_release(&model, &release(version)).unwrap(), "step {at}, release {version}");
+            assert!(store.verify_release(&model, &release(version), &|| {}).unwrap(), "step {at}, release {version}");
         }
         let is_over = !keys_in(folder.path()).contains_key(&old().current());
         assert_eq!(is_over, at + 1 == steps.len(), "step {at}");
@@ -379,6 +379,6 @@ proptest! {
         prop_assert!(part.finish().unwrap());
         prop_assert!(length < CANARY.len() || plain(folder.path()).is_empty());
         let blob = store.blob(&name).unwrap();
-        prop_assert_eq!(hash(&blob, &old()).unwrap(), name);
+        prop_assert_eq!(hash(&blob, &old(), &|| {}).unwrap(), name);
     }
 }
