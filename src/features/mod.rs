@@ -51,6 +51,7 @@ use config::FeaturesConfig;
 pub use engine::backup::Pieces;
 use engine::erased::ErasedEntities;
 pub use engine::erasure::Entity;
+pub use engine::files::FORM;
 use engine::files::Files;
 use engine::orders::{Command, Job};
 pub use engine::restore::Upload;

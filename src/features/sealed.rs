@@ -86,7 +86,7 @@ impl Reseal for FeatureStore {
         "feature_keys"
     }
 
-    fn reseal(&self, _: &dyn Fn() -> bool) -> Result<Resealed, String> {
+    fn reseal(&self, _: &dyn Fn() -> bool, done: &mut Resealed) -> Result<(), String> {
         let Survey(found) = survey(&self.shared.config.path).map_err(|error| error.to_string())?;
         let current = self.shared.sealer.current();
         let count = |is_due: fn(bool) -> bool| {
@@ -95,7 +95,7 @@ impl Reseal for FeatureStore {
         let due = Resealed { plain: count(|is_sealed| !is_sealed), old: count(|is_sealed| is_sealed) };
         let keys = match self.engine() {
             Ok(engine) => engine.protection.keys(),
-            Err(_) if due.total() == 0 => return Ok(due),
+            Err(_) if due.total() == 0 => return Ok(()),
             Err(FeatureError::Disabled { .. }) => {
                 return Err(
                     "no feature view is declared, and the files of the store that there was stay as they are".into()
@@ -111,6 +111,7 @@ impl Reseal for FeatureStore {
                 return Err("what it had before sealing was turned on is not sealed yet; the store sees to it".into());
             }
         }
-        Ok(due)
+        *done += due;
+        Ok(())
     }
 }

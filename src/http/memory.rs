@@ -65,7 +65,7 @@ impl BodyMemory {
             Some(bytes) if bytes > SMALL => {
                 self.used.fetch_add(bytes, Ordering::Relaxed);
                 let hold = Hold { memory: self.clone(), bytes, counted: bytes };
-                answer.map(|body| Body::new(HeldBody { body, hold: Arc::new(hold) }))
+                held(answer, hold)
             }
             _ => answer,
         }
@@ -106,24 +106,29 @@ impl Drop for Hold {
     }
 }
 
+/// Keeps `hold` until the answer is sent, or its connection is gone.
+pub fn held<H: Send + Sync + 'static>(answer: Response, hold: H) -> Response {
+    answer.map(|body| Body::new(HeldBody { body, hold: Arc::new(hold) }))
+}
+
 /// The body of an answer that counts. A connection takes its pieces long before it has sent them, so each keeps the hold.
-struct HeldBody {
+struct HeldBody<H> {
     body: Body,
-    hold: Arc<Hold>,
+    hold: Arc<H>,
 }
 
-struct HeldPiece {
+struct HeldPiece<H> {
     bytes: Bytes,
-    _hold: Arc<Hold>,
+    _hold: Arc<H>,
 }
 
-impl AsRef<[u8]> for HeldPiece {
+impl<H> AsRef<[u8]> for HeldPiece<H> {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl HttpBody for HeldBody {
+impl<H: Send + Sync + 'static> HttpBody for HeldBody<H> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -162,6 +167,20 @@ mod tests {
         assert_eq!(other.grow(50_000), Ok(()));
         drop((one, other));
         assert_eq!(memory.used(), 0);
+    }
+
+    #[test]
+    fn what_an_answer_holds_it_holds_until_its_last_piece_is_gone() {
+        let place = Arc::new(());
+        let answer = held(Response::new(Body::from("answer")), place.clone());
+        let mut body = answer.into_body();
+        let piece = body.frame().now_or_never().unwrap().unwrap().unwrap();
+        drop(body);
+        assert_eq!(Arc::strong_count(&place), 2, "the connection has the piece");
+        drop(piece);
+        assert_eq!(Arc::strong_count(&place), 1);
+        drop(held(Response::new(Body::empty()), place.clone()));
+        assert_eq!(Arc::strong_count(&place), 1);
     }
 
     #[test]

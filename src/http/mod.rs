@@ -6,6 +6,7 @@
 mod administration;
 mod audit;
 mod body;
+mod browser;
 pub mod config;
 mod connection;
 mod features;

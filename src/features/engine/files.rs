@@ -24,6 +24,10 @@ use super::super::store::Tally;
 use crate::durable;
 use crate::identity::sealing::{OpenError, SealPurpose, Sealer};
 
+/// The form of all that lies there. 2: values may be sealed under keys of their entities, which a version that knows no
+/// sealing would take for values.
+pub const FORM: u32 = 2;
+
 /// The file with the secret behind the index keys.
 pub const HASH_KEY_FILE: &str = "hash.key";
 /// What that secret is sealed as.

@@ -63,7 +63,11 @@ impl Store {
     /// As the daemon asks for it, from a thread that may wait.
     fn reseal(&self) -> Result<Resealed, String> {
         let features = self.features.clone();
-        self.runtime.block_on(self.runtime.spawn_blocking(move || Reseal::reseal(&features, &|| false))).unwrap()
+        let task = move || {
+            let mut done = Resealed::default();
+            Reseal::reseal(&features, &|| false, &mut done).map(|()| done)
+        };
+        self.runtime.block_on(self.runtime.spawn_blocking(task)).unwrap()
     }
 
     fn engine(&self) -> &Engine {
