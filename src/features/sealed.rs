@@ -107,11 +107,11 @@ impl Reseal for FeatureStore {
         if due.total() > 0 || (keys.is_some() && !is_complete()) {
             // This thread may wait, and the store answers from its own, when it has done what it does when it is opened.
             Handle::current().block_on(FeatureStore::reseal(self)).map_err(|error| error.to_string())?;
+            *done += due;
             if !is_complete() {
                 return Err("what it had before sealing was turned on is not sealed yet; the store sees to it".into());
             }
         }
-        *done += due;
         Ok(())
     }
 }

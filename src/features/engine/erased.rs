@@ -76,7 +76,8 @@ struct FormOfNames {
 }
 
 fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let digits: Vec<_> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    digits.concat()
 }
 
 fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {

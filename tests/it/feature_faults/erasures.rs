@@ -46,7 +46,7 @@ schema = [{ name = 'note', dtype = 'String' }]
 const FEATURES: [&str; 3] = ["profile:note", "recent:note", "visits:note"];
 const MASTER: [u8; 32] = [7; 32];
 /// People who come in each round.
-const COMING: i64 = 30;
+const COMING: usize = 30;
 
 /// What is known of a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +85,10 @@ fn push(client: &mut Client, people: &[i64]) {
 /// How many of the rows of each person are there, and as they were pushed.
 fn rows(client: &mut Client, people: &[i64]) -> Vec<usize> {
     let entities = json!({ "person": people, "shop": vec!["north"; people.len()] });
-    let answer = client.post_json("/get-online-features", &json!({ "features": FEATURES, "entities": entities }));
+    let answer = client.post_json(
+        "/get-online-features",
+        &json!({ "features": FEATURES, "entities": entities, "full_feature_names": true }),
+    );
     assert_eq!(answer.status, 200, "{}", answer.error());
     let answer = answer.json();
     let columns: Vec<&Json> = answer["results"].as_array().unwrap().iter().skip(2).collect();
@@ -165,7 +168,7 @@ fn rounds(rounds: usize, test: &str, is_sealed: bool) {
     }
     let mut erased = 0;
     for _ in 0..rounds {
-        let coming: Vec<i64> = (0..COMING).map(|person| person + i64::try_from(known.len()).unwrap()).collect();
+        let coming: Vec<i64> = (known.len()..).take(COMING).map(|person| i64::try_from(person).unwrap()).collect();
         push(&mut daemon.client(), &coming);
         known.extend(coming.iter().map(|person| (*person, State::There)));
         let there: Vec<i64> =
@@ -176,7 +179,7 @@ fn rounds(rounds: usize, test: &str, is_sealed: bool) {
         let pause = Duration::from_micros(random.next() % if is_sealed { 30_000 } else { 400_000 });
         let root = std::thread::scope(|scope| {
             scope.spawn(|| {
-                for person in there.iter().cycle().skip(first).take(COMING.unsigned_abs() as usize) {
+                for person in there.iter().cycle().skip(first).take(COMING) {
                     known.insert(*person, State::Asked);
                     let Ok(status) = erase(&mut client, *person) else { return };
                     assert_eq!(status, 200);
@@ -187,7 +190,7 @@ fn rounds(rounds: usize, test: &str, is_sealed: bool) {
                 }
             });
             for _ in 0..least {
-                enough.recv().unwrap();
+                enough.recv_timeout(Duration::from_mins(1)).unwrap();
             }
             std::thread::sleep(pause);
             daemon.kill()
