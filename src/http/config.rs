@@ -150,6 +150,11 @@ impl HttpConfig {
         problems
     }
 
+    /// How many files connections may have open, over TCP and over Unix sockets.
+    pub fn most_open(&self) -> u64 {
+        2 * self.max_connections as u64
+    }
+
     /// Whether an address is listened on with TLS.
     pub fn serves_tls(&self) -> bool {
         self.listen.iter().any(|address| matches!(address, ListenAddress::Tls(_)))
