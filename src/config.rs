@@ -15,6 +15,7 @@ use crate::features::config::FeaturesConfig;
 use crate::features::online::PushTarget;
 use crate::features::registry::Registry;
 use crate::http::config::HttpConfig;
+use crate::identity::access::Permission;
 use crate::identity::access_config::AccessConfig;
 use crate::identity::device::DeviceConfig;
 use crate::identity::keys;
@@ -210,6 +211,22 @@ impl Config {
         bindings.iter().enumerate().filter_map(undeclared).collect()
     }
 
+    /// Bindings that push for callers who may not.
+    fn writer_problems(&self) -> Vec<(String, String)> {
+        if self.access.mqtt.access().allows(Permission::WriteFeatures) {
+            return Vec::new();
+        }
+        let refused = |(index, binding): (usize, &BindingConfig)| {
+            let key = match binding.target()? {
+                PushTarget::View(_) => "feature_view",
+                PushTarget::Source(_) => "push_source",
+            };
+            let problem = "is for callers who may push: add feature-writer to access.mqtt.roles";
+            Some((format!("mqtt.bindings[{index}].{key}"), problem.to_owned()))
+        };
+        self.mqtt.bindings.iter().enumerate().filter_map(refused).collect()
+    }
+
     /// What is wrong although each value is well-formed: the key, and what to do about it.
     fn problems(&self) -> Vec<(String, String)> {
         let http = self.http.problems();
@@ -239,6 +256,7 @@ impl Config {
             .chain(unreachable)
             .chain(self.group_problems())
             .chain(self.push_problems())
+            .chain(self.writer_problems())
             .collect()
     }
 }

@@ -83,7 +83,7 @@ pub struct CertificateAccess {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MqttAccess {
-    /// What they may do.
+    /// What they may do: ask models, and have bindings push features.
     pub roles: Vec<Role>,
     /// The models they may ask; `["*"]` is all of them.
     #[serde(deserialize_with = "models", serialize_with = "models_or_all")]
@@ -121,6 +121,11 @@ impl AccessConfig {
             if self.certificates.iter().take(index).any(|earlier| earlier.name == entry.name) {
                 problems.push((format!("certificates[{index}].name"), format!("{} is named twice", entry.name)));
             }
+        }
+        let useful = [Role::Infer, Role::FeatureWriter, Role::Admin];
+        if let Some(role) = self.mqtt.roles.iter().find(|role| !useful.contains(role)) {
+            let problem = format!("{role} may do nothing over MQTT: set infer, feature-writer or admin");
+            problems.push(("mqtt.roles".to_owned(), problem));
         }
         problems
     }
@@ -293,6 +298,14 @@ mod tests {
         let config: AccessConfig = toml::from_str(text).unwrap();
         let keys: Vec<_> = config.problems().into_iter().map(|(key, _)| key).collect();
         assert_eq!(keys, ["users[1].user", "users[2].user", "certificates[1].name"]);
+    }
+
+    #[test]
+    fn roles_that_may_do_nothing_over_mqtt_are_a_mistake() {
+        for (role, problems) in [("infer", 0), ("feature-writer", 0), ("admin", 0), ("viewer", 1), ("auditor", 1)] {
+            let config: AccessConfig = toml::from_str(&format!("mqtt = {{ roles = [\"infer\", {role:?}] }}")).unwrap();
+            assert_eq!(config.problems().len(), problems, "{role}");
+        }
     }
 
     #[test]
