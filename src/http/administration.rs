@@ -24,7 +24,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// the log for. Whoever has to act at once stops the service.
 pub async fn audited(State(app): State<App>, request: Request, next: Next) -> Response {
     if let Some(refusal) = refusal(app.audit()) {
-        body::discard(request.into_body(), app.config()).await;
+        let (parts, body) = request.into_parts();
+        body::turn_down(&parts.headers, body, app.config()).await;
         return refusal.into_response();
     }
     let mark = app.serving().audit().mark();
