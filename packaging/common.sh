@@ -29,6 +29,7 @@ make_user_and_folders() {
 	if command -v systemd-tmpfiles >/dev/null; then
 		systemd-tmpfiles --create ledge.conf
 	else
-		install -d -o ledge -g ledge -m 0750 /var/lib/ledge /var/lib/ledge/models
+		install -d -o ledge -g ledge -m 0700 /var/lib/ledge /var/lib/ledge/models
+		install -d -m 0755 /etc/ledge/feature_views.d
 	fi
 }

@@ -210,6 +210,11 @@ pub enum AuditEvent {
         /// What for.
         purpose: Word,
     },
+    /// Somebody asked this box for something that leaves no other record.
+    MaintenanceRequested {
+        /// What: `feature_snapshot`, `feature_compaction` or `update_check`.
+        what: Word,
+    },
     /// Somebody asked for what is not theirs to ask for.
     AccessDenied {
         /// What was asked for, such as `model_load`.
@@ -242,7 +247,19 @@ pub enum AuditEvent {
         /// Who holds it.
         name: KeyName,
     },
-    /// The store of API keys cannot be read, or has lost keys.
+    /// An API key is in the store as another than was recorded: somebody edited it, and not by `ledge keys`.
+    KeyChanged {
+        /// Who holds it.
+        name: KeyName,
+        /// What it may do now.
+        roles: Vec<String>,
+        /// The models it is for now; `None` is all of them.
+        models: Option<Vec<ModelName>>,
+        /// When it ends now, in milliseconds since the Unix epoch.
+        expires_ms: Option<u64>,
+    },
+    /// The store of API keys cannot be read, or has lost keys or revocations, as an older one would have. What was revoked
+    /// stays revoked.
     KeyStoreDamaged,
     /// The clock of the machine does not go on from where it was.
     ClockJumped {
@@ -362,10 +379,12 @@ impl AuditEvent {
             Self::UpdateOrdered { .. } => "update_ordered",
             Self::ConnectionOpened { .. } => "connection_opened",
             Self::ConnectionRefused { .. } => "connection_refused",
+            Self::MaintenanceRequested { .. } => "maintenance_requested",
             Self::AccessDenied { .. } => "access_denied",
             Self::AuthenticationFailed { .. } => "authentication_failed",
             Self::KeyCreated { .. } => "key_created",
             Self::KeyRevoked { .. } => "key_revoked",
+            Self::KeyChanged { .. } => "key_changed",
             Self::KeyStoreDamaged => "key_store_damaged",
             Self::ClockJumped { .. } => "clock_jumped",
             Self::SpaceChanged { .. } => "space_changed",
@@ -392,6 +411,7 @@ impl AuditEvent {
             | Self::ConnectionRefused { .. }
             | Self::AccessDenied { .. }
             | Self::AuthenticationFailed { .. }
+            | Self::KeyChanged { .. }
             | Self::KeyStoreDamaged
             | Self::ClockJumped { .. }
             | Self::SpaceChanged { enough: false, .. }

@@ -4,6 +4,7 @@
 
 mod sources;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use crate::features::config::FeaturesConfig;
 use crate::features::online::PushTarget;
 use crate::features::registry::Registry;
 use crate::http::config::HttpConfig;
+use crate::http::tls::config::ClientCertificates;
 use crate::identity::access::Permission;
 use crate::identity::access_config::AccessConfig;
 use crate::identity::device::DeviceConfig;
@@ -27,7 +29,7 @@ use crate::repository::config::RepositoryConfig;
 use crate::serving::config::{QuotaConfig, ResponseCacheConfig, ServingConfig};
 use crate::telemetry::logging::LogConfig;
 use crate::toml_check::{Mistake, in_range};
-use crate::updates::config::UpdatesConfig;
+use crate::updates::config::{RepositoryAddress, UpdatesConfig};
 
 pub use sources::{Loaded, Origin, Sources};
 
@@ -155,6 +157,31 @@ impl Config {
         config
     }
 
+    /// The destinations to which this box connects through a proxy alone, each with its proxy.
+    pub fn behind_proxies(&self) -> BTreeMap<HostPort, HostPort> {
+        let mut behind = BTreeMap::new();
+        let mut direct: Vec<&HostPort> = self.mqtt.broker.iter().map(|broker| &broker.at).collect();
+        direct.extend(&self.audit.syslog.to);
+        direct.extend(self.audit.otlp.url.as_ref().map(|url| &url.at));
+        let repository = match &self.updates.repository {
+            Some(RepositoryAddress::Http { at, .. }) => Some(at),
+            _ => None,
+        };
+        let copy = self.audit.sync.destination().map(|(at, _)| at);
+        for (to, proxy) in [(repository, &self.updates.proxy), (copy.as_ref(), &self.audit.sync.proxy)] {
+            match (to, proxy) {
+                (Some(to), Some(proxy)) => {
+                    direct.push(proxy);
+                    behind.insert(to.clone(), proxy.clone());
+                }
+                (to, None) => direct.extend(to),
+                (None, Some(_)) => {}
+            }
+        }
+        behind.retain(|to, _| !direct.contains(&to));
+        behind
+    }
+
     /// Makes every path relative to `root`.
     fn resolve(&mut self, root: &Path) {
         self.http.resolve(root);
@@ -227,16 +254,24 @@ impl Config {
         self.mqtt.bindings.iter().enumerate().filter_map(refused).collect()
     }
 
+    /// Holders of certificates that nobody is asked for.
+    fn certificate_problem(&self) -> Option<(String, String)> {
+        let asks = self.http.tls.client_certificates != ClientCertificates::None;
+        let problem = "is for callers who show a certificate, and nobody is asked for one: set http.tls.client_certificates to \
+                       \"optional\" or \"required\"";
+        (!asks && !self.access.certificates.is_empty()).then(|| ("access.certificates".to_owned(), problem.to_owned()))
+    }
+
+    /// Why nobody could get in from the network that it listens to, if so.
+    pub fn lets_nobody_in(&self) -> Option<String> {
+        let keys = self.state.path.join(keys::FILE);
+        self.http.is_exposed().then(|| self.access.lets_nobody_in(&keys)).flatten()
+    }
+
     /// What is wrong although each value is well-formed: the key, and what to do about it.
     fn problems(&self) -> Vec<(String, String)> {
-        let http = self.http.problems();
-        // How to get in is worth a thought once the addresses are right.
-        let is_exposed = http.is_empty() && self.http.is_exposed();
-        let http = http.into_iter().map(|(key, problem)| (format!("http.{key}"), problem));
+        let http = self.http.problems().into_iter().map(|(key, problem)| (format!("http.{key}"), problem));
         let access = self.access.problems().into_iter().map(|(key, problem)| (format!("access.{key}"), problem));
-        let keys = self.state.path.join(keys::FILE);
-        let closed = is_exposed.then(|| self.access.lets_nobody_in(&keys)).flatten();
-        let closed = closed.map(|problem| ("http.listen".to_owned(), problem));
         let mqtt = self.mqtt.problems().into_iter().map(|(key, problem)| (format!("mqtt.{key}"), problem));
         let egress = self.egress.problems().into_iter().map(|(key, problem)| (format!("egress.{key}"), problem));
         let unreachable = self.mqtt.broker.as_ref().and_then(|broker| {
@@ -247,8 +282,8 @@ impl Config {
         let updates = updates.map(|(key, problem)| (format!("updates.{key}"), problem));
         let audit = self.audit.problems(&self.egress).into_iter();
         let audit = audit.map(|(key, problem)| (format!("audit.{key}"), problem));
-        http.chain(closed)
-            .chain(access)
+        http.chain(access)
+            .chain(self.certificate_problem())
             .chain(mqtt)
             .chain(updates)
             .chain(audit)

@@ -13,6 +13,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -164,6 +165,9 @@ impl App {
         formats::claim(&config.state.path)?;
         tracing::info!(version = env!("CARGO_PKG_VERSION"), device = %device.id, "ledge starts");
         let sealer = Sealer::load(&config.encryption)?;
+        for file in config.encryption.exposed() {
+            tracing::warn!(%file, "others than its owner may read the file of a master key: chmod 600, and chown it to the user of the service");
+        }
         remove_leftovers();
         let listeners = Listeners::bind(&config.http, handover).await?;
         let tls = ServerTls::open(&config.http, &config.state.path);
@@ -227,14 +231,16 @@ impl App {
             AuditWriter::spawn(&config.audit, &device.id, audit_queue, &egress, sealer.clone(), shutdown)?;
         let audit_keys = AuditKeys { folder: config.audit.path.clone(), sealer: sealer.clone() };
         let mut stores: Vec<Arc<dyn Reseal>> = vec![Arc::new(audit_keys)];
-        stores.extend(found.store().map(|store| Arc::new(store) as Arc<dyn Reseal>));
+        stores.extend(found.sealed_store(&config.updates.path));
         stores.push(Arc::new(serving.features().clone()));
         let sealing = sealing::Sealing {
             config: config.encryption.clone(),
             sealer: sealer.clone(),
             stores,
+            updates: config.updates.path.clone(),
             cache: config.runtimes.cache.clone(),
             audit: audit.clone(),
+            is_change_told: AtomicBool::default(),
         };
         sealing.spawn(&readiness, shutdown)?;
         let messages = config.mqtt.broker.is_some().then(MessageStatistics::default);

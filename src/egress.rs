@@ -117,6 +117,9 @@ pub struct Destination {
     pub tls: Option<TlsSettings>,
 }
 
+/// What forbids connections under systemd without a word.
+const FILTER: &str = "IPAddressAllow= of the unit, which `ledge config systemd-drop-in` makes";
+
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum EgressError {
@@ -142,13 +145,22 @@ pub enum EgressError {
     },
     /// Nobody answers.
     #[error(
-        "{destination}: {step} got no answer in time: is the address right, is the machine on, does a firewall drop it?"
+        "{destination}: {step} got no answer in time: is the address right, is the machine on, does a firewall drop it, or the \
+         service's own filter ({FILTER})?"
     )]
     TimedOut {
         /// `HOST:PORT`.
         destination: String,
         /// What was waited for.
         step: &'static str,
+    },
+    /// The system does not let this program connect.
+    #[error(
+        "{destination} may not be connected to from here: the service's own filter or a firewall forbids it ({FILTER})"
+    )]
+    Forbidden {
+        /// `HOST:PORT`.
+        destination: String,
     },
     /// The system cannot connect.
     #[error("{destination} cannot be reached: {error}")]
@@ -332,6 +344,7 @@ fn unreachable(to: &HostPort, error: io::Error) -> EgressError {
     let destination = to.to_string();
     match error.kind() {
         io::ErrorKind::ConnectionRefused => EgressError::Refused { destination },
+        io::ErrorKind::PermissionDenied => EgressError::Forbidden { destination },
         io::ErrorKind::TimedOut => EgressError::TimedOut { destination, step: "connecting" },
         io::ErrorKind::NotFound => EgressError::NotFound { destination, error },
         _ => EgressError::Unreachable { destination, error },

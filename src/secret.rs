@@ -1,19 +1,29 @@
 //! Where a secret lies: a file, or a credential that systemd hands to the service. Read when it is needed, never kept.
 
+use std::ffi::OsString;
 use std::fmt;
+use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use zeroize::Zeroizing;
 
 use crate::toml_check::from_text;
 
 /// Where systemd puts the credentials of a service (systemd.exec, `LoadCredential=`).
 const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 
+/// Where they are for root, as long as the service runs.
+const OF_SERVICE: &str = "/run/credentials/ledge.service";
+
 /// The largest secret, in bytes: a chain of certificates has some 10 kB.
 const LARGEST: u64 = 1 << 20;
+
+/// What reading a file to its end takes beyond its length, so that no part of it is read elsewhere first.
+const SPARE: usize = 64;
 
 /// A file with a secret in it. As text: a path, or `credential:NAME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,8 +44,11 @@ pub struct InvalidSecretFile {
 /// Why a secret cannot be read. Never shows the secret.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// The service was started without credentials.
-    #[error("{file}: this process has no credentials: set LoadCredential= in the systemd unit")]
+    /// The service was started without credentials, or this is not the service.
+    #[error(
+        "{file}: this process has no credentials: a service gets them by LoadCredential= in its unit, a command line as \
+         root while the service runs (sudo ledge ...)"
+    )]
     NoCredentials {
         /// As configured.
         file: SecretFile,
@@ -68,23 +81,42 @@ impl SecretFile {
     pub fn path(&self) -> Option<PathBuf> {
         match self {
             Self::Path(path) => Some(path.clone()),
-            Self::Credential(name) => Some(PathBuf::from(std::env::var_os(CREDENTIALS)?).join(name)),
+            Self::Credential(name) => credential(name, std::env::var_os(CREDENTIALS), Path::new(OF_SERVICE)),
         }
     }
 
     /// Reads it now.
-    pub fn read(&self) -> Result<Vec<u8>, SecretError> {
+    pub fn read(&self) -> Result<Zeroizing<Vec<u8>>, SecretError> {
         let path = self.path().ok_or_else(|| SecretError::NoCredentials { file: self.clone() })?;
-        let mut content = Vec::new();
-        let read = std::fs::File::open(path).and_then(|file| file.take(LARGEST).read_to_end(&mut content));
-        read.map_err(|source| SecretError::Unreadable { file: self.clone(), source })?;
+        let unreadable = |source| SecretError::Unreadable { file: self.clone(), source };
+        let file = File::open(path).map_err(unreadable)?;
+        let length = file.metadata().map_err(unreadable)?.len().min(LARGEST);
+        // Enough at once: one that grows leaves copies behind.
+        let room = usize::try_from(length).unwrap_or_default() + SPARE;
+        let mut content = Zeroizing::new(Vec::with_capacity(room));
+        file.take(LARGEST).read_to_end(&mut content).map_err(unreadable)?;
         Ok(content)
     }
 
     /// Reads it now as text, without the line's end that editors leave.
     pub fn read_text(&self) -> Result<String, SecretError> {
-        let text = String::from_utf8(self.read()?).map_err(|_| SecretError::NotText { file: self.clone() })?;
+        let content = self.read()?;
+        let text = std::str::from_utf8(&content).map_err(|_| SecretError::NotText { file: self.clone() })?;
         Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+    }
+
+    /// Whether others than its owner may read the file. Who may read a credential is for systemd to see to.
+    pub fn is_exposed(&self) -> bool {
+        matches!(self, Self::Path(path) if path.metadata().is_ok_and(|file| file.mode() & 0o044 != 0))
+    }
+}
+
+/// The path of a credential: in the folder that this process was given, else in that of the service, which only root may
+/// enter.
+fn credential(name: &str, given: Option<OsString>, of_service: &Path) -> Option<PathBuf> {
+    match given {
+        Some(given) => Some(PathBuf::from(given).join(name)),
+        None => Some(of_service.join(name)).filter(|path| path.is_file()),
     }
 }
 
@@ -107,10 +139,17 @@ impl FromStr for SecretFile {
 impl fmt::Display for SecretFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // Somebody may have put the key itself where its file is to be named.
+            Self::Path(path) if is_key(path) => f.write_str("(64 hexadecimal digits, which are a key and no path)"),
             Self::Path(path) => path.display().fmt(f),
             Self::Credential(name) => write!(f, "credential:{name}"),
         }
     }
+}
+
+fn is_key(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    name.len() == 64 && name.iter().all(u8::is_ascii_hexdigit)
 }
 
 impl Serialize for SecretFile {
@@ -138,6 +177,37 @@ mod tests {
         for wrong in ["", "credential:", "credential:a/b", "credential:..", "a\0"] {
             assert!(wrong.parse::<SecretFile>().is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn a_credential_is_in_the_folder_of_this_process_else_in_that_of_the_service() {
+        let service = tempfile::tempdir().unwrap();
+        let path = service.path().join("master");
+        assert_eq!(credential("master", None, service.path()), None);
+        crate::durable::replace_private(&path, b"x").unwrap();
+        assert_eq!(credential("master", None, service.path()), Some(path));
+        assert_eq!(credential("master", Some("/own".into()), service.path()), Some("/own/master".into()));
+        let error = SecretFile::Credential("master".into()).read().unwrap_err().to_string();
+        assert!(error.contains("sudo ledge"), "{error}");
+    }
+
+    #[test]
+    fn a_key_in_the_place_of_its_file_is_not_shown() {
+        let key = "0123456789abcdef".repeat(4);
+        let shown = |path: &str| SecretFile::Path(path.into()).to_string();
+        assert!(!shown(&key).contains("0123") && !shown(&format!("/etc/{key}")).contains("0123"));
+        assert_eq!(shown(&key[1..]), key[1..]);
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_is_exposed() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (mode, expected) in [(0o600, false), (0o640, true), (0o604, true), (0o400, false)] {
+            file.as_file().set_permissions(std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(SecretFile::Path(file.path().into()).is_exposed(), expected, "{mode:o}");
+        }
+        assert!(!SecretFile::Credential("x".into()).is_exposed());
     }
 
     #[test]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 from failure import Failure  # noqa: E402
-from stage import Stage, check_glibc  # noqa: E402
+from stage import Stage  # noqa: E402
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 # The packages of each kind by the variant in Cargo.toml; the first is what people install.
@@ -36,8 +36,6 @@ def main():
     metadata = json.loads(run(
         "cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", host, stdout=subprocess.PIPE))
     binary = options.binary or build(options.profile, Path(metadata["target_directory"]))
-    if not options.binary:
-        check_glibc(binary, CHECKOUT / "Cargo.toml")
     package, = (package for package in metadata["packages"] if package["id"] == metadata["resolve"]["root"])
     version = options.version or package["version"]
     # There is one stage in a checkout.
@@ -45,6 +43,7 @@ def main():
     fcntl.flock(lock, fcntl.LOCK_EX)
     stage = Stage(CHECKOUT, binary.resolve(), version, metadata)
     stage.fill()
+    stage.check_glibc()
     options.output.mkdir(parents=True, exist_ok=True)
     make = deb if options.kind == "deb" else rpm
     for name in options.variant or VARIANTS:

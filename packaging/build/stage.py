@@ -26,11 +26,14 @@ class Stage:
         copy(self.checkout / "systemd" / "ledge.service", self.base / "usr/lib/systemd/system/ledge.service")
         copy(packaging / "ledge.sysusers", self.base / "usr/lib/sysusers.d/ledge.conf")
         copy(packaging / "ledge.tmpfiles", self.base / "usr/lib/tmpfiles.d/ledge.conf")
-        copy(configs / "ledge.toml", self.base / "etc/ledge/ledge.toml")
-        copy(configs / "feature_views.d", self.base / "etc/ledge/feature_views.d")
+        # What is below /etc is the owner's from then on, so it never changes: dpkg would ask somebody what to do about it.
+        copy(packaging / "ledge.toml", self.base / "etc/ledge/ledge.toml")
+        copy(configs / "ledge.toml", self.base / "usr/share/ledge/ledge.toml")
+        copy(configs / "feature_views.d", self.base / "usr/share/ledge/feature_views.d")
         copy(packaging / "THIRD-PARTY.md", self.base / DOC / "THIRD-PARTY.md")
         write(self.base / DOC / "changelog.gz", gzip.compress((self.checkout / "CHANGELOG.md").read_bytes(), mtime=0))
         write(self.folder / "copyright", copyright_file(self.checkout, self.metadata, self.models()).encode())
+        self.documents()
         self.manuals()
         self.runtimes()
         for name in self.models():
@@ -56,6 +59,11 @@ class Stage:
         tool("strip", "--strip-unneeded", "--remove-section=.comment", program)
         symbols.chmod(0o644)
         program.chmod(0o755)
+
+    def documents(self):
+        """Beside each other as in the checkout, so that their links lead somewhere."""
+        for document in ("README.md", "SECURITY.md", "docs", "models/README.md"):
+            copy(self.checkout / document, self.base / DOC / document)
 
     def manuals(self):
         """What the program itself writes."""
@@ -105,20 +113,20 @@ class Stage:
         yield "the runtimes", size(self.full / "usr/lib/ledge")
         yield "the models", size(self.full / "usr/share/ledge")
 
+    def check_glibc(self):
+        """Whether the program and the runtimes run wherever a package of either kind can be installed."""
+        def key(version):
+            return [int(number) for number in version.split(".")]
 
-def check_glibc(program, manifest):
-    """Whether the program runs wherever its packages can be installed."""
-    asked = re.search(r"libc6 \(>= ([0-9.]+)\)", manifest.read_text())[1]
-    used = re.findall(r"GLIBC_([0-9.]+)", tool("objdump", "--dynamic-syms", program))
-
-    def key(version):
-        return [int(number) for number in version.split(".")]
-
-    latest = max(used, key=key)
-    if key(latest) > key(asked):
-        raise Failure(
-            f"the program needs glibc {latest}, since it was built beside that or a later one, and Cargo.toml says that {asked} is "
-            "enough: build it on an older distribution, or raise the number of both packages there")
+        manifest = (self.checkout / "Cargo.toml").read_text()
+        asked = min([re.search(rf"{before}>= ([0-9.]+)", manifest)[1] for before in (r"libc6 \(", 'glibc = "')], key=key)
+        for file in [self.base / "usr/bin/ledge", *sorted((self.full / "usr/lib/ledge").rglob("*.so*"))]:
+            used = re.findall(r"GLIBC_([0-9.]+)", tool("objdump", "--dynamic-syms", file))
+            latest = max(used, key=key, default="0")
+            if key(latest) > key(asked):
+                raise Failure(
+                    f"{file.name} needs glibc {latest}, since it was built beside that or a later one, and Cargo.toml says that "
+                    f"{asked} is enough: build it on an older distribution, or raise the number of both packages there")
 
 
 def copy(source, target, ignore=()):

@@ -6,6 +6,9 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+/// The form of all that lies in a log's folder. 2: its keys may be sealed, and a version that knows no sealing cannot sign.
+pub const FORM: u32 = 2;
+
 /// How many entries, or hashes, a whole tile has.
 pub const WIDTH: u64 = 256;
 

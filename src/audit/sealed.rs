@@ -20,10 +20,11 @@ impl Reseal for AuditKeys {
         "audit_keys"
     }
 
-    fn reseal(&self, _: &dyn Fn() -> bool) -> Result<Resealed, String> {
-        let mut done = key::reseal(&self.folder, &self.sealer).map_err(|error| error.to_string())?;
-        done += tags::reseal(&self.folder, &self.sealer).map_err(|error| error.to_string())?;
-        Ok(done)
+    fn reseal(&self, _: &dyn Fn() -> bool, done: &mut Resealed) -> Result<(), String> {
+        // One that fails keeps none of the others from it.
+        let tags = tags::reseal(&self.folder, &self.sealer, done);
+        *done += key::reseal(&self.folder, &self.sealer).map_err(|error| error.to_string())?;
+        tags.map_err(|error| error.to_string())
     }
 }
 

@@ -315,8 +315,8 @@ pub fn destroy(audit: &Path, period: u32) -> Result<bool, TagsError> {
 }
 
 /// Seals every key under the current master key, where it is not.
-pub(super) fn reseal(audit: &Path, sealer: &Sealer) -> Result<Resealed, TagsError> {
-    Folder::of(audit, sealer).reseal()
+pub(super) fn reseal(audit: &Path, sealer: &Sealer, done: &mut Resealed) -> Result<(), TagsError> {
+    Folder::of(audit, sealer).reseal(done)
 }
 
 /// Under which master key each key is, for one who only looks.

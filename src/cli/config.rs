@@ -28,9 +28,10 @@ pub struct ConfigArgs {
 pub enum ConfigCommand {
     /// Say "ok", or every mistake with its file and line and exit code 78. Nothing is started.
     ///
+    /// What is no mistake and of no use, such as a user in access.users who has left, is a warning on standard error.
     /// Looks at the feature views too: each *.toml in the folder features.views, and what the store has of them.
     Check {
-        /// Write JSON instead of text: {"ok": false, "mistakes": [...]}.
+        /// Write JSON instead of text: {"ok": false, "mistakes": [...], "warnings": [...]}.
         #[arg(long)]
         json: bool,
     },
@@ -102,17 +103,30 @@ pub fn run(globals: &Globals, args: &ConfigArgs, out: &mut Output) -> anyhow::Re
 }
 
 fn check(globals: &Globals, json: bool, out: &mut Output) -> anyhow::Result<Exit> {
+    let mut warnings = Vec::new();
     let checked = globals.sources().load().and_then(|loaded| {
+        warnings = loaded.warnings();
         // Where the views are is known only without a mistake before.
         let features = &loaded.config.features;
         Registry::load(&features.views, &features.path)?;
-        if loaded.left_out.is_empty() { Ok(()) } else { Err(loaded.left_out) }
+        let closed = loaded.lets_nobody_in();
+        let mistakes: Vec<_> = loaded.left_out.into_iter().chain(closed).collect();
+        if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
     });
     let mistakes = checked.err().unwrap_or_default();
     if json {
-        let places: Vec<_> = mistakes.iter().map(to_json).collect();
-        writeln!(out, "{:#}", serde_json::json!({ "ok": mistakes.is_empty(), "mistakes": places }))?;
+        let places = |told: &[Mistake]| told.iter().map(to_json).collect::<Vec<_>>();
+        let report = serde_json::json!({
+            "ok": mistakes.is_empty(),
+            "mistakes": places(&mistakes),
+            "warnings": places(&warnings),
+        });
+        writeln!(out, "{report:#}")?;
         return Ok(if mistakes.is_empty() { Exit::Success } else { Exit::Configuration });
+    }
+    for warning in warnings {
+        // Standard output stays what a script expects.
+        let _ = writeln!(std::io::stderr(), "warning: {warning}");
     }
     if !mistakes.is_empty() {
         return Err(BadConfiguration(mistakes).into());
@@ -136,14 +150,19 @@ fn show(globals: &Globals, json: bool, out: &mut Output) -> anyhow::Result<Exit>
     Ok(Exit::Success)
 }
 
-/// The drop-in for a configuration; `resolver` is the text of [`ip_filter::RESOLVER`].
-fn drop_in(config: &Config, clients: &[Network], resolver: &str) -> anyhow::Result<String> {
-    let mut problems = Vec::new();
+/// Where others than this machine may connect.
+pub(super) fn open(config: &Config) -> Vec<String> {
     let is_open = |address: &&ListenAddress| match address {
         ListenAddress::Tcp(tcp) | ListenAddress::Tls(tcp) => !tcp.ip().to_canonical().is_loopback(),
         ListenAddress::Unix(_) => false,
     };
-    let open: Vec<_> = config.http.listen.iter().filter(is_open).map(ToString::to_string).collect();
+    config.http.listen.iter().filter(is_open).map(ToString::to_string).collect()
+}
+
+/// The drop-in for a configuration; `resolver` is the text of [`ip_filter::RESOLVER`].
+fn drop_in(config: &Config, clients: &[Network], resolver: &str) -> anyhow::Result<String> {
+    let mut problems = Vec::new();
+    let open = open(config);
     match (open.is_empty(), clients.is_empty()) {
         (false, true) => problems.push(format!(
             "http.listen has {}, and whoever connects there is stopped: say from where, with --clients 192.168.1.0/24 or \
@@ -153,7 +172,7 @@ fn drop_in(config: &Config, clients: &[Network], resolver: &str) -> anyhow::Resu
         (true, false) => problems.push("--clients is for nobody: http.listen has no address that others reach".to_owned()),
         _ => {}
     }
-    let passed = ip_filter::passed(&config.egress, resolver).unwrap_or_else(|names| {
+    let passed = ip_filter::passed(&config.egress, &config.behind_proxies(), resolver).unwrap_or_else(|names| {
         problems.extend(names.into_iter().map(|name| format!("{name}, so that no line can be made of egress.allow")));
         Vec::new()
     });
@@ -210,6 +229,20 @@ mod tests {
             "{text}"
         );
         assert!(drop_in(&config(""), &networks(&["any"]), "").unwrap_err().to_string().contains("is for nobody"));
+    }
+
+    #[test]
+    fn what_lies_behind_a_proxy_needs_no_address_unless_something_goes_there_without_it() {
+        let updates = "[updates]\nrepository = 'https://gone.invalid:443/r'\nproxy = '192.0.2.3:3128'\n";
+        let allow = "[[egress.allow]]\nhost = 'gone.invalid:443'\nregion = 'eu'\n[[egress.allow]]\nhost = '192.0.2.3:3128'\n\
+                     region = 'eu'\n";
+        let text = drop_in(&config(&format!("{updates}{allow}")), &[], "").unwrap();
+        let lines =
+            "# gone.invalid:443, in eu: through 192.0.2.3:3128\n# 192.0.2.3:3128, in eu\nIPAddressAllow=192.0.2.3\n";
+        assert!(text.ends_with(lines), "{text}");
+        let direct = "[audit.syslog]\nto = 'gone.invalid:443'\n";
+        let refused = drop_in(&config(&format!("{updates}{direct}{allow}")), &[], "").unwrap_err().to_string();
+        assert!(refused.contains("gone.invalid has no address"), "{refused}");
     }
 
     #[test]

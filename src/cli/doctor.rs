@@ -1,5 +1,6 @@
 //! `ledge doctor`
 
+mod access;
 mod audit;
 mod egress;
 mod features;
@@ -8,6 +9,7 @@ mod models;
 mod mqtt;
 mod runtimes;
 mod tls;
+mod unit;
 mod updates;
 
 use std::io::Write;
@@ -75,6 +77,8 @@ fn checks(globals: &Globals) -> Vec<Check> {
     checks.extend(machine::checks(&config, Path::new("/")));
     checks.extend(runtimes::checks(&config.runtimes));
     checks.extend(tls::check(&config));
+    checks.extend(unit::check(&config));
+    checks.push(access::check(&config));
     checks.extend(mqtt::check(&config));
     checks.extend(features::check(&config));
     checks.extend(updates::checks(&config));

@@ -1,6 +1,8 @@
 //! `ledge encryption`: master keys, and what is sealed under which.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -31,7 +33,7 @@ pub struct EncryptionArgs {
 pub enum EncryptionCommand {
     /// Say what is sealed under which master key, and what is plain. Nothing is changed; a running server is no hindrance.
     ///
-    /// The exit code is 1 while anything is plain, under an old key, or under one that is not here.
+    /// The exit code is 1 while anything is plain, damaged, under an old key, or under one that is not here.
     Status,
     /// Write a new master key to a file that is not there yet. Only its owner may read it.
     MakeKey(MakeKeyArgs),
@@ -71,16 +73,39 @@ pub fn run(globals: &Globals, args: &EncryptionArgs, out: &mut Output) -> anyhow
     }
 }
 
+/// What one part of this box holds.
+struct Held {
+    what: &'static str,
+    keys: BTreeMap<Option<KeyId>, u64>,
+    damaged: u64,
+}
+
 /// What is sealed on this box, by what holds it.
-fn surveys(config: &Config) -> anyhow::Result<Vec<(&'static str, Survey)>> {
+fn surveys(config: &Config) -> anyhow::Result<Vec<Held>> {
     let audit = audit::sealed::survey(&config.audit.path)?;
     let models = store::survey(&config.updates.path)?;
     let features = features::sealed::survey(&config.features.path)?;
-    Ok(vec![("audit keys", audit), ("models of updates", models), ("feature keys", features)])
+    let held = |what, Survey(keys), damaged| Held { what, keys, damaged };
+    Ok(vec![
+        held("audit keys", audit, 0),
+        held("models of updates", models.keys, models.damaged),
+        held("feature keys", features, 0),
+    ])
 }
 
 fn status(config: &Config, out: &mut Output) -> anyhow::Result<Exit> {
-    let sealer = Sealer::load(&config.encryption)?;
+    let sealer = match Sealer::load(&config.encryption) {
+        Ok(sealer) => sealer,
+        Err(error) => {
+            // Which keys are needed is in the files.
+            for Held { what, keys, damaged } in surveys(config)? {
+                tell(what, &keys, damaged, out, |key| {
+                    key.map_or("plain".to_owned(), |key| format!("sealed under {key}"))
+                })?;
+            }
+            return Err(error.into());
+        }
+    };
     match sealer.current() {
         Some(key) => writeln!(out, "master key {key}")?,
         None => writeln!(out, "no master key is set: nothing is sealed (encryption.master_key_file)")?,
@@ -89,22 +114,16 @@ fn status(config: &Config, out: &mut Output) -> anyhow::Result<Exit> {
         writeln!(out, "old key    {old}")?;
     }
     let (mut done, mut uses_old) = (true, false);
-    for (what, Survey(found)) in surveys(config)? {
-        if found.is_empty() {
-            writeln!(out, "{what}: none")?;
-        }
-        for (key, count) in found {
-            let state = match key {
-                None if !sealer.is_on() => "plain".to_owned(),
-                None => "plain; the server seals it at its next start or SIGHUP".to_owned(),
-                Some(key) if Some(key) == sealer.current() => format!("sealed under {key}"),
-                Some(key) if sealer.ids().contains(&key) => format!("sealed under {key}, an old key"),
-                Some(key) => format!("sealed under {key}, WHICH IS NOT HERE: set it in encryption.old_key_files"),
-            };
-            done &= key == sealer.current();
-            uses_old |= key.is_some() && key != sealer.current();
-            writeln!(out, "{what}: {count} {state}")?;
-        }
+    for Held { what, keys, damaged } in surveys(config)? {
+        tell(what, &keys, damaged, out, |key| match key {
+            None if !sealer.is_on() => "plain".to_owned(),
+            None => "plain; the server seals it at its next start or SIGHUP".to_owned(),
+            Some(key) if Some(key) == sealer.current() => format!("sealed under {key}"),
+            Some(key) if sealer.ids().contains(&key) => format!("sealed under {key}, an old key"),
+            Some(key) => format!("sealed under {key}, WHICH IS NOT HERE: set it in encryption.old_key_files"),
+        })?;
+        done &= damaged == 0 && keys.keys().all(|key| *key == sealer.current());
+        uses_old |= keys.keys().flatten().any(|key| Some(*key) != sealer.current());
     }
     if sealer.ids().len() > 1 && !uses_old {
         writeln!(
@@ -113,6 +132,25 @@ fn status(config: &Config, out: &mut Output) -> anyhow::Result<Exit> {
         )?;
     }
     Ok(if done { Exit::Success } else { Exit::Failure })
+}
+
+fn tell(
+    what: &str,
+    keys: &BTreeMap<Option<KeyId>, u64>,
+    damaged: u64,
+    out: &mut Output,
+    state: impl Fn(Option<KeyId>) -> String,
+) -> io::Result<()> {
+    if keys.is_empty() && damaged == 0 {
+        writeln!(out, "{what}: none")?;
+    }
+    for (key, count) in keys {
+        writeln!(out, "{what}: {count} {}", state(*key))?;
+    }
+    if damaged > 0 {
+        writeln!(out, "{what}: {damaged} damaged: some of the file is missing")?;
+    }
+    Ok(())
 }
 
 fn make_key(file: &Path, out: &mut Output) -> anyhow::Result<Exit> {
@@ -127,9 +165,10 @@ fn make_key(file: &Path, out: &mut Output) -> anyhow::Result<Exit> {
 }
 
 fn rotate(config: &Config, out: &mut Output) -> anyhow::Result<Exit> {
-    let (path, known) = own_keys(config)?;
+    let OwnKeys { path, keys: known, .. } = &OwnKeys::read(config)?;
     let key = random()?;
-    let mut keys = Zeroizing::new(vec![*key]);
+    let mut keys = Zeroizing::new(Vec::with_capacity(known.len() + 1));
+    keys.push(*key);
     keys.extend(known.iter());
     write(path, &keys)?;
     writeln!(
@@ -143,14 +182,20 @@ fn rotate(config: &Config, out: &mut Output) -> anyhow::Result<Exit> {
 }
 
 fn retire(config: &Config, out: &mut Output) -> anyhow::Result<Exit> {
-    let (path, known) = own_keys(config)?;
+    let OwnKeys { path, keys: known, .. } = &OwnKeys::read(config)?;
     let Some((current, old)) = known.split_first() else { bail!("{} holds no key", path.display()) };
-    let current_id = id(current)?;
-    for (what, Survey(found)) in surveys(config)? {
-        if let Some(key) = found.keys().flatten().find(|key| **key != current_id) {
-            bail!(
-                "of the {what} some are sealed under {key} still: the server seals them anew at its next start or SIGHUP"
-            );
+    let (current_id, going) = (id(current)?, old.iter().map(id).collect::<anyhow::Result<Vec<_>>>()?);
+    for Held { what, keys, .. } in surveys(config)? {
+        for (key, count) in keys.into_iter().filter_map(|(key, count)| Some((key?, count))) {
+            if going.contains(&key) {
+                bail!(
+                    "of the {what} some are sealed under {key} still: the server seals them anew at its next start or \
+                     SIGHUP, and what is being fetched when all of it is here"
+                );
+            }
+            if key != current_id {
+                writeln!(out, "{what}: {count} sealed under {key}, which is not in {}", path.display())?;
+            }
         }
     }
     if old.is_empty() {
@@ -163,20 +208,34 @@ fn retire(config: &Config, out: &mut Output) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// The file with the master key, and the keys in it.
-fn own_keys(config: &Config) -> anyhow::Result<(&Path, Zeroizing<Vec<[u8; KEY]>>)> {
-    match &config.encryption.master_key_file {
-        None => bail!(
-            "no master key is set: make one with `ledge encryption make-key FILE`, and set encryption.master_key_file"
-        ),
-        Some(SecretFile::Credential(name)) => bail!(
-            "the master key is the credential {name}, which only you can change: put a new key of 64 hexadecimal digits on \
-             a line before the old one, encrypt the file with systemd-creds, and restart the service"
-        ),
-        Some(file @ SecretFile::Path(path)) => {
-            let malformed = || sealing::MasterKeyError::Malformed { file: file.clone() };
-            Ok((path, sealing::parse(&Zeroizing::new(file.read()?)).ok_or_else(malformed)?))
-        }
+/// The file with the master key, and the keys in it. Nobody else changes them as long as this is there.
+struct OwnKeys {
+    /// Where it lies, behind all links: the key must not get a file of its own beside one.
+    path: PathBuf,
+    keys: Zeroizing<Vec<[u8; KEY]>>,
+    _alone: File,
+}
+
+impl OwnKeys {
+    fn read(config: &Config) -> anyhow::Result<Self> {
+        let file = match &config.encryption.master_key_file {
+            None => bail!(
+                "no master key is set: make one with `ledge encryption make-key FILE`, and set encryption.master_key_file"
+            ),
+            Some(SecretFile::Credential(name)) => bail!(
+                "the master key is the credential {name}, which only you can change: put a new key of 64 hexadecimal digits \
+                 on a line before the old one, encrypt the file with systemd-creds, and restart the service"
+            ),
+            Some(SecretFile::Path(path)) => path,
+        };
+        let unreadable = || format!("{} cannot be read", SecretFile::Path(file.clone()));
+        let path = file.canonicalize().with_context(unreadable)?;
+        // The folder: the file is replaced by another.
+        let alone = File::open(path.parent().unwrap_or(&path)).with_context(unreadable)?;
+        alone.lock().with_context(unreadable)?;
+        let file = SecretFile::Path(path.clone());
+        let keys = sealing::parse(&file.read()?).ok_or(sealing::MasterKeyError::Malformed { file })?;
+        Ok(Self { path, keys, _alone: alone })
     }
 }
 

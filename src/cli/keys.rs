@@ -1,8 +1,12 @@
 //! `ledge keys`: API keys.
 
+use std::fs::{File, OpenOptions};
 use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
@@ -10,6 +14,7 @@ use super::features::show::columns;
 use super::{Exit, Globals, Output};
 use crate::clock;
 use crate::identity::access::Role;
+use crate::identity::api_key::ApiKey;
 use crate::identity::keys::{KeyRecord, KeyStore, NewKey};
 use crate::names::{KeyName, ModelName};
 use crate::token_bucket::Rate;
@@ -65,11 +70,14 @@ pub struct CreateArgs {
     /// The most requests at a time. 0 is no limit.
     #[arg(long, value_name = "NUMBER", default_value = "0", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     pub max_concurrent: u32,
+    /// A file for the key, which must not be there yet and only its owner may read. Without, it is printed.
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  ledge keys create till-7 --role infer --model minilm --expires 90d > till-7.key
+  ledge keys create till-7 --role infer --model minilm --expires 90d --output till-7.key
   ledge keys create grafana --role viewer
   ledge keys create erp --role feature-writer --max-rate 50
   ledge keys list
@@ -157,29 +165,91 @@ fn create(store: &KeyStore, args: &CreateArgs, now_ms: u64, is_json: bool, out: 
         max_rate: args.max_rate,
         max_concurrent: args.max_concurrent,
     };
-    let (key, record) = store.create(&new, now_ms)?;
+    // Before the store changes: what cannot be written here makes no key.
+    let mut file = args.output.as_deref().map(Target::create).transpose()?;
+    let created = store.create(&new, now_ms);
+    if created.is_err() {
+        file.iter().for_each(Target::remove);
+    }
+    let (key, record) = created?;
+    if let Err(error) = hand_out(&key, &record, now_ms, is_json, file.as_mut(), out) {
+        // Whoever was to have it has not all of it, and nobody can show it again.
+        let record = store.revoke(&record.id.to_string(), now_ms).with_context(|| {
+            format!("the key '{}' could not be written ({error:#}) and not be revoked: revoke it", record.name)
+        })?;
+        file.iter().for_each(Target::remove);
+        anyhow::bail!(
+            "the key '{}' could not be written, so it is revoked ({error:#}): take another name",
+            record.name
+        );
+    }
+    let until =
+        record.expires_ms.map_or_else(|| "does not expire".to_owned(), |at| format!("expires {}", clock::rfc3339(at)));
+    let place = args.output.as_ref().map_or_else(
+        || "It is shown this once: keep it where secrets are kept.".to_owned(),
+        |path| format!("It is in {} and nowhere else.", path.display()),
+    );
+    let (roles, models) = (roles(&record), models(&record));
+    let told = format!("The key '{}' ({}) is for {roles} with {models}, and {until}. {place}", record.name, record.id);
+    if !is_json {
+        let _ = writeln!(std::io::stderr(), "{told}");
+    }
+    if store.is_half_full() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "The store of API keys is more than half full: keys that are revoked stay in it."
+        );
+    }
+    Ok(())
+}
+
+/// Writes the key to where its holder takes it from: alone, so that it can be sent to a file, or with what it is as JSON.
+fn hand_out(
+    key: &ApiKey,
+    record: &KeyRecord,
+    now_ms: u64,
+    is_json: bool,
+    file: Option<&mut Target>,
+    out: &mut Output,
+) -> anyhow::Result<()> {
+    let is_in_file = file.is_some();
+    if let Some(file) = file {
+        file.write(&key.reveal())?;
+    }
     if is_json {
-        let mut told = document(&record, now_ms);
-        if let Some(told) = told.as_object_mut() {
+        let mut told = document(record, now_ms);
+        if let Some(told) = told.as_object_mut().filter(|_| !is_in_file) {
             told.insert("key".to_owned(), key.reveal().into());
         }
         writeln!(out, "{told}")?;
-        return Ok(());
+    } else if !is_in_file {
+        writeln!(out, "{}", key.reveal())?;
     }
-    // The key alone on standard output, so that it can be sent to a file; what it is beside it.
-    writeln!(out, "{}", key.reveal())?;
-    out.flush()?;
-    let until =
-        record.expires_ms.map_or_else(|| "does not expire".to_owned(), |at| format!("expires {}", clock::rfc3339(at)));
-    let told = format!(
-        "The key '{}' ({}) is for {} with {}, and {until}. It is shown this once: keep it where secrets are kept.",
-        record.name,
-        record.id,
-        roles(&record),
-        models(&record)
-    );
-    let _ = writeln!(std::io::stderr(), "{told}");
-    Ok(())
+    Ok(out.flush()?)
+}
+
+/// The file that a key goes into.
+struct Target {
+    path: PathBuf,
+    file: File,
+}
+
+impl Target {
+    fn create(path: &Path) -> anyhow::Result<Self> {
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let file = file.with_context(|| format!("{} cannot be made for the key", path.display()))?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    fn write(&mut self, key: &str) -> anyhow::Result<()> {
+        let written = writeln!(self.file, "{key}").and_then(|()| self.file.sync_all());
+        written.with_context(|| format!("{} cannot be written", self.path.display()))
+    }
+
+    /// Leaves nothing behind of a key that is none.
+    fn remove(&self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
 }
 
 fn list(keys: &[KeyRecord], now_ms: u64, out: &mut Output) -> anyhow::Result<()> {

@@ -139,8 +139,8 @@ pub enum Command {
     Keys(keys::KeysArgs),
     /// Measure how a model runs best on this machine, and remember it.
     ///
-    /// Tries runtimes, threads, instances and batch sizes for a goal, and keeps the best in the cache folder, where the
-    /// server looks. A way that fails the model's golden inputs is out.
+    /// Tries runtimes, threads, instances and batch sizes for a goal, and keeps the best in `profiles` in the state folder,
+    /// where the server looks. A way that fails the model's golden inputs is out.
     Tune(tune::TuneArgs),
     /// Check the configuration, or show what is in effect.
     ///

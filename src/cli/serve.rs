@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
+use rustix::process::DumpableBehavior;
 
-use super::{Exit, Globals, Output, load_registry};
+use super::{BadConfiguration, Exit, Globals, Output, load_registry};
 use crate::config::Loaded;
 use crate::daemon::{self, Ended};
 use crate::http::{Handover, LISTENERS_VARIABLE};
@@ -23,10 +24,21 @@ Examples:
 
 /// Runs the verb: the daemon, until it is told to stop.
 pub fn run(globals: &Globals, _: &ServeArgs, _: &mut Output) -> anyhow::Result<Exit> {
+    // The memory has keys and what people sent: no core file, and nobody of the same user looks into it. A program that
+    // this one starts is as any other again.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let handover = Handover::taken();
-    let Loaded { config, left_out, .. } = globals.load()?;
+    let loaded = globals.load()?;
+    if let Some(closed) = loaded.lets_nobody_in() {
+        return Err(BadConfiguration(vec![closed]).into());
+    }
+    let warnings = loaded.warnings();
+    let Loaded { config, left_out, .. } = loaded;
     let registry = load_registry(&config)?;
     logging::init(&config.log)?;
+    for warning in warnings {
+        tracing::warn!(%warning, "the configuration names what is not there");
+    }
     for mistake in left_out {
         tracing::error!(%mistake, "signed settings do not fit this box and are left out");
     }

@@ -179,7 +179,19 @@ fn doctor_reports_a_bad_configuration_and_looks_on() {
     let names: Vec<_> = checks.iter().filter_map(|check| check["name"].as_str()).collect();
     assert_eq!(
         names,
-        ["configuration", "cpu", "cores", "memory", "state", "runtimes", "audit log", "audit key", "egress", "models"]
+        [
+            "configuration",
+            "cpu",
+            "cores",
+            "memory",
+            "state",
+            "runtimes",
+            "access",
+            "audit log",
+            "audit key",
+            "egress",
+            "models"
+        ]
     );
     assert_eq!((report["status"].as_str(), checks[0]["status"].as_str()), (Some("fail"), Some("fail")));
 }

@@ -276,11 +276,7 @@ impl Merged {
             if misread.iter().any(|misread| misread.starts_with(whole)) {
                 continue;
             }
-            let (source, line) = match self.origins.get(&key).or_else(|| self.origins.get(whole)) {
-                Some(origin) => (origin.source.clone(), origin.line),
-                None => ("default".to_owned(), None),
-            };
-            self.mistakes.push(Mistake { line, ..Mistake::new(source, key, problem) });
+            self.mistakes.push(blamed(&self.origins, &key, problem));
         }
         if self.mistakes.is_empty() {
             Ok(Loaded { config, origins: self.origins, left_out: Vec::new() })
@@ -288,6 +284,16 @@ impl Merged {
             Err(self.mistakes)
         }
     }
+}
+
+/// A problem with a key as a mistake of the source that set it.
+fn blamed(origins: &BTreeMap<String, Origin>, key: &str, problem: String) -> Mistake {
+    let whole = key.split('[').next().unwrap_or_default();
+    let (source, line) = match origins.get(key).or_else(|| origins.get(whole)) {
+        Some(origin) => (origin.source.clone(), origin.line),
+        None => ("default".to_owned(), None),
+    };
+    Mistake { line, ..Mistake::new(source, key, problem) }
 }
 
 fn lay_over(below: &mut toml::Table, above: toml::Table) {
@@ -302,6 +308,18 @@ fn lay_over(below: &mut toml::Table, above: toml::Table) {
 }
 
 impl Loaded {
+    /// Why the daemon does not start, although nothing else is wrong: nobody could get in. No mistake of the configuration
+    /// itself, so that the command line that mends it can read that.
+    pub fn lets_nobody_in(&self) -> Option<Mistake> {
+        Some(blamed(&self.origins, "http.listen", self.config.lets_nobody_in()?))
+    }
+
+    /// What is of no use here and keeps nothing from working.
+    pub fn warnings(&self) -> Vec<Mistake> {
+        let warnings = self.config.access.warnings().into_iter();
+        warnings.map(|(key, problem)| blamed(&self.origins, &format!("access.{key}"), problem)).collect()
+    }
+
     /// The configuration as a TOML text that says where each value that is not a default was set.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         let plain = toml::to_string(&self.config)?;

@@ -7,11 +7,15 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use crate::durable;
+use crate::audit::layout;
+use crate::identity::keys;
+use crate::updates::store;
+use crate::{durable, features};
 
 /// The stores, and the form of each that this version writes. A number is raised in the commit after which the version before
-/// could not read the store any more.
-pub const KNOWN: [(&str, u32); 4] = [("audit", 1), ("features", 1), ("keys", 1), ("updates", 1)];
+/// could not read everything that the store may hold any more; beside each stands why.
+pub const KNOWN: [(&str, u32); 4] =
+    [("audit", layout::FORM), ("features", features::FORM), ("keys", keys::FORM), ("updates", store::FORM)];
 
 /// The file in the state folder: a line a store.
 pub const FILE: &str = "formats";

@@ -4,6 +4,8 @@
 //! took a task, each worker of the engine ended the run that it was in, and the writers of the audit log and of the features
 //! took another turn. Where one hangs, none is given, and systemd starts the daemon anew.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,21 +46,22 @@ impl Health {
         if !notify::is_listened_to() {
             return std::future::pending().await;
         }
+        let hanging = Hanging::default();
         tokio::select! {
-            never = self.signs_of_life() => never,
-            never = self.statuses() => never,
+            never = self.signs_of_life(&hanging) => never,
+            never = self.statuses(&hanging) => never,
         }
     }
 
-    async fn signs_of_life(&self) -> Infallible {
+    async fn signs_of_life(&self, hanging: &Hanging) -> Infallible {
         // Four times as often as is asked for: one late part is no hanging one.
         let pause = notify::watchdog().map_or(UNWATCHED, |limit| limit / 4);
         loop {
             tokio::join!(
-                within(pause, "requests", self.task_ran()),
-                within(pause, "inference", self.serving.repository().engine().turned()),
-                within(pause, "audit log", self.audit.turned()),
-                within(pause, "feature store", self.serving.features().turned()),
+                hanging.within(pause, "requests", self.task_ran()),
+                hanging.within(pause, "inference", self.serving.repository().engine().turned()),
+                hanging.within(pause, "audit log", self.audit.turned()),
+                hanging.within(pause, "feature store", self.serving.features().turned()),
             );
             notify::alive((!self.readiness.is_ready()).then_some(pause * 4));
             tokio::time::sleep(pause).await;
@@ -74,10 +77,11 @@ impl Health {
         let _ = told.await;
     }
 
-    async fn statuses(&self) -> Infallible {
+    async fn statuses(&self, hanging: &Hanging) -> Infallible {
         let mut told = String::new();
         loop {
-            let status = if self.shutdown.is_requested() { "stopping".to_owned() } else { self.facts().to_string() };
+            let is_ending = self.shutdown.is_requested();
+            let status = if is_ending { "stopping".to_owned() } else { self.facts(hanging).to_string() };
             if status != told {
                 notify::status(&status);
                 told = status;
@@ -94,7 +98,7 @@ impl Health {
         }
     }
 
-    fn facts(&self) -> Facts {
+    fn facts(&self, hanging: &Hanging) -> Facts {
         let repository = self.serving.repository();
         let failing = repository.index().into_iter().filter_map(|row| match row.state {
             State::Unavailable(reason) if !reason.is_empty() && reason != UNLOADED => Some(row.model.to_string()),
@@ -107,6 +111,7 @@ impl Health {
         Facts {
             is_starting: !self.readiness.is_ready(),
             ready: ready.len(),
+            hanging: hanging.0.borrow().iter().copied().collect(),
             failing,
             features: self.serving.features().statistics().and_then(|statistics| statistics.reason),
             audit: self.audit.status().error,
@@ -115,16 +120,24 @@ impl Health {
     }
 }
 
-/// Waits for a sign of life, and says so when it takes long.
-async fn within(pause: Duration, part: &str, turn: impl Future<Output = ()>) {
-    let mut turn = std::pin::pin!(turn);
-    if tokio::time::timeout(pause, &mut turn).await.is_ok() {
-        return;
+/// The parts that do nothing at this moment, and should.
+#[derive(Debug, Default)]
+struct Hanging(RefCell<BTreeSet<&'static str>>);
+
+impl Hanging {
+    /// Waits for a sign of life. The part is among the hanging ones from when it takes long until it comes.
+    async fn within(&self, pause: Duration, part: &'static str, turn: impl Future<Output = ()>) {
+        let mut turn = std::pin::pin!(turn);
+        if tokio::time::timeout(pause, &mut turn).await.is_ok() {
+            return;
+        }
+        let seconds = pause.as_secs();
+        tracing::error!(part, seconds, "a part does nothing; the watchdog is told nothing until it does");
+        self.0.borrow_mut().insert(part);
+        turn.await;
+        self.0.borrow_mut().remove(part);
+        tracing::warn!(part, "the part goes on");
     }
-    tracing::error!(part, seconds = pause.as_secs(), "a part does nothing; the watchdog is told nothing until it does");
-    notify::status(&format!("{part}: nothing moves"));
-    turn.await;
-    tracing::warn!(part, "the part goes on");
 }
 
 /// How the daemon does.
@@ -132,6 +145,8 @@ async fn within(pause: Duration, part: &str, turn: impl Future<Output = ()>) {
 struct Facts {
     is_starting: bool,
     ready: usize,
+    /// Parts that do nothing.
+    hanging: Vec<&'static str>,
     /// Models of which a version should answer and does not.
     failing: Vec<String>,
     /// Why the feature store answers no reads.
@@ -148,6 +163,9 @@ impl std::fmt::Display for Facts {
         write!(f, "{} model{} ready", self.ready, if self.ready == 1 { "" } else { "s" })?;
         let mut lead = "; degraded: ";
         let mut say = |part: std::fmt::Arguments<'_>| write!(f, "{}{part}", std::mem::replace(&mut lead, "; "));
+        for part in &self.hanging {
+            say(format_args!("{part}: nothing moves"))?;
+        }
         if !self.failing.is_empty() {
             say(format_args!("not loaded: {}", self.failing.join(", ")))?;
         }
@@ -176,6 +194,7 @@ mod tests {
         assert_eq!(facts.to_string(), "starting: 1 model ready");
         let facts = Facts {
             ready: 2,
+            hanging: vec!["inference"],
             failing: vec!["a".into(), "b".into()],
             features: Some("it is being rebuilt".into()),
             audit: Some("the disk is full".into()),
@@ -184,18 +203,21 @@ mod tests {
         };
         assert_eq!(
             facts.to_string(),
-            "2 models ready; degraded: not loaded: a, b; audit log: the disk is full; feature store: it is being \
-             rebuilt; no connection to the broker"
+            "2 models ready; degraded: inference: nothing moves; not loaded: a, b; audit log: the disk is full; feature \
+             store: it is being rebuilt; no connection to the broker"
         );
     }
 
     #[tokio::test]
-    async fn a_part_that_does_not_turn_is_waited_for() {
+    async fn a_part_that_does_not_turn_is_waited_for_and_hangs_no_longer_than_that() {
         let (turn, turned) = oneshot::channel();
-        let waiting = within(Duration::from_millis(1), "part", async { turned.await.unwrap() });
+        let hanging = Hanging::default();
+        let waiting = hanging.within(Duration::from_millis(1), "part", async { turned.await.unwrap() });
         tokio::pin!(waiting);
         assert!(tokio::time::timeout(Duration::from_millis(20), &mut waiting).await.is_err());
+        assert_eq!(*hanging.0.borrow(), BTreeSet::from(["part"]));
         turn.send(()).unwrap();
         waiting.await;
+        assert_eq!(*hanging.0.borrow(), BTreeSet::new());
     }
 }

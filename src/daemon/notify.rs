@@ -7,9 +7,17 @@ use sd_notify::NotifyState;
 /// The longest status text, in bytes: `systemctl status` has one line for it.
 const LONGEST: usize = 400;
 
+/// What the next step of a start may take: as much as the unit gives the whole of it.
+const STEP: Duration = Duration::from_mins(2);
+
 /// Every part has started.
 pub fn ready() {
     send(&[NotifyState::Ready]);
+}
+
+/// The start goes on, before there is anything that could show a sign of life.
+pub fn starting() {
+    send(&[extend(STEP)]);
 }
 
 /// Changes are being taken up; [`ready`] follows. The time is what `Type=notify-reload` asks for; older ones ignore it.

@@ -3,17 +3,22 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::audit_event::{AuditEvent, AuditSink};
-use crate::identity::sealing::{EncryptionConfig, Reseal, Resealed, Sealer};
+use crate::identity::sealing::{EncryptionConfig, KeyId, Reseal, Resealed, Sealer};
 use crate::readiness::Readiness;
 use crate::shutdown::Shutdown;
+use crate::updates::store;
 
 /// What OpenVINO calls the models that it compiled.
 const COMPILED: &str = "blob";
+
+/// When what is left to do is tried again.
+const AGAIN: &str = "the next start or SIGHUP tries again";
 
 /// The stores with sealed bytes, and what they are sealed with.
 pub struct Sealing {
@@ -23,10 +28,27 @@ pub struct Sealing {
     pub sealer: Sealer,
     /// The stores.
     pub stores: Vec<Arc<dyn Reseal>>,
+    /// The folder of the update store.
+    pub updates: PathBuf,
     /// The folder of compiled models, which hold the weights.
     pub cache: PathBuf,
     /// Where audit events go.
     pub audit: AuditSink,
+    /// Whether the audit log has it that this key came in the place of another.
+    pub is_change_told: AtomicBool,
+}
+
+/// The update store, where it is there and could not be opened.
+pub struct ClosedStore;
+
+impl Reseal for ClosedStore {
+    fn what(&self) -> &'static str {
+        "models"
+    }
+
+    fn reseal(&self, _: &dyn Fn() -> bool, _: &mut Resealed) -> Result<(), String> {
+        Err("the update store is not open".to_owned())
+    }
 }
 
 impl Sealing {
@@ -51,7 +73,9 @@ impl Sealing {
         let sealing = Arc::new(self);
         loop {
             let (own, stopped) = (sealing.clone(), stop.clone());
-            let _ = tokio::task::spawn_blocking(move || own.reseal(&|| stopped.is_requested())).await;
+            if let Err(panic) = tokio::task::spawn_blocking(move || own.reseal(&|| stopped.is_requested())).await {
+                tracing::error!(%panic, "not everything is sealed anew, by a fault of Ledge; {AGAIN}");
+            }
             tokio::select! {
                 _ = hangup.recv() => sealing.reload(),
                 () = stop.requested() => return,
@@ -65,7 +89,7 @@ impl Sealing {
             Ok(true) => {
                 let Some(key) = self.sealer.current() else { return };
                 tracing::info!(%key, "another master key seals from now on");
-                self.audit.record_own(AuditEvent::MasterKeyChanged { key: key.to_string() });
+                self.tell_change(key);
             }
             Ok(false) => {}
             Err(error) => tracing::error!(%error, "the master keys cannot be read again; those of before stay"),
@@ -73,33 +97,50 @@ impl Sealing {
     }
 
     fn reseal(&self, stop: &dyn Fn() -> bool) {
+        // First: cut off in between, the next start would find no plain model and leave what was compiled of it.
+        if store::survey(&self.updates).map_or(true, |found| found.keys.0.contains_key(&None)) {
+            self.forget_compiled();
+        }
         let mut whole = true;
         for store in &self.stores {
-            let what = store.what();
-            match store.reseal(stop) {
-                Ok(done) => self.tell(what, done),
-                Err(error) => {
-                    whole = false;
-                    tracing::error!(what, error, "not everything is sealed anew; the next start or SIGHUP tries again");
-                }
+            let (what, mut done) = (store.what(), Resealed::default());
+            let resealed = store.reseal(stop, &mut done);
+            self.tell(what, done);
+            if let Err(error) = resealed {
+                whole = false;
+                tracing::error!(what, error, "not everything is sealed anew; {AGAIN}");
             }
         }
-        if whole
-            && !stop()
-            && let Some(key) = self.sealer.current()
-        {
-            tracing::info!(%key, "everything is sealed under the current master key");
+        let Some(key) = self.sealer.current().filter(|_| whole && !stop()) else { return };
+        match store::survey(&self.updates) {
+            Ok(found) if found.keys.0.keys().all(|under| *under == Some(key)) => {
+                tracing::info!(%key, "everything is sealed under the current master key");
+            }
+            Ok(_) => {
+                tracing::info!(%key, "everything is sealed under the current master key but for what is being fetched, which follows when it is here");
+            }
+            Err(error) => {
+                tracing::error!(what = "models", %error, "nobody can say whether everything is sealed; {AGAIN}");
+            }
         }
     }
 
+    fn tell_change(&self, key: KeyId) {
+        self.is_change_told.store(true, Ordering::Relaxed);
+        self.audit.record_own(AuditEvent::MasterKeyChanged { key: key.to_string() });
+    }
+
     fn tell(&self, what: &'static str, done: Resealed) {
-        if done.total() == 0 {
-            return;
+        if done.old > 0
+            && !self.is_change_told.load(Ordering::Relaxed)
+            && let Some(key) = self.sealer.current()
+        {
+            // It came with a start.
+            self.tell_change(key);
         }
-        tracing::info!(what, plain = done.plain, old = done.old, "sealed under the current master key");
-        self.audit.record_own(AuditEvent::Resealed { what: what.into(), files: done.total() });
-        if done.plain > 0 && what == "models" {
-            self.forget_compiled();
+        if done.total() > 0 {
+            tracing::info!(what, plain = done.plain, old = done.old, "sealed under the current master key");
+            self.audit.record_own(AuditEvent::Resealed { what: what.into(), files: done.total() });
         }
     }
 

@@ -1,10 +1,13 @@
 //! Updates as a part of the daemon: what is found before any model is loaded, and the thread that they have to themselves.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
+use super::notify;
+use super::sealing::ClosedStore;
 use crate::audit_event::AuditSink;
 use crate::backoff;
 use crate::config::Config;
@@ -12,7 +15,7 @@ use crate::egress::Egress;
 use crate::fleet::kept::Kept;
 use crate::fleet::poller::{Asked, DECIDE, Poller};
 use crate::identity::device::DeviceIdentity;
-use crate::identity::sealing::Sealer;
+use crate::identity::sealing::{Reseal, Sealer};
 use crate::names::ModelName;
 use crate::readiness::Readiness;
 use crate::repository::{ManagedVersion, Repository};
@@ -23,7 +26,6 @@ use crate::updates::download::DownloadLimits;
 use crate::updates::handle::UpdaterInbox;
 use crate::updates::platform::Platform;
 use crate::updates::source::Source;
-use crate::updates::store::BlobStore;
 use crate::updates::trial::TrialSettings;
 use crate::updates::updater::{self, Parts, Prepared, Updater};
 
@@ -64,8 +66,9 @@ impl Found {
             return Self { prepared: None, managed: BTreeMap::new(), served: None };
         }
         // A box that nobody looks after any more keeps what it was brought.
-        let (prepared, managed) = match updater::prepare(folder, sealer) {
+        let (prepared, managed) = match updater::prepare(folder, sealer, &notify::starting) {
             Ok(mut prepared) => {
+                prepared.store = prepared.store.keeping_free(config.updates.min_free_mb << 20);
                 let managed = std::mem::take(&mut prepared.managed);
                 (Some(prepared), managed)
             }
@@ -82,9 +85,12 @@ impl Found {
         repository.manage(self.managed.clone());
     }
 
-    /// The store, where this process has it.
-    pub fn store(&self) -> Option<BlobStore> {
-        self.prepared.as_ref().map(|prepared| prepared.store.clone())
+    /// The store at `folder`, as one that is sealed anew; `None` where there is none.
+    pub fn sealed_store(&self, folder: &Path) -> Option<Arc<dyn Reseal>> {
+        match &self.prepared {
+            Some(prepared) => Some(Arc::new(prepared.store.clone())),
+            None => folder.is_dir().then(|| Arc::new(ClosedStore) as Arc<dyn Reseal>),
+        }
     }
 
     /// The handle, where a platform looks after this box.

@@ -1,9 +1,10 @@
 //! The allow-list as addresses, for a filter below this program that knows no names: systemd's `IPAddressAllow=`.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs as _};
 
-use super::address::Host;
+use super::address::{Host, HostPort};
 use super::policy::EgressConfig;
 
 /// Where the system keeps the addresses of those who know names.
@@ -19,21 +20,31 @@ pub struct Passed {
 }
 
 /// Every address that the allow-list leads to now, those of name servers included where it has names; `resolver` is the
-/// text of [`RESOLVER`]. Asks DNS. The error is every name that has no address.
-pub fn passed(config: &EgressConfig, resolver: &str) -> Result<Vec<Passed>, Vec<String>> {
-    passed_with(config, resolver, |name, port| {
+/// text of [`RESOLVER`]. Destinations that a proxy alone connects to have none: where this box has no DNS but the proxy's,
+/// their names say nothing here. Asks DNS. The error is every name that has no address.
+pub fn passed(
+    config: &EgressConfig,
+    behind_proxies: &BTreeMap<HostPort, HostPort>,
+    resolver: &str,
+) -> Result<Vec<Passed>, Vec<String>> {
+    passed_with(config, behind_proxies, resolver, |name, port| {
         (name, port).to_socket_addrs().map(|found| found.map(|address| address.ip()).collect())
     })
 }
 
 fn passed_with(
     config: &EgressConfig,
+    behind_proxies: &BTreeMap<HostPort, HostPort>,
     resolver: &str,
     resolve: impl Fn(&str, u16) -> io::Result<Vec<IpAddr>>,
 ) -> Result<Vec<Passed>, Vec<String>> {
     let (mut all, mut problems, mut has_names) = (Vec::new(), Vec::new(), false);
     for entry in &config.allow {
         let region = &entry.region;
+        if let Some(proxy) = behind_proxies.get(&entry.host) {
+            all.push(Passed { what: format!("{}, in {region}: through {proxy}", entry.host), addresses: Vec::new() });
+            continue;
+        }
         match &entry.host.host {
             // On this machine, which the filter lets through by itself.
             host if host.is_loopback() => {}
@@ -84,8 +95,13 @@ mod tests {
                            'ch'\n[[allow]]\nhost = '127.0.0.1:3'\nregion = 'eu'";
 
     fn of(text: &str, resolver: &str) -> Result<Vec<(String, Vec<String>)>, Vec<String>> {
+        behind(&[], text, resolver)
+    }
+
+    fn behind(proxies: &[[&str; 2]], text: &str, resolver: &str) -> Result<Vec<(String, Vec<String>)>, Vec<String>> {
         let config: EgressConfig = toml_check::parse("f", text).unwrap();
-        let passed = passed_with(&config, resolver, |name, _| match name {
+        let proxies = proxies.iter().map(|pair| pair.map(|text| text.parse().unwrap()).into()).collect();
+        let passed = passed_with(&config, &proxies, resolver, |name, _| match name {
             "b.example" => Ok(["192.0.2.9", "192.0.2.1", "192.0.2.9"].map(|text| text.parse().unwrap()).into()),
             "empty.example" => Ok(Vec::new()),
             _ => Err(io::Error::other("unknown")),
@@ -112,6 +128,18 @@ mod tests {
         let passed = of("[[allow]]\nhost = '192.0.2.4:1'\nregion = 'eu'", "nameserver 192.0.2.53").unwrap();
         assert_eq!(passed, [("192.0.2.4:1, in eu".to_owned(), vec!["192.0.2.4".to_owned()])]);
         assert_eq!(of("", "nameserver 192.0.2.53").unwrap(), []);
+    }
+
+    #[test]
+    fn what_is_reached_through_a_proxy_alone_needs_no_name_here_and_no_address() {
+        let text =
+            "[[allow]]\nhost = 'gone.example:443'\nregion = 'eu'\n[[allow]]\nhost = '192.0.2.3:3128'\nregion = 'eu'";
+        let expected = [
+            ("gone.example:443, in eu: through 192.0.2.3:3128".to_owned(), Vec::new()),
+            ("192.0.2.3:3128, in eu".to_owned(), vec!["192.0.2.3".to_owned()]),
+        ];
+        let proxies = [["gone.example:443", "192.0.2.3:3128"]];
+        assert_eq!(behind(&proxies, text, "nameserver 192.0.2.53").unwrap(), expected);
     }
 
     #[test]

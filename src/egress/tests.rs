@@ -47,6 +47,15 @@ fn put(writer: &mut LinkWriter, content: Content, bytes: &[u8]) -> Result<(), Pu
 }
 
 #[test]
+fn what_the_filter_of_the_unit_may_have_stopped_says_so() {
+    let at = HostPort::new("192.0.2.1", 1).unwrap();
+    for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::TimedOut] {
+        let said = unreachable(&at, kind.into()).to_string();
+        assert!(said.contains("ledge config systemd-drop-in"), "{said}");
+    }
+}
+
+#[test]
 fn what_is_not_in_the_allow_list_is_refused_without_dns_and_network() {
     // No sockets and no timers: whoever begins to connect panics.
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

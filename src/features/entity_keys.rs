@@ -33,6 +33,8 @@ use table::Shard;
 
 /// Added keys go into the shards when there are so many of them, and a quarter of all.
 const FOLDED: usize = 16_384;
+/// And when they are in so many files: whatever rewrites keys leaves one.
+const ADDED_FILES: usize = 64;
 
 /// Why the keys cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +56,12 @@ pub enum KeysError {
         reason: String,
         /// Whose keys are in it.
         affected: String,
+    },
+    /// There are none, and a file of the store says that there were.
+    #[error("its keys are missing, though it was sealed with them: put the folder {} back. Whoever wants to begin anew without what they sealed moves the store's whole folder away", folder.display())]
+    Missing {
+        /// The folder that they were in.
+        folder: PathBuf,
     },
     /// The master key is not there.
     #[error(transparent)]
@@ -92,7 +100,8 @@ struct Adding {
     file: Option<Added>,
     /// The number of the next such file.
     next_file: u32,
-    /// How many keys are in such files.
+    /// How many such files there are, and keys in them.
+    files: usize,
     keys: usize,
     /// Whether they are about to go into the shards.
     fold_asked: bool,
@@ -120,18 +129,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl EntityKeys {
     /// Whether the store in `folder` has keys.
-    pub fn exist(folder: &Path) -> bool {
+    pub fn exist(folder: &Path) -> Result<bool, KeysError> {
         Disk::new(folder).exists()
     }
 
-    /// Opens the keys of the store in `folder`, or makes them where there are none.
+    /// Opens the keys of the store in `folder`, or makes them where there are none: whoever calls knows that nothing there was
+    /// ever sealed, or it is lost.
     pub fn open(folder: &Path, sealer: Sealer) -> Result<Opened, KeysError> {
         let disk = Disk::new(folder);
         if !sealer.is_on() {
             return Err(KeysError::Off);
         }
         let mut mended = Vec::new();
-        let head = if disk.exists() {
+        let head = if disk.exists()? {
             disk.read_head(&sealer, &mut mended)?
         } else {
             let mut head = Head { store: [0; 16], secret: [0; 32], complete: false, present: [false; SHARDS] };
@@ -164,7 +174,8 @@ impl EntityKeys {
         for (shard, entries) in shards.iter_mut().zip(added) {
             shard.merge(1, entries);
         }
-        let adding = Adding { next_file: numbers.last().map_or(1, |last| last + 1), keys, ..Adding::default() };
+        let next_file = numbers.last().map_or(1, |last| last + 1);
+        let adding = Adding { next_file, files: numbers.len(), keys, ..Adding::default() };
         let keys = Self {
             sealer,
             store: head.store,
@@ -296,12 +307,13 @@ impl EntityKeys {
         if adding.waiting.is_empty() {
             return Ok(());
         }
-        let Adding { waiting, file, next_file, keys, .. } = &mut *adding;
+        let Adding { waiting, file, next_file, files, keys, .. } = &mut *adding;
         let mut added = if let Some(added) = file.take() {
             added
         } else {
             let number = *next_file;
             *next_file += 1;
+            *files += 1;
             self.disk.create_added(number)?
         };
         match added.append(&self.sealer, &self.store, waiting) {
@@ -320,7 +332,8 @@ impl EntityKeys {
     /// Whether so many keys were added that [`Self::fold`] is worth it. It says so once.
     pub fn is_fold_due(&self) -> bool {
         let mut adding = lock(&self.adding);
-        let due = !adding.fold_asked && adding.keys >= FOLDED && adding.keys >= self.count() / 4;
+        let many = adding.files > ADDED_FILES || (adding.keys >= FOLDED && adding.keys >= self.count() / 4);
+        let due = many && !adding.fold_asked;
         adding.fold_asked |= due;
         due
     }
@@ -334,24 +347,26 @@ impl EntityKeys {
     pub fn fold(&self) -> Result<(), KeysError> {
         let mut rewriting = lock(&self.rewriting);
         lock(&self.adding).fold_asked = false;
-        let numbers = self.quiesce()?;
+        let (numbers, keys) = self.quiesce()?;
         let mut touched = [false; SHARDS];
         for number in &numbers {
-            for entry in self.disk.read_added(&self.sealer, &rewriting.head, *number, &mut Vec::new())? {
+            for entry in self.read_added(&rewriting.head, *number)? {
                 if let Some(touched) = touched.get_mut(shard_of(entry.id)) {
                     *touched = true;
                 }
             }
         }
-        self.rewrite(&mut rewriting, &touched, &numbers)
+        self.rewrite(&mut rewriting, &touched)?;
+        self.remove_added(&numbers, keys)
     }
 
     /// Seals every file under the current master key. No value is touched, and whenever the power goes every file opens
     /// with the one or the other key.
     pub fn reseal(&self) -> Result<u64, KeysError> {
         let mut rewriting = lock(&self.rewriting);
-        let numbers = self.quiesce()?;
-        self.rewrite(&mut rewriting, &[true; SHARDS], &numbers)?;
+        let (numbers, keys) = self.quiesce()?;
+        self.rewrite(&mut rewriting, &[true; SHARDS])?;
+        self.remove_added(&numbers, keys)?;
         self.disk.write_head(&self.sealer, &rewriting.head)?;
         Ok(self.count() as u64)
     }
@@ -381,7 +396,7 @@ impl EntityKeys {
         if rewriting.doomed.is_empty() {
             return Ok(());
         }
-        let numbers = self.quiesce()?;
+        let (numbers, _) = self.quiesce()?;
         let doomed: HashSet<u32> = rewriting.doomed.iter().copied().collect();
         let mut touched = [false; SHARDS];
         for id in &doomed {
@@ -390,28 +405,50 @@ impl EntityKeys {
             }
         }
         // The shards first: they know which numbers were given.
-        self.rewrite(&mut rewriting, &touched, &[])?;
+        self.rewrite(&mut rewriting, &touched)?;
         for number in numbers {
-            let mut entries = self.disk.read_added(&self.sealer, &rewriting.head, number, &mut Vec::new())?;
+            let mut entries = self.read_added(&rewriting.head, number)?;
             let before = entries.len();
             entries.retain(|entry| !doomed.contains(&entry.id));
-            if entries.len() != before {
+            if entries.is_empty() {
+                self.remove_added(&[number], before)?;
+            } else if entries.len() != before {
                 self.disk.replace_added(&self.sealer, &rewriting.head, number, &entries)?;
+                let mut adding = lock(&self.adding);
+                adding.keys = adding.keys.saturating_sub(before - entries.len());
             }
         }
         rewriting.doomed.clear();
         Ok(())
     }
 
-    /// The added files, to none of which anything is added any more.
-    fn quiesce(&self) -> Result<Vec<u32>, KeysError> {
-        let mut adding = lock(&self.adding);
-        adding.file = None;
-        self.disk.added()
+    fn read_added(&self, head: &Head, number: u32) -> Result<Vec<KeyEntry>, KeysError> {
+        let mut mended = Vec::new();
+        let entries = self.disk.read_added(&self.sealer, head, number, &mut mended);
+        for mended in mended {
+            tracing::warn!(mended, "a key file of the feature store is mended from its copy");
+        }
+        entries
     }
 
-    /// Writes shards as they are in memory, and removes the added files whose keys they have by then.
-    fn rewrite(&self, rewriting: &mut Rewriting, touched: &[bool; SHARDS], folded: &[u32]) -> Result<(), KeysError> {
+    /// Removes files with added keys, so many in all, which the shards have by now.
+    fn remove_added(&self, numbers: &[u32], keys: usize) -> Result<(), KeysError> {
+        numbers.iter().try_for_each(|number| self.disk.remove_added(*number))?;
+        let mut adding = lock(&self.adding);
+        adding.files = adding.files.saturating_sub(numbers.len());
+        adding.keys = adding.keys.saturating_sub(keys);
+        Ok(())
+    }
+
+    /// The added files, to none of which anything is added any more, and how many keys they have.
+    fn quiesce(&self) -> Result<(Vec<u32>, usize), KeysError> {
+        let mut adding = lock(&self.adding);
+        adding.file = None;
+        Ok((self.disk.added()?, adding.keys))
+    }
+
+    /// Writes shards as they are in memory.
+    fn rewrite(&self, rewriting: &mut Rewriting, touched: &[bool; SHARDS]) -> Result<(), KeysError> {
         let mut head = rewriting.head.clone();
         let numbers = touched.iter().enumerate().filter(|(number, touched)| {
             let empty = || {
@@ -435,18 +472,6 @@ impl EntityKeys {
         if head != rewriting.head {
             self.disk.write_head(&self.sealer, &head)?;
             rewriting.head = head;
-        }
-        for number in folded {
-            self.disk.remove_added(*number)?;
-        }
-        if !folded.is_empty() {
-            // What came meanwhile is in files of its own.
-            let mut left = 0;
-            let mut adding = lock(&self.adding);
-            for number in self.disk.added()? {
-                left += self.disk.read_added(&self.sealer, &rewriting.head, number, &mut Vec::new())?.len();
-            }
-            adding.keys = left;
         }
         Ok(())
     }

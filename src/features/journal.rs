@@ -23,6 +23,7 @@ use bytes::Bytes;
 
 use super::key::IndexKey;
 use crate::durable;
+pub use chain::list;
 use chain::{Chain, End, SegmentReader, Step, file_name};
 pub use damage::{Damage, Reason};
 pub use format::MAX_GROUP;

@@ -51,13 +51,14 @@ use config::FeaturesConfig;
 pub use engine::backup::Pieces;
 use engine::erased::ErasedEntities;
 pub use engine::erasure::Entity;
+pub use engine::files::FORM;
 use engine::files::Files;
 use engine::orders::{Command, Job};
 pub use engine::restore::Upload;
 use engine::upkeep::Upkeep;
 use engine::writer::Writer;
 use engine::{Engine, State};
-use entity_keys::EntityKeys;
+use entity_keys::{EntityKeys, KeysError};
 use journal::Journal;
 use online::{FeatureError, OnlineFeatures, OnlineRequest, Push, Pushed};
 use protection::Protection;
@@ -391,10 +392,20 @@ impl Opened {
         let told = |error: &dyn std::fmt::Display| format!("{}: {error}", config.path.display());
         let files = Files::new(&config.path).map_err(|error| told(&error))?;
         let lock = files.lock().map_err(|error| told(&error))?;
-        let has_keys = sealer.is_on() || EntityKeys::exist(files.folder());
+        let has_keys = EntityKeys::exist(files.folder()).map_err(|error| told(&error))?;
+        if sealer.is_on() && !has_keys && files.is_sealed().map_err(|error| told(&error))? {
+            return Err(told(&KeysError::Missing { folder: files.folder().join("keys") }));
+        }
+        let has_keys = has_keys || sealer.is_on();
         let keys = has_keys.then(|| EntityKeys::open(files.folder(), sealer.clone())).transpose();
         let keys = keys.map_err(|error| told(&error))?;
         let erased = ErasedEntities::open(files.folder(), sealer.clone()).map_err(|error| told(&error))?;
+        if let Some(entity_keys::Opened { keys, .. }) = &keys {
+            // An erasure that was cut off comes to its end before anything else is sealed with its keys.
+            keys.doom(&erased.doomed());
+            keys.destroy().map_err(|error| told(&error))?;
+            erased.settle().map_err(|error| told(&error))?;
+        }
         // Before the first row that has the numbers in it.
         registry.save(files.folder()).map_err(|error| told(&error))?;
         // What a restore left that did not come to its end.

@@ -11,7 +11,7 @@ use super::engine::erased;
 use super::engine::erasure::Entity;
 use super::engine::files::HASH_KEY_FILE;
 use super::engine::orders::Job;
-use super::entity_keys::form;
+use super::entity_keys::{EntityKeys, form};
 use super::online::{Erased, FeatureError};
 use super::{FeatureStore, entity_keys};
 use crate::identity::sealing::{OVERHEAD, Reseal, Resealed, Sealer, Survey};
@@ -61,11 +61,11 @@ fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 impl FeatureStore {
-    /// Erases an entity: its records in every view, and those of every entity that has its join keys among others. When this
-    /// returns `Ok`, no file of the store has what they were, or the key to it.
-    pub async fn erase(&self, entity: Entity, principal: Principal) -> Result<Erased, FeatureError> {
+    /// Erases entities: their records in every view, and those of every entity that has the join keys of one among others. When
+    /// this returns `Ok`, no file of the store has what they were, or the key to it. With a mistake in one nothing is erased.
+    pub async fn erase(&self, entities: Vec<Entity>, principal: Principal) -> Result<Erased, FeatureError> {
         let (reply, answer) = oneshot::channel();
-        self.upkeep(Job::Erase { entity, principal, reply }, answer).await
+        self.upkeep(Job::Erase { entities, principal, reply }, answer).await
     }
 
     /// Seals the keys of all entities under the current master key, while the store is at work; how many. No value is
@@ -86,21 +86,32 @@ impl Reseal for FeatureStore {
         "feature_keys"
     }
 
-    fn reseal(&self, _: &dyn Fn() -> bool) -> Result<Resealed, String> {
-        // Without a store there is nothing to seal; a store that was plain seals itself when it is opened.
-        if !self.is_sealed() {
-            return Ok(Resealed::default());
-        }
+    fn reseal(&self, _: &dyn Fn() -> bool, done: &mut Resealed) -> Result<(), String> {
         let Survey(found) = survey(&self.shared.config.path).map_err(|error| error.to_string())?;
         let current = self.shared.sealer.current();
         let count = |is_due: fn(bool) -> bool| {
             found.iter().filter(|(key, _)| **key != current && is_due(key.is_some())).map(|(_, count)| count).sum()
         };
         let due = Resealed { plain: count(|is_sealed| !is_sealed), old: count(|is_sealed| is_sealed) };
-        if due.total() > 0 {
-            // This thread may wait, and the store answers from its own.
+        let keys = match self.engine() {
+            Ok(engine) => engine.protection.keys(),
+            Err(_) if due.total() == 0 => return Ok(()),
+            Err(FeatureError::Disabled { .. }) => {
+                return Err(
+                    "no feature view is declared, and the files of the store that there was stay as they are".into()
+                );
+            }
+            Err(error) => return Err(error.to_string()),
+        };
+        let is_complete = || keys.is_some_and(EntityKeys::is_complete);
+        if due.total() > 0 || (keys.is_some() && !is_complete()) {
+            // This thread may wait, and the store answers from its own, when it has done what it does when it is opened.
             Handle::current().block_on(FeatureStore::reseal(self)).map_err(|error| error.to_string())?;
+            *done += due;
+            if !is_complete() {
+                return Err("what it had before sealing was turned on is not sealed yet; the store sees to it".into());
+            }
         }
-        Ok(due)
+        Ok(())
     }
 }

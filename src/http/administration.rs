@@ -12,23 +12,34 @@ use axum::response::{IntoResponse, Response};
 use super::reply::Failure;
 use super::{App, body};
 use crate::audit::status::AuditState;
-use crate::audit_event::AuditSink;
 use crate::audit_event::sink::Mark;
+use crate::audit_event::{AuditEvent, AuditSink};
 
 /// How long an answer waits for its audit records. A disk that takes longer is as good as none.
 const LIMIT: Duration = Duration::from_secs(30);
+
+/// What stands before such a route.
+#[derive(Debug, Clone)]
+pub struct Audited {
+    pub app: App,
+    /// As what the request itself is recorded, where what it leads to is not.
+    pub recorded_as: Option<&'static str>,
+}
 
 /// Refuses a request that the audit log could not tell of, and holds back the answer to another until it is told of.
 ///
 /// An unload or a rollback is refused as well: what could be done unseen while the log is broken would be worth breaking
 /// the log for. Whoever has to act at once stops the service.
-pub async fn audited(State(app): State<App>, request: Request, next: Next) -> Response {
+pub async fn audited(State(Audited { app, recorded_as }): State<Audited>, request: Request, next: Next) -> Response {
     if let Some(refusal) = refusal(app.audit()) {
         let (parts, body) = request.into_parts();
         body::turn_down(&parts.headers, body, app.config()).await;
         return refusal.into_response();
     }
     let mark = app.serving().audit().mark();
+    if let (Some(what), Some(principal)) = (recorded_as, request.extensions().get()) {
+        app.serving().audit().record(principal, AuditEvent::MaintenanceRequested { what: what.into() });
+    }
     let response = next.run(request).await;
     match recorded(app.serving().audit(), mark, LIMIT).await {
         // Why it was not done is the more useful answer.

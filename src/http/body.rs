@@ -228,7 +228,7 @@ fn whole(mut stream: impl Read, limit: usize, hold: &mut Hold) -> Result<Vec<u8>
 
 /// Packs an answer when the caller asked for it and it is worth it.
 pub async fn pack(asked: &HeaderMap, response: Response, account: &Account) -> Response {
-    let response = held::held(response, account);
+    let response = held::counted(response, account);
     let Some(encoding) = accepted(asked) else { return response };
     let (mut parts, body) = response.into_parts();
     let Ok(collected) = body.collect().await else { return Response::from_parts(parts, Body::empty()) };

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::de::{SeqAccess, Visitor, value::SeqAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::browser::HostName;
 use super::tls::config::HttpTlsConfig;
 use crate::toml_check::{from_text, in_range};
 
@@ -24,6 +25,8 @@ pub struct HttpConfig {
     pub listen: Vec<ListenAddress>,
     /// The permissions of a Unix socket.
     pub socket_mode: SocketMode,
+    /// Names of this machine under which callers on it reach it, besides its addresses and `localhost`.
+    pub allowed_hosts: Vec<HostName>,
     /// The largest request body after decompression, in bytes.
     #[serde(deserialize_with = "in_range::<1024, 4_294_967_296, _, _>")]
     pub max_body_bytes: usize,
@@ -59,6 +62,7 @@ impl Default for HttpConfig {
                 ListenAddress::Unix("ledge.sock".into()),
             ],
             socket_mode: SocketMode(0o660),
+            allowed_hosts: Vec::new(),
             max_body_bytes: 64 << 20,
             max_memory_bytes: 512 << 20,
             max_pixels: 50_000_000,

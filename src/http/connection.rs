@@ -1,7 +1,7 @@
 //! Listeners and connections: bound early, served late, drained in order.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use axum::http::{HeaderValue, Request, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Semaphore;
@@ -37,6 +38,9 @@ const LINGER: Duration = Duration::from_millis(200);
 
 /// After such a start, those who connected meanwhile wait until the models are loaded, and at most so long.
 const HELD: Duration = Duration::from_secs(10);
+
+/// How many connections the system keeps until they are accepted.
+const BACKLOG: i32 = 1024;
 
 /// Why an address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +87,7 @@ impl Listeners {
                     listeners.tcp.push((listener.map_err(refused)?, address.clone()));
                 }
                 (ListenAddress::Tcp(at) | ListenAddress::Tls(at), None) => {
-                    listeners.tcp.push((TcpListener::bind(at).await.map_err(refused)?, address.clone()));
+                    listeners.tcp.push((bind_tcp(*at).map_err(refused)?, address.clone()));
                 }
                 (ListenAddress::Unix(path), left) => {
                     let (listener, file) = match left {
@@ -196,6 +200,28 @@ async fn remove_stale(path: &Path) -> Result<(), BindError> {
             .map_err(|error| BindError::Refused { address: path.display().to_string(), error }),
         Err(_) => Ok(()),
     }
+}
+
+/// A listener at an address, also at one that no interface has yet: where the network is slow, it comes after this daemon,
+/// and a daemon that waited for it would serve nobody on this machine.
+fn bind_tcp(at: SocketAddr) -> io::Result<TcpListener> {
+    let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    match net::bind(&socket, &at) {
+        Err(rustix::io::Errno::ADDRNOTAVAIL) => {
+            tracing::warn!(address = %at, "no interface has this address yet; nobody reaches it until one has");
+            if at.is_ipv4() {
+                sockopt::set_ip_freebind(&socket, true)?;
+            } else {
+                sockopt::set_ipv6_freebind(&socket, true)?;
+            }
+            net::bind(&socket, &at)?;
+        }
+        bound => bound?,
+    }
+    net::listen(&socket, BACKLOG)?;
+    TcpListener::from_std(socket.into())
 }
 
 fn is_socket(path: &Path) -> bool {

@@ -218,10 +218,12 @@ fn plain(headers: &HeaderMap) -> Result<(), Failure> {
     }
 }
 
+/// One entity, or several, which take the time of one where files have to be written anew.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Erase {
-    entity: Entity,
+#[serde(untagged, deny_unknown_fields)]
+enum Erase {
+    One { entity: Entity },
+    Several { entities: Vec<Entity> },
 }
 
 #[derive(Serialize)]
@@ -230,7 +232,7 @@ struct ErasedDocument {
     feature_views: u64,
 }
 
-/// `POST /features/erase`: an entity, in every view, with whatever has its join keys among others.
+/// `POST /features/erase`: entities, in every view, with whatever has the join keys of one among others.
 pub async fn erase(
     State(app): State<App>,
     Extension(principal): Extension<Principal>,
@@ -238,12 +240,18 @@ pub async fn erase(
 ) -> Result<Response, Failure> {
     let (parts, body) = request.into_parts();
     let received = body::read(&parts, body, &app).await?;
-    let Erase { entity } = serde_json::from_slice(&received.bytes).map_err(|error| {
-        let message = format!("{error}: expected {{\"entity\": {{\"JOIN_KEY\": VALUE}}}}");
+    let wrong = |reason: &dyn std::fmt::Display| {
+        let message =
+            format!("{reason}: expected {{\"entity\": {{\"JOIN_KEY\": VALUE}}}}, or \"entities\" with a list of such");
         Failure::new(StatusCode::BAD_REQUEST, message)
-    })?;
+    };
+    let entities = match serde_json::from_slice(&received.bytes).map_err(|error| wrong(&error))? {
+        Erase::One { entity } => vec![entity],
+        Erase::Several { entities } if entities.is_empty() => return Err(wrong(&"no entity is given")),
+        Erase::Several { entities } => entities,
+    };
     let store = app.serving().features().clone();
-    let found = app.to_the_end(async move { store.erase(entity, principal).await }).await??;
+    let found = app.to_the_end(async move { store.erase(entities, principal).await }).await??;
     Ok(json(&ErasedDocument { records: found.records, feature_views: found.views }))
 }
 

@@ -10,8 +10,8 @@ use axum::response::{IntoResponse, Response};
 
 use super::reply::Failure;
 use super::routes::{Form, Route, Scope};
-use super::{App, body};
-use crate::identity::access::Access;
+use super::{App, body, browser, held};
+use crate::identity::access::{Access, Role};
 use crate::identity::authentication::{Caller, Lacking, Peer, Place, Proof, Refused};
 use crate::names::ModelName;
 
@@ -44,8 +44,8 @@ pub async fn guard(State(Guard { app, route }): State<Guard>, mut request: Reque
     match admit(&app, route, &mut request).await {
         Ok(place) => {
             let response = next.run(request).await;
-            drop(place);
-            response
+            // Under way until the caller has the answer.
+            if place.is_counted() { held::held(response, place) } else { response }
         }
         Err(Denied { failure, challenge, is_known }) => {
             // Who waits to be invited to send the body is not: to read it would be to invite.
@@ -84,13 +84,31 @@ async fn admit(app: &App, route: &Route, request: &mut Request) -> Result<Place,
     if let Some(lacking) = lacking {
         return Err(denied(app, route, &caller, lacking));
     }
+    refuse_pages(app, &caller, request)?;
     let Caller { principal, access, .. } = caller;
     let extensions = request.extensions_mut();
-    if route.scope == Scope::Listed {
+    if matches!(route.scope, Scope::Listed | Scope::Subject) {
         extensions.insert(access);
     }
     extensions.insert(principal);
     Ok(place)
+}
+
+/// What callers on this machine may do without a credential is not for the web pages that a browser on it shows.
+fn refuse_pages(app: &App, caller: &Caller, request: &Request) -> Result<(), Denied> {
+    let is_known = !matches!(caller.proof, Proof::None | Proof::UnlistedCertificate(_));
+    // No page reaches a Unix socket.
+    let is_over_tcp = matches!(request.extensions().get(), Some(Peer::Address { .. }));
+    if is_known || !is_over_tcp {
+        return Ok(());
+    }
+    let Some(foreign) = browser::foreign(request.uri(), request.headers(), &app.config().allowed_hosts) else {
+        return Ok(());
+    };
+    app.serving().audit().record_denied(&caller.principal, foreign.as_str());
+    let message = format!("{foreign}; whoever sends an API key, as Authorization: Bearer ledge_..., is let in");
+    let failure = Failure::new(StatusCode::UNAUTHORIZED, message);
+    Err(Denied { failure, challenge: Some(CHALLENGE), is_known: false })
 }
 
 fn authenticate(app: &App, request: &Request) -> Result<Caller, Denied> {
@@ -185,8 +203,8 @@ fn denied(app: &App, route: &Route, caller: &Caller, lacking: Lacking) -> Denied
     }
     let roles = one_of(route.roles().map(|role| role.as_str().to_owned()).collect());
     let needs = format!("{method} {path} needs the role {roles}");
-    let first = route.roles().next().map_or("admin", |role| role.as_str());
-    let make = format!("`ledge keys create NAME --role {first}` on the box makes one");
+    let least = route.roles().min_by_key(|role| role.permissions().len()).unwrap_or(Role::Admin);
+    let make = format!("`ledge keys create NAME --role {least}` on the box makes one");
     let (status, message) = match &caller.proof {
         Proof::None => (
             StatusCode::UNAUTHORIZED,

@@ -6,6 +6,7 @@
 mod administration;
 mod audit;
 mod body;
+mod browser;
 pub mod config;
 mod connection;
 mod features;
@@ -168,7 +169,7 @@ pub fn router(app: App) -> Router {
     routes::router(&app)
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_verb)
-        .layer(map_response(move |answer| std::future::ready(held::held(answer, &account))))
+        .layer(map_response(move |answer| std::future::ready(held::counted(answer, &account))))
         .with_state(app)
 }
 

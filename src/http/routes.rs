@@ -5,6 +5,7 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, get, post};
 
+use super::administration::Audited;
 use super::guard::{Guard, guard};
 use super::{App, administration, audit, features, features_admin, health, infer, metrics, models, openapi, updates};
 use crate::identity::access::{Permission, Role};
@@ -14,7 +15,7 @@ use crate::identity::access::{Permission, Role};
 pub enum Scope {
     /// The model that its path names, which must be one of the caller's.
     Model,
-    /// What its path names as `{kind}/{name}`: one of the caller's models.
+    /// What its path names as `{kind}/{name}`: one of the caller's models. Such a caller is shown its own alone.
     Subject,
     /// All models: such a caller is shown its own alone.
     Listed,
@@ -44,6 +45,7 @@ pub struct Route {
     pub scope: Scope,
     pub(super) form: Form,
     is_audited: bool,
+    recorded_as: Option<&'static str>,
     handler: fn() -> MethodRouter<App>,
 }
 
@@ -54,7 +56,16 @@ impl Route {
         needs: &'static [Permission],
         handler: fn() -> MethodRouter<App>,
     ) -> Self {
-        Self { method, path, needs, scope: Scope::Other, form: Form::Ledge, is_audited: false, handler }
+        Self {
+            method,
+            path,
+            needs,
+            scope: Scope::Other,
+            form: Form::Ledge,
+            is_audited: false,
+            recorded_as: None,
+            handler,
+        }
     }
 
     const fn get(path: &'static str, needs: &'static [Permission], handler: fn() -> MethodRouter<App>) -> Self {
@@ -72,6 +83,11 @@ impl Route {
     /// Changes this box, or takes data out of it: answered once the audit log has it for good.
     const fn audited(self) -> Self {
         Self { is_audited: true, ..self }
+    }
+
+    /// The same, where nothing else would be recorded of it but that somebody asked for `what`.
+    const fn recorded_as(self, what: &'static str) -> Self {
+        Self { recorded_as: Some(what), ..self.audited() }
     }
 
     const fn of_feast(self) -> Self {
@@ -138,10 +154,14 @@ pub const ROUTES: &[Route] = &[
     Route::get("/features/backup", ADMINISTER, || get(features_admin::backup)).about(Scope::Box).audited(),
     Route::post("/features/restore", ADMINISTER, || post(features_admin::restore)).about(Scope::Box).audited(),
     Route::post("/features/erase", ADMINISTER, || post(features_admin::erase)).about(Scope::Box).audited(),
-    Route::post("/features/snapshot", OPERATE, || post(features_admin::snapshot)).about(Scope::Box).audited(),
-    Route::post("/features/compact", OPERATE, || post(features_admin::compact)).about(Scope::Box).audited(),
+    Route::post("/features/snapshot", OPERATE, || post(features_admin::snapshot))
+        .about(Scope::Box)
+        .recorded_as("feature_snapshot"),
+    Route::post("/features/compact", OPERATE, || post(features_admin::compact))
+        .about(Scope::Box)
+        .recorded_as("feature_compaction"),
     Route::get("/updates", VIEW, || get(updates::status)).about(Scope::Listed),
-    Route::post("/updates/check", OPERATE, || post(updates::check)).about(Scope::Box).audited(),
+    Route::post("/updates/check", OPERATE, || post(updates::check)).about(Scope::Box).recorded_as("update_check"),
     Route::post("/updates/trust/reset", ADMINISTER, || post(updates::reset_trust)).about(Scope::Box).audited(),
     Route::post("/updates/{kind}/{name}/{order}", OPERATE, || post(updates::order)).about(Scope::Subject).audited(),
     Route::get("/audit/status", VIEW, || get(audit::status)),
@@ -156,7 +176,8 @@ pub(super) fn router(app: &App) -> Router<App> {
     let add = |router: Router<App>, route: &'static Route| {
         let mut handler = (route.handler)();
         if route.is_audited {
-            handler = handler.route_layer(from_fn_with_state(app.clone(), administration::audited));
+            let audited = Audited { app: app.clone(), recorded_as: route.recorded_as };
+            handler = handler.route_layer(from_fn_with_state(audited, administration::audited));
         }
         // Outermost: who is refused is not told even that the audit log is in trouble.
         if !route.is_public() {

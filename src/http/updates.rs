@@ -75,6 +75,7 @@ pub async fn reset_trust(
 pub async fn order(
     State(app): State<App>,
     Extension(principal): Extension<Principal>,
+    Extension(access): Extension<Access>,
     Path((kind, name, order)): Path<(String, String, String)>,
     request: Request,
 ) -> Result<Response, Failure> {
@@ -89,7 +90,7 @@ pub async fn order(
         .map_err(|error| Failure::new(StatusCode::NOT_FOUND, format!("nothing is updated by that name: {error}")))?;
     let ordered = updates.clone();
     app.to_the_end(async move { ordered.order(&subject, order, principal).await }).await??;
-    Ok(report(&updates))
+    Ok(json(&UpdatesReport::from(&visible(updates.status(), &access))))
 }
 
 fn configured(app: &App) -> Result<&Updates, Failure> {

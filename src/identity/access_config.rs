@@ -108,13 +108,11 @@ impl AccessConfig {
     pub fn problems(&self) -> Vec<(String, String)> {
         let mut problems = Vec::new();
         for (index, entry) in self.users.iter().enumerate() {
-            let key = format!("users[{index}].user");
-            match entry.user.uid() {
-                None => problems.push((key, format!("there is no user {:?} in {USERS}", entry.user.0))),
-                Some(uid) if self.users.iter().take(index).any(|earlier| earlier.user.uid() == Some(uid)) => {
-                    problems.push((key, format!("the user {:?} is named twice", entry.user.0)));
-                }
-                Some(_) => {}
+            let uid = entry.user.uid();
+            let is_same =
+                |earlier: &UserAccess| earlier.user == entry.user || (uid.is_some() && earlier.user.uid() == uid);
+            if self.users.iter().take(index).any(is_same) {
+                problems.push((format!("users[{index}].user"), format!("the user {:?} is named twice", entry.user.0)));
             }
         }
         for (index, entry) in self.certificates.iter().enumerate() {
@@ -130,11 +128,26 @@ impl AccessConfig {
         problems
     }
 
+    /// What is of no use and no mistake, such as a user who has left: the key within the section, and what to do about it.
+    pub fn warnings(&self) -> Vec<(String, String)> {
+        let warning = |(index, entry): (usize, &UserAccess)| {
+            let problem = format!(
+                "there is no user {:?} in {USERS}, so nobody has these roles: take it out, or write the number of a user that \
+                 this machine knows from elsewhere",
+                entry.user.0
+            );
+            entry.user.uid().is_none().then(|| (format!("users[{index}].user"), problem))
+        };
+        self.users.iter().enumerate().filter_map(warning).collect()
+    }
+
     /// Why nobody beyond loopback could get in, if so. `keys` is the store of API keys.
     pub fn lets_nobody_in(&self, keys: &Path) -> Option<String> {
         let problem = "nobody from the network could get in: make an API key (ledge keys create NAME --role infer), or list \
                        client certificates in access.certificates";
-        (self.certificates.is_empty() && !keys.exists()).then(|| problem.to_owned())
+        // Whoever may not look does not know.
+        let is_without_keys = matches!(keys.try_exists(), Ok(false));
+        (self.certificates.is_empty() && is_without_keys).then(|| problem.to_owned())
     }
 }
 
@@ -291,13 +304,14 @@ mod tests {
     }
 
     #[test]
-    fn names_come_once_and_users_exist() {
+    fn names_come_once_and_a_user_who_is_gone_is_no_mistake() {
         let text = "users = [{ user = \"root\", roles = [\"viewer\"] }, { user = \"0\", roles = [] }, \
-                    { user = \"nobody-of-that-name\", roles = [] }]\n\
+                    { user = \"gone\", roles = [] }, { user = \"gone\", roles = [] }]\n\
                     certificates = [{ name = \"a\", roles = [] }, { name = \"a\", roles = [] }]";
         let config: AccessConfig = toml::from_str(text).unwrap();
-        let keys: Vec<_> = config.problems().into_iter().map(|(key, _)| key).collect();
-        assert_eq!(keys, ["users[1].user", "users[2].user", "certificates[1].name"]);
+        let keys = |told: Vec<(String, String)>| told.into_iter().map(|(key, _)| key).collect::<Vec<_>>();
+        assert_eq!(keys(config.problems()), ["users[1].user", "users[3].user", "certificates[1].name"]);
+        assert_eq!(keys(config.warnings()), ["users[2].user", "users[3].user"]);
     }
 
     #[test]
@@ -327,6 +341,7 @@ mod tests {
         let (none, mut config) = (folder.path().join("keys.json"), AccessConfig::default());
         assert!(config.lets_nobody_in(&none).is_some());
         assert_eq!(config.lets_nobody_in(folder.path()), None);
+        assert_eq!(config.lets_nobody_in(&folder.path().join("x".repeat(300))), None, "nobody knows");
         config = toml::from_str("certificates = [{ name = \"till\", roles = [\"infer\"] }]").unwrap();
         assert_eq!(config.lets_nobody_in(&none), None);
     }

@@ -7,7 +7,7 @@ mod failures;
 mod gate;
 mod watch;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ use super::access::{Access, Permission};
 use super::access_config::AccessConfig;
 use super::api_key::{ApiKey, KeyId};
 use super::certificate::PeerCertificate;
-use super::keys::{self, KeyRecord, KeysError, SecretHash, Stamp};
+use super::keys::{self, KeyRecord, KeysError, Recorded, SecretHash, Stamp};
 use crate::audit_event::AuditSink;
 use crate::clock;
 use crate::names::ModelName;
@@ -178,12 +178,23 @@ struct Listed {
     gate: Option<Arc<Gate>>,
 }
 
+/// Which file was read last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    /// It could not be read, and is to be tried again although it may not change.
+    Unread,
+    /// The one with this stamp; `None` is that there was none.
+    File(Option<Stamp>),
+}
+
 /// The store as it was read last.
 #[derive(Debug)]
 struct Keys {
-    stamp: Option<Stamp>,
+    seen: Seen,
     /// `None` when it cannot be read.
     known: Option<HashMap<KeyId, Known>>,
+    /// What was revoked, and when. An older store that takes the place of a newer one revives nothing.
+    revoked: BTreeMap<KeyId, u64>,
 }
 
 #[derive(Debug)]
@@ -219,7 +230,11 @@ impl Authenticator {
                 users: config.users.iter().filter_map(user).collect(),
                 certificates: config.certificates.iter().map(listed).collect(),
                 path: state.join(keys::FILE),
-                keys: ArcSwap::from_pointee(Keys { stamp: None, known: Some(HashMap::new()) }),
+                keys: ArcSwap::from_pointee(Keys {
+                    seen: Seen::Unread,
+                    known: Some(HashMap::new()),
+                    revoked: Recorded::load(state.to_owned()).revoked(),
+                }),
                 failures: Mutex::default(),
                 audit,
             }),
@@ -293,43 +308,54 @@ impl Authenticator {
 
     /// Counts an attempt that failed. Beyond some of them it is told to wait, and recorded no more.
     fn failed(&self, principal: &Principal, source: Source, refused: Refused) -> Refused {
-        if refused == Refused::Unreadable {
+        let refused = match refused {
             // No fault of whoever asks; the damage itself is recorded.
-            return refused;
-        }
-        let failures = self.shared.failures.lock();
-        // Nothing panics under this lock.
-        let allowed = failures.unwrap_or_else(PoisonError::into_inner).take(source, Instant::now());
-        let refused = match allowed {
-            Ok(()) => refused,
-            Err(wait) => Refused::TooMany { wait },
+            Refused::Unreadable => return refused,
+            // Whoever has the secret does not guess.
+            Refused::Expired | Refused::Revoked => refused,
+            _ => {
+                let failures = self.shared.failures.lock();
+                // Nothing panics under this lock.
+                let allowed = failures.unwrap_or_else(PoisonError::into_inner).take(source, Instant::now());
+                allowed.err().map_or(refused, |wait| Refused::TooMany { wait })
+            }
         };
         self.shared.audit.record_unauthenticated(principal, refused.cause());
         refused
     }
 
-    /// Reads the store of keys anew if it changed. What was found is told once.
+    /// Reads the store of keys anew if it changed, or could not be read. What was found is told once.
     fn reload(&self) -> Option<Result<Vec<KeyRecord>, KeysError>> {
         let path = &self.shared.path;
         let before = self.shared.keys.load();
         let stamp = match Stamp::of(path) {
-            Ok(stamp) if stamp == before.stamp => return None,
+            Ok(stamp) if before.seen == Seen::File(stamp) => return None,
             stamp => stamp,
         };
         // The stamp is older than what is read: a change in between is found by the next look.
-        let read = match &stamp {
-            Ok(_) => keys::read(path),
-            Err(error) => Err(KeysError::Unreadable { path: path.clone(), source: error.kind().into() }),
+        let (seen, read) = match stamp {
+            Ok(stamp) => (Seen::File(stamp), keys::read(path)),
+            Err(source) => (Seen::Unread, Err(KeysError::Unreadable { path: path.clone(), source })),
         };
-        let known = match &read {
-            Ok(records) => Some(records.iter().map(|record| (record.id, Known::new(record, &before))).collect()),
-            Err(error) => {
-                tracing::error!(error = %with_cause(error), "no API key lets anybody in");
-                None
+        let mut revoked = before.revoked.clone();
+        let (seen, known) = match &read {
+            Ok(records) => {
+                revoked.extend(records.iter().filter_map(|record| Some((record.id, record.revoked_ms?))));
+                let known = |record: &KeyRecord| (record.id, Known::new(record, &before, &revoked));
+                (seen, Some(records.iter().map(known).collect()))
             }
+            // The disk, or a process without a file to spare: it may be over by the next look, and the file as it was.
+            Err(KeysError::Unreadable { .. }) => (Seen::Unread, None),
+            Err(_) => (seen, None),
         };
-        self.shared.keys.store(Arc::new(Keys { stamp: stamp.unwrap_or_default(), known }));
-        Some(read)
+        let is_told = before.known.is_none() && seen == Seen::Unread;
+        if let Err(error) = &read
+            && !is_told
+        {
+            tracing::error!(error = %with_cause(error), "no API key lets anybody in");
+        }
+        self.shared.keys.store(Arc::new(Keys { seen, known, revoked }));
+        (!is_told).then_some(read)
     }
 }
 
@@ -351,7 +377,7 @@ impl Listed {
 
 impl Known {
     /// A key's requests under way go on counting when the store is read anew, unless its limits are others now.
-    fn new(record: &KeyRecord, before: &Keys) -> Self {
+    fn new(record: &KeyRecord, before: &Keys, revoked: &BTreeMap<KeyId, u64>) -> Self {
         let known = before.known.as_ref().and_then(|known| known.get(&record.id));
         let limits = |record: &KeyRecord| (record.max_rate, record.max_concurrent);
         let gate = if let Some(known) = known.filter(|known| limits(&known.record) == limits(record)) {
@@ -361,7 +387,13 @@ impl Known {
             Gate::new(owner, record.max_rate, record.max_concurrent, Instant::now())
         };
         let principal = Principal::Key(record.name.as_str().into());
-        Self { record: record.clone(), holder: Listed { principal, access: record.access(), gate } }
+        let mut record = record.clone();
+        if record.revoked_ms.is_none() && revoked.contains_key(&record.id) {
+            tracing::error!(key = %record.name, "an older store of API keys has a key unrevoked: it stays revoked");
+            record.revoked_ms = revoked.get(&record.id).copied();
+        }
+        let holder = Listed { principal, access: record.access(), gate };
+        Self { record, holder }
     }
 }
 

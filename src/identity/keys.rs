@@ -18,7 +18,7 @@ use super::api_key::{ApiKey, KeyId};
 use crate::durable;
 use crate::names::{KeyName, ModelName};
 use crate::token_bucket::Rate;
-pub use file::{Stamp, fuzz_keys, read};
+pub use file::{FORM, Stamp, fuzz_keys, read};
 pub use recorded::Recorded;
 
 /// The file in the state folder.
@@ -133,6 +133,15 @@ pub enum KeysError {
         /// Why.
         source: io::Error,
     },
+    /// It would be larger than a store may be.
+    #[error(
+        "{} is full, with revoked keys among those in it: remove it, and make every key that is still needed anew",
+        path.display()
+    )]
+    Full {
+        /// The file.
+        path: PathBuf,
+    },
     /// The name has, or had, another key.
     #[error("there is a key of the name '{name}' already (revoked keys keep theirs): take another name")]
     NameTaken {
@@ -170,9 +179,20 @@ impl KeyStore {
         &self.path
     }
 
-    /// All keys, revoked ones included, in the order in which they were made.
+    /// All keys, revoked ones included, in the order in which they were made. Those that the daemon knows to be revoked are,
+    /// whatever an older store says.
     pub fn list(&self) -> Result<Vec<KeyRecord>, KeysError> {
-        file::read(&self.path)
+        let mut keys = file::read(&self.path)?;
+        let revoked = Recorded::load(self.path.parent().unwrap_or(Path::new(".")).to_owned()).revoked();
+        for key in &mut keys {
+            key.revoked_ms = key.revoked_ms.or(revoked.get(&key.id).copied());
+        }
+        Ok(keys)
+    }
+
+    /// Whether half of the room for keys is taken.
+    pub fn is_half_full(&self) -> bool {
+        std::fs::metadata(&self.path).is_ok_and(|metadata| metadata.len() > file::FULL as u64 / 2)
     }
 
     /// Makes a key. When this returns, it survives a power cut; the daemon knows it within moments.
@@ -180,7 +200,7 @@ impl KeyStore {
         if new.roles.is_empty() {
             return Err(KeysError::NoRole);
         }
-        self.change(|keys| {
+        self.change(file::FULL, |keys| {
             if keys.iter().any(|key| key.name == new.name) {
                 return Err(KeysError::NameTaken { name: new.name.clone() });
             }
@@ -209,7 +229,7 @@ impl KeyStore {
 
     /// Revokes the key of this name or id, and gives what is known of it. One that is revoked already stays as it is.
     pub fn revoke(&self, what: &str, now_ms: u64) -> Result<KeyRecord, KeysError> {
-        self.change(|keys| {
+        self.change(file::LARGEST, |keys| {
             let is_it = |key: &&mut KeyRecord| key.name.as_str() == what || what.parse() == Ok(key.id);
             // A name may look like an id: the name counts.
             let by_name = keys.iter().any(|key| key.name.as_str() == what);
@@ -220,8 +240,13 @@ impl KeyStore {
         })
     }
 
-    /// Reads, changes and replaces the file, while no other command line does.
-    fn change<T>(&self, change: impl FnOnce(&mut Vec<KeyRecord>) -> Result<T, KeysError>) -> Result<T, KeysError> {
+    /// Reads, changes and replaces the file, while no other command line does. What is larger than `most` is not written: it
+    /// could not be read again.
+    fn change<T>(
+        &self,
+        most: usize,
+        change: impl FnOnce(&mut Vec<KeyRecord>) -> Result<T, KeysError>,
+    ) -> Result<T, KeysError> {
         let unwritable = |source| KeysError::Unwritable { path: self.path.clone(), source };
         let folder = self.path.parent().unwrap_or(Path::new("."));
         durable::create_folder(folder).map_err(unwritable)?;
@@ -232,6 +257,9 @@ impl KeyStore {
         let mut keys = file::read(&self.path)?;
         let done = change(&mut keys)?;
         let content = file::write(&keys).map_err(|error| unwritable(io::Error::other(error)))?;
+        if content.len() > most {
+            return Err(KeysError::Full { path: self.path.clone() });
+        }
         durable::replace_private(&self.path, &content).map_err(unwritable)?;
         Ok(done)
     }

@@ -53,6 +53,11 @@ pub struct EncryptionConfig {
 }
 
 impl EncryptionConfig {
+    /// The key files that others than their owner may read.
+    pub fn exposed(&self) -> impl Iterator<Item = &SecretFile> {
+        self.master_key_file.iter().chain(&self.old_key_files).filter(|file| file.is_exposed())
+    }
+
     /// Makes relative paths relative to `root`.
     pub fn resolve(&mut self, root: &Path) {
         self.master_key_file.iter_mut().chain(&mut self.old_key_files).for_each(|file| file.resolve(root));
@@ -114,7 +119,7 @@ pub enum MasterKeyError {
     /// A file holds something else.
     #[error(
         "{file} holds no master key: it has to be {KEY} random bytes, or lines of 64 hexadecimal digits, \
-         as `ledge encryption make-key FILE` makes it"
+         as `ledge encryption make-key FILE` makes it; a passphrase is no key"
     )]
     Malformed {
         /// As configured.
@@ -135,7 +140,9 @@ pub enum OpenError {
     NotSealed,
     /// Their key is not there.
     #[error(
-        "it is sealed under the master key {0}, which this box does not have: set encryption.master_key_file or old_key_files"
+        "it is sealed under the master key {0}, which this box does not have: set encryption.master_key_file or \
+         old_key_files; if that key is lost for good, stop the daemon, and move audit/key, audit/tags/*.key, updates and \
+         features aside: what was in them begins anew"
     )]
     NoKey(KeyId),
     /// They were changed, or belong elsewhere.
@@ -294,8 +301,8 @@ pub trait Reseal: Send + Sync {
 
     /// Seals under the current master key what is plain or under an old one. It is called on a thread that may wait for the
     /// disk, beside whatever else uses the store; `stop` says that the process ends, and the rest may wait for the next
-    /// start. What it has done when it is interrupted stays done.
-    fn reseal(&self, stop: &dyn Fn() -> bool) -> Result<Resealed, String>;
+    /// start. What it has done when it is interrupted, or fails, stays done and is counted in `done`.
+    fn reseal(&self, stop: &dyn Fn() -> bool, done: &mut Resealed) -> Result<(), String>;
 }
 
 /// What [`Reseal::reseal`] did.
@@ -339,7 +346,7 @@ fn read(config: &EncryptionConfig) -> Result<Keys, MasterKeyError> {
     let mut keys = Keys::new();
     for file in config.master_key_file.iter().chain(&config.old_key_files) {
         let malformed = || MasterKeyError::Malformed { file: file.clone() };
-        for secret in parse(&Zeroizing::new(file.read()?)).ok_or_else(malformed)?.iter() {
+        for secret in parse(&file.read()?).ok_or_else(malformed)?.iter() {
             let key = MasterKey::new(secret).ok_or_else(malformed)?;
             if keys.iter().all(|known| known.id != key.id) {
                 keys.push(Arc::new(key));
@@ -352,12 +359,17 @@ fn read(config: &EncryptionConfig) -> Result<Keys, MasterKeyError> {
 /// The master keys in the content of a key file, the current one first: 32 bytes, or lines of 64 hexadecimal digits.
 pub fn parse(content: &[u8]) -> Option<Zeroizing<Vec<[u8; KEY]>>> {
     if let Ok(secret) = content.try_into() {
-        return Some(Zeroizing::new(vec![secret]));
+        // Of random bytes none are a text. A text of this length is a passphrase, which can be guessed.
+        let is_text = content.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\r' | b'\n'));
+        return (!is_text).then(|| Zeroizing::new(vec![secret]));
     }
     let text = std::str::from_utf8(content).ok()?;
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let keys: Vec<_> = lines.map(digits).collect::<Option<_>>()?;
-    (!keys.is_empty()).then(|| Zeroizing::new(keys))
+    // Enough at once: one that grows leaves copies behind.
+    let mut keys = Zeroizing::new(Vec::with_capacity(text.lines().count()));
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        keys.push(digits(line)?);
+    }
+    (!keys.is_empty()).then_some(keys)
 }
 
 fn digits(text: &str) -> Option<[u8; KEY]> {

@@ -12,6 +12,9 @@ use toml::de::{DeTable, DeValue, Deserializer};
 /// within brackets: 13 kB make 6,000 levels, and whatever walks them by recursion runs out of stack.
 const MAX_DEPTH: usize = 64;
 
+/// What the parser says of a key or a table that comes for the second time.
+const DUPLICATE: &str = "duplicate key";
+
 /// Where an entry is: the keys and indexes that lead to it. Empty for the document itself.
 pub type Path = Vec<Step>;
 
@@ -67,9 +70,16 @@ impl<'t> Document<'t> {
     pub fn parse(text: &'t str) -> Result<Self, SyntaxError> {
         let line_starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         let mut document = Self { text, line_starts, root: Spanned::new(0..0, DeTable::new()) };
-        let root = DeTable::parse(text).map_err(|error| SyntaxError {
-            position: error.span().map(|span| document.position(span.start)),
-            message: error.message().to_owned(),
+        let root = DeTable::parse(text).map_err(|error| {
+            let position = error.span().map(|span| document.position(span.start));
+            let first = position.and_then(|(line, _)| first_of(text, line)).filter(|_| error.message() == DUPLICATE);
+            let message = match first {
+                Some((name, line)) => {
+                    format!("{DUPLICATE}: {name} is in line {line} already; one place has to be enough")
+                }
+                None => error.message().to_owned(),
+            };
+            SyntaxError { position, message }
         })?;
         if let Some(at) = too_deep(Box::new(root.get_ref().values()), MAX_DEPTH) {
             take_apart(root.into_inner());
@@ -136,6 +146,24 @@ impl<'t> Document<'t> {
         let Some((Step::Key(first), rest)) = path.split_first() else { return false };
         remove_from_table(self.root.get_mut(), first, rest)
     }
+}
+
+/// The header or the key in `line`, and the first line that has it too.
+fn first_of(text: &str, line: usize) -> Option<(&str, usize)> {
+    fn name(line: &str) -> &str {
+        let line = line.trim();
+        match line.strip_prefix('[') {
+            Some(header) => header.find(']').and_then(|end| line.get(..end + 2)).unwrap_or(line),
+            None => line.split('=').next().unwrap_or(line).trim(),
+        }
+    }
+    let is_header = |line: &str| line.trim_start().starts_with('[');
+    let before: Vec<&str> = text.lines().take(line - 1).collect();
+    let own = text.lines().nth(line - 1)?;
+    // A key is looked for in its own table.
+    let from = if is_header(own) { 0 } else { before.iter().rposition(|line| is_header(line)).unwrap_or(0) };
+    let found = before.iter().skip(from).position(|line| name(line) == name(own))?;
+    Some((name(own), from + found + 1))
 }
 
 type Values<'v, 'd> = Box<dyn Iterator<Item = &'v Spanned<DeValue<'d>>> + 'v>;

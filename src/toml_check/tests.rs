@@ -113,10 +113,29 @@ fn a_missing_field_of_the_document_itself_has_no_line() {
 }
 
 #[test]
+fn what_comes_for_the_second_time_is_told_with_the_place_of_the_first() {
+    let said =
+        |text: &str| check::<toml::Table>("f", text).mistakes.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(
+        said("[a]\nx = 1\n[b] # again\nx = 1\n\n[b]\ny = 1\n"),
+        ["f:6:2: duplicate key: [b] is in line 3 already; one place has to be enough"]
+    );
+    assert_eq!(
+        said("x = 0\n[a]\nx = 1\ny = [\n1]\nx= 2\n"),
+        ["f:6:1: duplicate key: x is in line 3 already; one place has to be enough"]
+    );
+    // Where a line does not say it.
+    assert_eq!(said("a = {x = 1, x = 2}\n"), ["f:1:13: duplicate key"]);
+}
+
+#[test]
 fn a_syntax_error_is_one_mistake_with_line_and_column() {
     mistakes("name = 'x'\nhttp = [", &["f:2:9: unclosed array, expected `]`"]);
     mistakes("name = 'ä' 'b'\n", &["f:1:12: unexpected key or value, expected newline, `#`"]);
-    mistakes("name = 'a'\nname = 'b'\n", &["f:2:1: duplicate key"]);
+    mistakes(
+        "name = 'a'\nname = 'b'\n",
+        &["f:2:1: duplicate key: name is in line 1 already; one place has to be enough"],
+    );
 }
 
 #[test]

@@ -64,7 +64,7 @@ pub async fn fetch(
     limits: &DownloadLimits,
     progress: impl FnMut(u64) -> ControlFlow<()>,
 ) -> Result<(), DownloadError> {
-    if store.has(&target.sha256) {
+    if has(store, target).await {
         return Ok(());
     }
     let (begun, bucket) = (Instant::now(), Bucket::new(limits.max_bytes_per_s));
@@ -73,7 +73,7 @@ pub async fn fetch(
     for _ in 0..2 {
         let part = Writer::open(store, target).await?;
         // Who was cancelled in the middle may have finished it since.
-        if store.has(&target.sha256) {
+        if has(store, target).await {
             return part.with(Part::remove).await;
         }
         let wrong = match transfer.run(store, source, &part).await {
@@ -91,6 +91,11 @@ pub async fn fetch(
         part.with(Part::remove).await?;
     }
     Err(DownloadError::Content { sha256: target.sha256.clone() })
+}
+
+async fn has(store: &BlobStore, target: &Target) -> bool {
+    let (store, sha256) = (store.clone(), target.sha256.clone());
+    blocking(move || store.has(&sha256)).await
 }
 
 /// How a transfer came to its end.

@@ -21,6 +21,8 @@ pub(super) mod part;
 mod release;
 mod sealed;
 mod sealed_part;
+mod survey;
+
 /// Where a release lies, or would, in the store at `folder`, for whoever only reads it.
 pub(super) fn release_folder(folder: &Path, subject: &Subject, release: &Installed) -> PathBuf {
     let digits: String = release.digest.chars().filter(char::is_ascii_hexdigit).take(16).collect();
@@ -45,20 +47,31 @@ use super::state::{Cause, Installed};
 use super::subject::Subject;
 use crate::durable;
 use crate::identity::sealing::{Header, OpenError, SealPurpose, Sealer, StreamError, open_stream};
+use survey::Lies;
 
-pub use sealed::survey;
+pub use survey::{StoreSurvey, survey};
+
+/// The form of all that lies there. 2: blobs may be sealed in chunks, which a version that knows no sealing would find damaged
+/// and give up.
+pub const FORM: u32 = 2;
 
 /// As much of a file as is read at once.
 const BLOCK: usize = 256 << 10;
 
+/// After so many bytes of a file whoever waits for its hash hears that it goes on: even on a card that reads 1 MB/s, several
+/// times within the two minutes that systemd waits.
+const PORTION: u64 = 16 << 20;
+
 /// The update store of this box. Clones are handles of the same one.
 ///
-/// Its methods read and write files: on an async thread they belong into `spawn_blocking`, but for [`Self::has`] and
+/// Its methods read and write files: on an async thread they belong into `spawn_blocking`, but for
 /// [`Self::release_folder`].
 #[derive(Debug, Clone)]
 pub struct BlobStore {
     folder: Arc<Path>,
     sealer: Sealer,
+    /// The bytes that stay free when a file is sealed anew.
+    min_free: u64,
     /// Held while names change: releases and blobs are sealed anew beside whatever updates do.
     names: Arc<Mutex<()>>,
     /// Held as long as there is a handle.
@@ -158,23 +171,55 @@ impl BlobStore {
             Ok(()) => {
                 // What cannot be removed is in nobody's way.
                 let _ = durable::remove_leftovers(folder);
-                let names = Arc::default();
-                Ok(Self { folder: folder.into(), sealer: sealer.clone(), names, _lock: Arc::new(lock) })
+                let (names, min_free) = (Arc::default(), 0);
+                let store =
+                    Self { folder: folder.into(), sealer: sealer.clone(), min_free, names, _lock: Arc::new(lock) };
+                if let Err(error) = store.forget_plain_parts() {
+                    tracing::error!(%error, "what was fetched of models before sealing was on may stay in plain");
+                }
+                Ok(store)
             }
             Err(fs::TryLockError::WouldBlock) => Err(StoreError::Locked { folder: folder.to_owned() }),
             Err(fs::TryLockError::Error(error)) => Err(StoreError::at("lock", &path)(error)),
         }
     }
 
+    /// The same, where so many bytes of the disk stay free when files are sealed anew.
+    #[must_use]
+    pub fn keeping_free(self, min_free: u64) -> Self {
+        Self { min_free, ..self }
+    }
+
     /// Whether the file is here, whole. It is not read for this: it was checked when it came, and
-    /// [`Self::verify_release`] finds what a disk lost since.
+    /// [`Self::verify_release`] finds what a disk lost since. One whose master key is lost is not here: it is to be fetched
+    /// again.
     pub fn has(&self, sha256: &str) -> bool {
-        self.blob(sha256).is_ok_and(|path| path.is_file())
+        self.blob(sha256).is_ok_and(|path| path.is_file() && !self.is_lost(&path))
+    }
+
+    /// Whether a file is under a master key that this box does not have, while it has another.
+    fn is_lost(&self, path: &Path) -> bool {
+        let keys = self.sealer.ids();
+        !keys.is_empty() && Lies::of(path).is_ok_and(|lies| lies.needs_other_than(&keys))
     }
 
     /// Where a release lies, or would.
     pub fn release_folder(&self, subject: &Subject, release: &Installed) -> PathBuf {
         release_folder(&self.folder, subject, release)
+    }
+
+    /// A box that never sealed has parts of models in plain: they would stay until the same file is asked for again. Once it
+    /// has, a plain part is one of settings or of a runtime.
+    fn forget_plain_parts(&self) -> Result<(), StoreError> {
+        if !self.sealer.is_on() || survey(&self.folder)?.keys.0.keys().any(Option::is_some) {
+            return Ok(());
+        }
+        for path in release::entries(&self.blobs())?.into_iter().map(|entry| entry.path()) {
+            if path.extension().is_some_and(|extension| extension == part::PART) && !sealed::is_sealed(&path) {
+                fs::remove_file(&path).map_err(StoreError::at("remove", &path))?;
+            }
+        }
+        Ok(())
     }
 
     /// The bytes that are free for whoever this process runs as.
@@ -231,19 +276,28 @@ fn hash_some(file: &mut File, context: &mut Context, length: u64) -> io::Result<
     }
 }
 
-/// The SHA-256 of the plain content of a file; nothing for one that is sealed and was changed since.
-fn hash(path: &Path, sealer: &Sealer) -> Result<String, StoreError> {
+/// The SHA-256 of the plain content of a file; nothing for one that is sealed and was changed since. `progress` is called after
+/// each [`PORTION`] and at the end.
+fn hash(path: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<String, StoreError> {
     let read = StoreError::at("read", path);
     let mut context = Context::new(&SHA256);
     let mut file = File::open(path).map_err(&read)?;
     match Header::read(&mut file).map_err(&read)? {
         None => {
             file.rewind().map_err(&read)?;
-            hash_some(&mut file, &mut context, u64::MAX).map_err(&read)?;
+            while hash_some(&mut file, &mut context, PORTION).map_err(&read)? == PORTION {
+                progress();
+            }
         }
         Some(header) => {
+            let mut untold = 0;
             let take = |plain: &[u8]| {
                 context.update(plain);
+                untold += plain.len() as u64;
+                if untold >= PORTION {
+                    progress();
+                    untold = 0;
+                }
                 Ok(())
             };
             match open_stream(sealer, SealPurpose::Model, &header, &mut file, take) {
@@ -256,5 +310,6 @@ fn hash(path: &Path, sealer: &Sealer) -> Result<String, StoreError> {
             }
         }
     }
+    progress();
     Ok(hex(&context.finish()))
 }

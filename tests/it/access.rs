@@ -2,10 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use ledge::audit::record::ActorKind;
+use ledge::audit_event::AuditEvent;
 use serde_json::{Value, json};
 
 use crate::client::Response;
 use crate::daemon::{TestDaemon, TestRoot};
+use crate::features::VIEWS;
 
 /// How long a change of the store may take to be known. It is looked at once a second.
 const KNOWN: Duration = Duration::from_secs(20);
@@ -145,6 +148,66 @@ fn a_running_daemon_takes_up_a_key_and_lets_it_go_and_records_both() {
 }
 
 #[test]
+fn whatever_somebody_changes_here_has_a_record_of_who_asked() {
+    let root = TestRoot::closed().models(&["add_sub"]).views(VIEWS);
+    let admin = key(&root, &["boss", "--role", "admin"]);
+    let daemon = root.start();
+    let post = |path: &str, body: &Value| ask(&daemon, &admin, "POST", path, body);
+    let row = json!({"driver_id": [1], "event_timestamp": ["2026-01-01T00:00:00Z"], "conv_rate": [0.5], "trips": [1]});
+    assert_eq!(post("/push", &json!({"push_source_name": "driver_push", "df": row, "to": "online"})).status, 200);
+    let backup = ask(&daemon, &admin, "GET", "/features/backup", &json!({}));
+    assert_eq!(backup.status, 200, "{backup:?}");
+    let bearer = format!("Bearer {admin}");
+    let restored = daemon.client().post("/features/restore", &[("authorization", &bearer)], &backup.body);
+    assert_eq!(restored.status, 200, "{restored:?}");
+    for (path, status) in [
+        ("/v2/repository/models/add_sub/unload", 200),
+        ("/v2/repository/models/add_sub/load", 200),
+        ("/features/erase", 200),
+        ("/features/snapshot", 200),
+        ("/features/compact", 200),
+        // What is asked is told, also where no platform looks after the box.
+        ("/updates/check", 409),
+    ] {
+        let body = if path.ends_with("erase") { json!({"entity": {"driver_id": 1}}) } else { json!({}) };
+        assert_eq!(post(path, &body).status, status, "{path}");
+    }
+    let root = crate::audit::stop(daemon);
+    let of_key = crate::audit::records(&root, 1).into_iter().filter(|record| record.actor.kind == ActorKind::Key);
+    let told: Vec<_> = of_key
+        .map(|record| match record.event {
+            AuditEvent::MaintenanceRequested { what } => what.to_string(),
+            event => event.action().to_owned(),
+        })
+        .collect();
+    let expected = [
+        "feature_store_backed_up",
+        "feature_store_restored",
+        "model_unloaded",
+        "model_loaded",
+        "feature_entity_erased",
+        "feature_snapshot",
+        "feature_compaction",
+        "update_check",
+    ];
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn the_role_that_is_recommended_is_the_least_that_will_do() {
+    let daemon = TestRoot::closed().set("access.loopback=[]").start();
+    for (path, role) in [
+        ("/metrics", "viewer"),
+        ("/audit/logs/1/checkpoint", "auditor"),
+        ("/v2", "viewer"),
+        ("/features/backup", "admin"),
+    ] {
+        let told = daemon.client().get(path).error();
+        assert!(told.contains(&format!("`ledge keys create NAME --role {role}`")), "{path}: {told}");
+    }
+}
+
+#[test]
 fn a_key_for_a_model_sees_no_other() {
     let root = TestRoot::closed().models(&["add_sub"]).model_as("add_sub", "other");
     let operator = key(&root, &["ops", "--role", "operator", "--role", "infer", "--model", "add_sub"]);
@@ -182,6 +245,43 @@ fn a_key_has_no_more_requests_than_it_is_for() {
     assert!(limited.header("retry-after").unwrap().parse::<u32>().unwrap() > 50);
     assert_eq!(limited.error(), "the API key 'slow' may make 0.01 requests per second");
     assert_eq!(daemon.client().get("/metrics").status, 200, "others are not concerned");
+}
+
+#[test]
+fn a_key_goes_into_a_file_of_its_own_or_is_none() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let root = TestRoot::closed();
+    let file = root.folder.path().join("till.key");
+    let create = |name: &str, arguments: &[&str]| {
+        root.command(&[&["keys", "create", name, "--role", "infer"], arguments].concat())
+    };
+    let state = |name: &str| {
+        let listed = root.command(&["keys", "list", "--json"]).output().unwrap();
+        let keys: Value = serde_json::from_slice(&listed.stdout).unwrap();
+        keys.as_array().unwrap().iter().find(|key| key["name"] == name).map(|key| key["state"].clone())
+    };
+    let output = ["--output", file.to_str().unwrap()];
+    let made = create("till", &output).output().unwrap();
+    assert!(made.status.success() && made.stdout.is_empty(), "{made:?}");
+    assert!(std::fs::read_to_string(&file).unwrap().starts_with("ledge_"));
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    // What is there stays, and no key is made that nobody has.
+    let again = create("other", &output).output().unwrap();
+    assert!(!again.status.success() && state("other").is_none(), "{again:?}");
+    // A name that is taken leaves no file.
+    let (taken, left) = (root.folder.path().join("taken.key"), |path: &std::path::Path| path.exists());
+    assert!(!create("till", &["--output", taken.to_str().unwrap()]).output().unwrap().status.success());
+    assert!(!left(&taken));
+    // A disk without room, and a reader that has gone.
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let lost = create("lost", &[]).stdout(full).output().unwrap();
+    let told = String::from_utf8(lost.stderr).unwrap();
+    assert!(lost.status.code() == Some(1) && told.contains("so it is revoked"), "{told}");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let gone = create("gone", &["--json"]).stdout(writer).output().unwrap();
+    assert_eq!(gone.status.code(), Some(1), "{gone:?}");
+    assert_eq!([state("till"), state("lost"), state("gone")].map(Option::unwrap), ["valid", "revoked", "revoked"]);
 }
 
 #[test]

@@ -289,9 +289,51 @@ fn what_is_refused_is_neither_read_nor_done() {
     assert_eq!([&inferred["success"]["count"], &inferred["fail"]["count"]], [0, 0], "{statistics}");
     // A body that never comes is not waited for.
     let mut client = daemon.client();
-    client.send(b"POST /v2/models/add_sub/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n");
+    client.send(b"POST /v2/models/add_sub/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n");
     assert_eq!(client.receive().status, 401);
     let mut client = daemon.client();
-    client.send(b"POST /push HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\nexpect: 100-continue\r\n\r\n");
+    client.send(b"POST /push HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\nexpect: 100-continue\r\n\r\n");
     assert_eq!(client.receive_interim(), 401, "nobody is invited to send a body that is refused");
+}
+
+#[test]
+fn a_web_page_may_not_what_this_machine_may() {
+    let root = root().set("access.loopback=[\"admin\"]").set("http.allowed_hosts=[\"box.example\"]");
+    let viewer = format!("x-api-key: {}", key(&root, &["viewer", "--role", "viewer"]));
+    let daemon = root.start();
+    let status = |mut client: Client, path: &str, head: &str| {
+        client.send(format!("GET {path} HTTP/1.1\r\n{head}\r\n\r\n").as_bytes());
+        client.receive().status
+    };
+    let heads = [
+        "host: localhost\r\norigin: https://far.example",
+        "host: localhost\r\norigin: null",
+        "host: 127.0.0.1\r\nsec-fetch-site: cross-site",
+        "host: localhost\r\nsec-fetch-site: same-origin",
+        "host: far.example",
+        "host: box.example.far.example:80",
+    ];
+    for head in heads {
+        for call in CALLS.iter().filter(|call| call.method == "GET" && call.status == 200) {
+            let path = call.path.replace("{model}", MODELS[0]).replace("{version}", "1");
+            let expected = if call.duties == [Duty::Anybody] { 200 } else { 401 };
+            assert_eq!(status(daemon.client(), &path, head), expected, "{path} {head}");
+        }
+        // A page has no key and reaches no Unix socket.
+        assert_eq!(status(daemon.client(), "/v2", &format!("{head}\r\n{viewer}")), 200, "{head}");
+        assert_eq!(status(daemon.unix_client(), "/v2", head), 200, "{head}");
+    }
+    for head in
+        ["host: localhost:8000", "host: [::1]:8000", "host: box.example", "user-agent: x", "sec-fetch-site: none"]
+    {
+        assert_eq!(status(daemon.client(), "/v2", head), 200, "{head}");
+    }
+    let mut old = daemon.client();
+    old.send(b"GET /v2 HTTP/1.0\r\n\r\n");
+    assert_eq!(old.receive().status, 200);
+    let mut absolute = daemon.client();
+    absolute.send(b"GET http://far.example/v2 HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    let told = absolute.receive();
+    assert_eq!((told.status, told.header("www-authenticate")), (401, Some("Bearer realm=\"ledge\"")), "{told:?}");
+    assert!(told.error().contains("http.allowed_hosts") && told.error().contains("far.example"), "{}", told.error());
 }

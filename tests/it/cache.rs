@@ -138,7 +138,7 @@ fn own((outcome, value): (&str, f64)) -> (String, f64) {
 
 fn send(client: &mut Client, body: &Value) {
     let body = body.to_string();
-    let head = format!("POST {} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", path("slow"), body.len());
+    let head = format!("POST {} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", path("slow"), body.len());
     client.send(format!("{head}{body}").as_bytes());
 }
 

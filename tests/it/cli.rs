@@ -107,6 +107,18 @@ fn a_wrong_configuration_ends_with_78_and_every_mistake() {
 }
 
 #[test]
+fn a_user_who_has_left_keeps_no_box_from_starting() {
+    let root = TestRoot::new().set("access.users=[{user=\"gone\", roles=[\"admin\"]}]");
+    let checked = run(&root, &["config", "check"]);
+    assert!(checked.status.success() && text(&checked.stdout) == "ok\n", "{checked:?}");
+    let warned = text(&checked.stderr);
+    assert!(warned.contains("access.users[0].user: there is no user \"gone\""), "{warned}");
+    assert!(warned.contains("write the number"), "{warned}");
+    let daemon = root.start();
+    daemon.wait_for_log_since_start("the configuration names what is not there");
+}
+
+#[test]
 fn wrong_feature_views_end_with_78_and_every_mistake_of_every_file() {
     let root = TestRoot::new();
     let views = root.folder.path().join("feature_views.d");

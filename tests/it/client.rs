@@ -85,7 +85,7 @@ impl Client {
     pub fn try_post_json(&mut self, path: &str, body: &Value) -> io::Result<Response> {
         let body = body.to_string();
         let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: ledge\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
         self.stream.get_mut().write_all(format!("{head}{body}").as_bytes())?;
@@ -94,13 +94,13 @@ impl Client {
 
     /// Gets from a server that may be killed meanwhile: then it is an error.
     pub fn try_get(&mut self, path: &str) -> io::Result<Response> {
-        let head = format!("GET {path} HTTP/1.1\r\nhost: ledge\r\n\r\n");
+        let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
         self.stream.get_mut().write_all(head.as_bytes())?;
         self.try_receive_one("GET")
     }
 
     pub fn request(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
-        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: ledge\r\ncontent-length: {}\r\n", body.len());
+        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n", body.len());
         for (name, value) in headers {
             head.extend([name, ": ", value, "\r\n"]);
         }

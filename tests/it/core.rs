@@ -99,7 +99,8 @@ fn batch_work_waits_for_interactive_work() {
         let mut body = slow_request(1.0);
         body["parameters"] = json!({"priority": 2});
         let body = body.to_string();
-        let head = format!("POST /v2/models/slow/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+        let head =
+            format!("POST /v2/models/slow/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
         client.send(format!("{head}{body}").as_bytes());
     }
     let mut client = one_core.client();
@@ -261,7 +262,7 @@ fn photographs_whose_callers_are_gone_do_not_outlive_their_model_under_a_lock() 
     let photograph = crate::daemon::data("photos/chelsea.jpg");
     let head = |timeout: u32| {
         format!(
-            "POST /v2/models/efficientnet_lite0/infer HTTP/1.1\r\nhost: x\r\ncontent-type: image/jpeg\r\n\
+            "POST /v2/models/efficientnet_lite0/infer HTTP/1.1\r\nhost: localhost\r\ncontent-type: image/jpeg\r\n\
              x-ledge-timeout-ms: {timeout}\r\ncontent-length: {}\r\n\r\n",
             photograph.len()
         )

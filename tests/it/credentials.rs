@@ -203,7 +203,7 @@ fn a_key_has_no_more_requests_under_way_than_it_is_for() {
     let daemon = root.start();
     let body = add_sub_request(1, 1).to_string();
     let head = format!(
-        "POST {MODEL}/infer HTTP/1.1\r\nhost: x\r\nauthorization: {one}\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\r\n",
+        "POST {MODEL}/infer HTTP/1.1\r\nhost: localhost\r\nauthorization: {one}\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\r\n",
         body.len()
     );
     let mut first = daemon.client();
@@ -225,6 +225,32 @@ fn a_key_has_no_more_requests_under_way_than_it_is_for() {
     drop(gone);
     let begun = std::time::Instant::now();
     while ask(&one).status != 200 {
+        assert!(begun.elapsed().as_secs() < 20, "its place is not given back");
+    }
+}
+
+#[test]
+fn a_request_is_under_way_until_its_answer_is_read() {
+    let root = TestRoot::closed().models(&["identity_fp32"]).set("access.loopback=[]");
+    let one = bearer(&key(&root, &["one", "--role", "infer", "--max-concurrent", "1"]));
+    let daemon = root.start();
+    // Larger than what any socket takes.
+    let data = vec!["1"; 8_000_000].join(",");
+    let body = format!(r#"{{"inputs":[{{"name":"IN","datatype":"FP32","shape":[1,8000000],"data":[{data}]}}]}}"#);
+    let path = "/v2/models/identity_fp32";
+    let mut first = std::net::TcpStream::connect(daemon.address).unwrap();
+    let head = format!(
+        "POST {path}/infer HTTP/1.1\r\nhost: localhost\r\nauthorization: {one}\r\nconnection: close\r\n\
+         content-length: {}\r\n\r\n",
+        body.len()
+    );
+    first.write_all(&[head.as_bytes(), body.as_bytes()].concat()).unwrap();
+    // The answer has begun.
+    first.read_exact(&mut [0; 64]).unwrap();
+    assert_eq!(get(&daemon, path, &[("authorization", &one)]).status, 429);
+    std::io::copy(&mut first, &mut std::io::sink()).unwrap();
+    let begun = std::time::Instant::now();
+    while get(&daemon, path, &[("authorization", &one)]).status != 200 {
         assert!(begun.elapsed().as_secs() < 20, "its place is not given back");
     }
 }
@@ -306,7 +332,8 @@ fn a_certificate_has_the_roles_of_its_name_a_key_beside_it_those_of_the_key() {
         let client = TlsClient::new(ours.pem(), Some(&bad)).connect(daemon.address);
         let answered = client.map(|stream| {
             let mut stream = BufReader::new(stream);
-            let request = format!("GET {MODEL} HTTP/1.1\r\nhost: x\r\nauthorization: {}\r\n\r\n", bearer(&viewer));
+            let request =
+                format!("GET {MODEL} HTTP/1.1\r\nhost: localhost\r\nauthorization: {}\r\n\r\n", bearer(&viewer));
             let _ = stream.get_mut().write_all(request.as_bytes());
             let mut line = String::new();
             stream.read_line(&mut line).map(|_| line)
@@ -314,7 +341,9 @@ fn a_certificate_has_the_roles_of_its_name_a_key_beside_it_those_of_the_key() {
         assert!(!matches!(answered, Ok(Ok(_))), "{name}: {answered:?}");
     }
     let mut plain = std::net::TcpStream::connect(daemon.address).unwrap();
-    plain.write_all(format!("GET {MODEL} HTTP/1.1\r\nhost: x\r\nx-api-key: {viewer}\r\n\r\n").as_bytes()).unwrap();
+    plain
+        .write_all(format!("GET {MODEL} HTTP/1.1\r\nhost: localhost\r\nx-api-key: {viewer}\r\n\r\n").as_bytes())
+        .unwrap();
     let mut answer = String::new();
     let _ = plain.read_to_string(&mut answer);
     assert!(answer.starts_with("HTTP/1.1 400"), "a key in the clear, at a port for TLS: {answer}");

@@ -148,6 +148,21 @@ fn ready(client: &mut Client, model: &str) {
     assert_eq!(answer.status, 200, "{model}: {answer:?}");
 }
 
+/// Asks a model with zeros, in the shape that it says itself.
+#[track_caller]
+fn infer_zeros(client: &mut Client, model: &str) {
+    let metadata = client.get(&format!("/v2/models/{model}")).json();
+    let input = |input: &Value| {
+        let dims = input["shape"].as_array().unwrap().iter().map(|dim| dim.as_i64().unwrap().max(1));
+        let shape: Vec<_> = dims.collect();
+        let data = vec![0; usize::try_from(shape.iter().product::<i64>()).unwrap()];
+        json!({"name": input["name"], "datatype": input["datatype"], "shape": shape, "data": data})
+    };
+    let inputs: Vec<_> = metadata["inputs"].as_array().unwrap().iter().map(input).collect();
+    let answer = client.post_json(&format!("/v2/models/{model}/infer"), &json!({ "inputs": inputs }));
+    assert_eq!(answer.status, 200, "{model}: {answer:?}");
+}
+
 fn key_of_root(root: &TestRoot) -> Sealer {
     let text = std::fs::read_to_string(key_file(root)).unwrap();
     let key: Vec<u8> = (0..KEY).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap()).collect();
@@ -215,11 +230,17 @@ fn what_was_plain_is_sealed_by_the_first_start_with_a_key() {
     let root = root.set(SETTING);
     let (code, said) = encryption(&root, &["status"]);
     assert!(code == Some(1) && said.contains("plain; the server seals it"), "{said}");
-    let daemon = root.start();
+    let daemon = root.set("runtimes.keep_alive_s=1").start();
     daemon.wait_for_log_since_start("everything is sealed under the current master key");
     assert_eq!(plain(&daemon.root, &canaries), [""; 0].map(PathBuf::from));
+    let mut given_up = daemon.wait_for_log_since_start("idle instances given up")["instances"].as_u64().unwrap();
+    while given_up < models.len() as u64 {
+        given_up += daemon.wait_for_log("idle instances given up")["instances"].as_u64().unwrap();
+    }
     for (model, _) in &models {
         ready(&mut daemon.client(), model);
+        // From the file that is sealed now.
+        infer_zeros(&mut daemon.client(), model);
     }
     let root = stop(daemon);
     assert_eq!(verifier_key(&root), key);
@@ -297,6 +318,34 @@ fn a_rotation_under_load_loses_no_request_and_the_old_key_can_go() {
 }
 
 #[test]
+fn a_key_that_came_with_a_restart_is_audited_and_a_rotation_follows_a_link() {
+    let root = sealed_root();
+    let (link, vault) = (key_file(&root), root.folder.path().join("vault"));
+    std::fs::create_dir(&vault).unwrap();
+    let key = vault.join("key");
+    std::fs::copy(&link, &key).unwrap();
+    std::fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(&key, &link).unwrap();
+    let daemon = root.start();
+    daemon.wait_for_log_since_start("everything is sealed under the current master key");
+    let root = stop(daemon);
+    // At once: none may take the place of another.
+    let rotating: Vec<_> = (0..3).map(|_| root.command(&["encryption", "rotate"]).spawn().unwrap()).collect();
+    for mut rotation in rotating {
+        assert!(rotation.wait().unwrap().success());
+    }
+    assert!(link.symlink_metadata().unwrap().is_symlink(), "the key is beside the link now");
+    assert_eq!(std::fs::read_to_string(&key).unwrap().lines().count(), 4);
+    let daemon = root.start();
+    daemon.wait_for_log_since_start("everything is sealed under the current master key");
+    let root = stop(daemon);
+    let changed = |event: &AuditEvent| matches!(event, AuditEvent::MasterKeyChanged { .. });
+    assert_eq!(count(&records(&root, 1), changed), 1);
+    assert_eq!(encryption(&root, &["retire"]).0, Some(0));
+    assert_eq!(std::fs::read_to_string(&key).unwrap().lines().count(), 1);
+}
+
+#[test]
 fn a_master_key_that_is_missing_or_none_ends_the_start_with_78_and_says_what_to_do() {
     for (content, words) in [(None, "cannot be read"), (Some("short"), "ledge encryption make-key")] {
         let root = TestRoot::new().set(SETTING);
@@ -308,6 +357,9 @@ fn a_master_key_that_is_missing_or_none_ends_the_start_with_78_and_says_what_to_
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert_eq!(output.status.code(), Some(78), "{said}");
             assert!(said.contains(words) && said.contains("master.key"), "{said}");
+            // What is there is told all the same.
+            let told = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert_eq!(verb == ["serve"], !told.contains("audit keys: none"), "{told}");
         }
         assert!(!root.folder.path().join("audit/key").exists(), "a key was made in plain");
     }

@@ -278,7 +278,7 @@ fn a_kill_in_the_middle_of_a_restore_leaves_the_old_rows_or_the_new() {
                 let mut client = daemon.client();
                 let length = taken.len();
                 client.send(
-                    format!("POST /features/restore HTTP/1.1\r\nhost: ledge\r\ncontent-length: {length}\r\n\r\n")
+                    format!("POST /features/restore HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n")
                         .as_bytes(),
                 );
                 client.send(&taken);

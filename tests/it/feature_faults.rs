@@ -5,6 +5,7 @@ mod books;
 mod cuts;
 mod damage;
 pub mod disk;
+mod erasures;
 mod full;
 mod kills;
 pub mod points;

@@ -145,5 +145,5 @@ fn tensor(elements: usize) -> String {
 
 /// The head of a POST to it.
 fn head(fields: &str) -> String {
-    format!("POST {INFER} HTTP/1.1\r\nhost: x\r\n{fields}\r\n")
+    format!("POST {INFER} HTTP/1.1\r\nhost: localhost\r\n{fields}\r\n")
 }

@@ -37,9 +37,12 @@ fn pipelined_requests_are_answered_in_order() {
     let daemon = TestRoot::new().models(&["add_sub"]).start();
     let client = &mut daemon.client();
     let body = request(1);
-    let infer = format!("POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let infer = format!("POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     client.send(
-        format!("{infer}GET /v2 HTTP/1.1\r\nhost: x\r\n\r\nGET /nothing HTTP/1.1\r\nhost: x\r\n\r\n{infer}").as_bytes(),
+        format!(
+            "{infer}GET /v2 HTTP/1.1\r\nhost: localhost\r\n\r\nGET /nothing HTTP/1.1\r\nhost: localhost\r\n\r\n{infer}"
+        )
+        .as_bytes(),
     );
     let statuses: Vec<u16> = (0..4).map(|_| client.receive().status).collect();
     assert_eq!(statuses, [200, 200, 404, 200]);
@@ -49,7 +52,7 @@ fn pipelined_requests_are_answered_in_order() {
 fn chunked_bodies_are_taken() {
     let daemon = TestRoot::new().models(&["add_sub"]).start();
     let client = &mut daemon.client();
-    client.send(format!("POST {PATH} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n").as_bytes());
+    client.send(format!("POST {PATH} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n").as_bytes());
     for chunk in request(1).as_bytes().chunks(50) {
         client.send(format!("{:x}\r\n", chunk.len()).as_bytes());
         client.send(chunk);
@@ -95,7 +98,7 @@ fn a_body_over_the_limit_is_413_announced_or_not_packed_or_not() {
     assert_eq!(announced.status, 413, "{announced:?}");
     assert!(announced.error().contains("http.max_body_bytes"));
     let mut client = daemon.client();
-    client.send(format!("POST {PATH} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n").as_bytes());
+    client.send(format!("POST {PATH} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n").as_bytes());
     for _ in 0..11 {
         client.send(b"2710\r\n");
         client.send(&[b' '; 10_000]);
@@ -112,7 +115,7 @@ fn a_head_or_body_that_does_not_come_ends_the_wait() {
     let daemon =
         TestRoot::new().models(&["add_sub"]).set("http.header_timeout_ms=300").set("http.body_timeout_ms=300").start();
     let mut no_body = daemon.client();
-    no_body.send(format!("POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{{\"inp").as_bytes());
+    no_body.send(format!("POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{{\"inp").as_bytes());
     let answer = no_body.receive();
     assert_eq!(answer.status, 408, "{answer:?}");
     assert!(answer.error().contains("http.body_timeout_ms"));
@@ -136,7 +139,7 @@ fn what_is_not_http_disturbs_nobody() {
     }
     // A body that ends early: the caller hung up.
     let mut cut = daemon.client();
-    cut.send(format!("POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{{").as_bytes());
+    cut.send(format!("POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n{{").as_bytes());
     drop(cut);
     assert_eq!(daemon.client().post(PATH, &[], request(1).as_bytes()).status, 200);
 }
@@ -151,7 +154,8 @@ fn a_full_queue_answers_429_at_once_and_the_rest_is_answered() {
     let daemon = TestRoot::new().models(&["slow"]).file("slow/model.toml", "[queue]\nmax_size = 2\n").start();
     let body = slow(&mut daemon.client()).to_string();
     let mut clients: Vec<Client> = (0..20).map(|_| daemon.client()).collect();
-    let head = format!("POST /v2/models/slow/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head =
+        format!("POST /v2/models/slow/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
     for client in &mut clients {
         client.send(format!("{head}{body}").as_bytes());
     }

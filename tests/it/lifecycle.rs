@@ -40,7 +40,7 @@ fn a_thousand_requests_in_flight_survive_ten_reloads() {
                     for (index, client) in (0_u32..).zip(&mut clients) {
                         let body = add_sub_request(worker * 50 + index).to_string();
                         let head = format!(
-                            "POST /v2/models/add_sub/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+                            "POST /v2/models/add_sub/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
                             body.len()
                         );
                         client.send(format!("{head}{body}").as_bytes());
@@ -113,7 +113,7 @@ fn a_caller_who_hangs_up_does_not_leave_a_load_or_unload_half_done() {
         let mut gone = daemon.client();
         gone.send(
             format!(
-                "POST /v2/repository/models/efficientnet_lite0/{verb} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+                "POST /v2/repository/models/efficientnet_lite0/{verb} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"
             )
             .as_bytes(),
         );
@@ -183,7 +183,8 @@ fn unload_answers_what_is_in_flight_first() {
     let input =
         json!({"name": metadata["inputs"][0]["name"], "datatype": "FP32", "shape": [1, 16], "data": vec![1.0; 16]});
     let body = json!({"inputs": [input]}).to_string();
-    let head = format!("POST /v2/models/slow/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head =
+        format!("POST /v2/models/slow/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
     let mut waiting: Vec<Client> = (0..4).map(|_| daemon.client()).collect();
     let executions = |client: &mut Client| {
         client.get("/v2/models/slow/stats").json()["model_stats"][0]["execution_count"].as_u64().unwrap()
@@ -219,7 +220,7 @@ fn a_stop_answers_what_is_in_flight_and_ends_with_success() {
     // The head arrives; the daemon waits for the body when it is told to stop.
     waiting.send(
         format!(
-            "POST /v2/models/slow/infer HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",
+            "POST /v2/models/slow/infer HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",
             body.len()
         )
         .as_bytes(),
@@ -260,6 +261,17 @@ fn two_daemons_do_not_share_a_socket() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("another process is listening"), "{text}");
     assert_eq!(daemon.unix_client().get("/v2").status, 200, "the first one goes on");
+}
+
+#[test]
+fn an_address_that_no_interface_has_yet_keeps_nobody_from_being_served() {
+    let root = TestRoot::new().models(&["add_sub"]);
+    assert!(root.command(&["keys", "create", "till", "--role", "infer"]).output().unwrap().status.success());
+    let listen = "http.listen=[\"127.0.0.1:0\", \"https://192.0.2.10:0\"]";
+    let daemon = root.set(listen).set("http.tls.self_signed=true").start();
+    assert_eq!(daemon.client().get("/v2/models/add_sub/ready").status, 200);
+    let line = daemon.wait_for_log_since_start("no interface has this address yet; nobody reaches it until one has");
+    assert_eq!(line["address"].as_str(), Some("192.0.2.10:0"), "{line}");
 }
 
 #[test]

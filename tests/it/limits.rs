@@ -81,7 +81,7 @@ fn a_model_takes_only_so_many_calls_at_a_time() {
     let mut clients: Vec<Client> = (0..12).map(|_| daemon.client()).collect();
     let (path, body) = row("slow");
     for client in &mut clients {
-        let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+        let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
         client.send(format!("{head}{body}").as_bytes());
     }
     let answers: Vec<_> = clients.iter_mut().map(Client::receive).collect();

@@ -22,6 +22,7 @@ mod clients;
 mod core;
 mod credentials;
 mod daemon;
+mod documents;
 mod encryption;
 mod feature_admin;
 mod feature_encryption;

@@ -3,9 +3,14 @@
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
+use ledge::updates::persisted::Persisted;
+use ledge::updates::sha256::sha256_hex;
+use ledge::updates::state::{Installed, SubjectState};
+use ledge::updates::store::BlobStore;
+use ledge::updates::subject::Subject;
 use tempfile::TempDir;
 
-use crate::daemon::{TestDaemon, TestRoot};
+use crate::daemon::{TestDaemon, TestRoot, write};
 
 /// A test that waits longer than this for a message has found a hang.
 const LIMIT: Duration = Duration::from_mins(1);
@@ -78,6 +83,32 @@ fn systemd_hears_of_the_start_the_signs_of_life_a_reload_and_the_end() {
     // Ten seconds for calls in flight, and what follows them.
     assert!(message.contains(&"EXTEND_TIMEOUT_USEC=32000000".to_owned()), "{message:?}");
     assert!(daemon.wait().success());
+}
+
+#[test]
+fn systemd_hears_that_the_start_goes_on_while_large_releases_are_read() {
+    let root = TestRoot::new();
+    let folder = root.folder.path().join("updates");
+    let store = BlobStore::open(&folder).unwrap();
+    let files = [("large", vec![0; 40 << 20]), ("small", b"x".to_vec())].map(|(name, content)| {
+        let sha256 = sha256_hex(&content);
+        write(&folder.join("blobs").join(&sha256), &content);
+        (name.parse().unwrap(), sha256)
+    });
+    let subject: Subject = "models/minilm".parse().unwrap();
+    let release = Installed { version: "1".parse().unwrap(), digest: "0".repeat(64) };
+    store.assemble(&subject, &release, &files).unwrap();
+    drop(store);
+    let mut state = Persisted::none(&folder);
+    state.subjects.insert(subject, SubjectState { committed: Some(release), ..SubjectState::default() });
+    state.write().unwrap();
+
+    let (manager, _daemon) = Manager::start(root);
+    // Twice within the large file, and at the end of each; before anything that could give a sign of life.
+    for _ in 0..4 {
+        assert_eq!(manager.next(), ["EXTEND_TIMEOUT_USEC=120000000"]);
+    }
+    manager.until("READY=1");
 }
 
 #[test]

@@ -6,6 +6,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ledge::updates::sha256::sha256_hex;
+
 /// The layers, top first. Modules of one layer do not use each other.
 const LAYERS: &[&[&str]] = &[
     &["cli"],
@@ -275,4 +277,42 @@ fn every_shell_script_parses() {
 /// Whether a file's first line gives it to this shell.
 fn runs_in(text: &str, shell: &str) -> bool {
     text.starts_with(&format!("#!/bin/{shell}\n")) || text.starts_with(&format!("#!/usr/bin/env {shell}\n"))
+}
+
+/// Where a store says of what form it is, and where its parts do.
+const FORMS: &[(&str, &str)] = &[
+    ("audit/layout.rs", "pub const FORM: u32 = 2;"),
+    ("audit/record.rs", "pub const VERSION: u32 = 1;"),
+    ("features/engine/files.rs", "pub const FORM: u32 = 2;"),
+    ("features/entity_keys/form.rs", "const VERSION: u8 = 1;"),
+    ("features/journal/format.rs", "const VERSION: u16 = 1;"),
+    ("features/snapshot.rs", "const VERSION: u16 = 1;"),
+    ("features/window/encoding.rs", "const VERSION: u8 = 1;"),
+    ("identity/keys/file.rs", "pub const FORM: u32 = 1;"),
+    ("identity/sealing.rs", "const MAGIC: &[u8; 4] = b\"LSE1\";"),
+    ("identity/sealing/stream.rs", "const MAGIC: &[u8; 4] = b\"LSF1\";"),
+    ("updates/persisted.rs", "const SCHEMA: u32 = 1;"),
+    ("updates/store.rs", "pub const FORM: u32 = 2;"),
+];
+
+#[test]
+fn a_part_of_a_store_changes_its_form_only_with_the_form_of_the_store() {
+    let sources = sources();
+    for (file, line) in FORMS {
+        let (_, text) = sources.iter().find(|(name, _)| name == file).unwrap();
+        assert!(
+            text.lines().any(|found| found == *line),
+            "src/{file} has no {line:?} any more: raise the FORM of each store that has such a part, and correct this list"
+        );
+    }
+}
+
+#[test]
+fn the_settings_that_packages_install_never_change() {
+    // dpkg would ask what to do about it at every upgrade of a box whose owner has set something, and stop where nobody
+    // sits at a terminal. What there is to say belongs into configs/ledge.toml.
+    let settings = include_bytes!("../../packaging/ledge.toml");
+    assert_eq!(sha256_hex(settings), "847d4f439a6b0a9659b667426b094f2101d6dbbf62567c4c0958e04295f04278");
+    let installs = include_str!("../../packaging/build/stage.py").lines().filter(|line| line.contains("\"etc/"));
+    assert_eq!(installs.count(), 1, "packages install more than that below /etc");
 }

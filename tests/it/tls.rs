@@ -334,7 +334,7 @@ fn connections_end_with_a_close_notify_when_the_daemon_stops() {
     let authority = Authority::new();
     let mut daemon = start(&authority);
     let mut stream = TlsClient::new(authority.pem(), None).connect(daemon.address).unwrap();
-    stream.write_all(b"GET /v2 HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    stream.write_all(b"GET /v2 HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     let mut first = [0; 12];
     stream.read_exact(&mut first).unwrap();
     assert_eq!(&first, b"HTTP/1.1 200");
@@ -370,6 +370,24 @@ fn a_self_signed_certificate_is_made_once_and_told_to_be_one() {
     // The next start keeps it, so that what was compared stays right.
     let daemon = daemon.kill().start();
     assert_eq!(trusting.shown(daemon.address), der(&trusted));
+}
+
+#[test]
+fn a_box_that_listens_to_the_network_first_gets_its_key_second() {
+    let root = TestRoot::closed().set("http.listen=\"https://0.0.0.0:0\"").set("http.tls.self_signed=true");
+    let run = |verb: &[&str]| {
+        let run = root.command(verb).stdin(Stdio::null()).output().unwrap();
+        (run.status.code(), String::from_utf8_lossy(&[run.stdout, run.stderr].concat()).into_owned())
+    };
+    for verb in [&["serve"][..], &["config", "check"]] {
+        let (code, told) = run(verb);
+        assert!(code == Some(78) && told.contains("nobody from the network could get in"), "{verb:?}: {told}");
+    }
+    let (_, doctor) = run(&["doctor"]);
+    assert!(doctor.contains("nobody from the network could get in"), "{doctor}");
+    let (code, told) = run(&["keys", "create", "till", "--role", "infer"]);
+    assert_eq!(code, Some(0), "what it was told to run: {told}");
+    assert_eq!(run(&["config", "check"]), (Some(0), "ok\n".to_owned()));
 }
 
 #[test]

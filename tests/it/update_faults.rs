@@ -102,7 +102,7 @@ async fn update(folder: &Path, number: usize, cancelled_once: bool) -> Result<u6
     }
     let files: Vec<_> = targets.into_iter().map(|(name, target)| (name, target.sha256)).collect();
     store.assemble(&subject(), &release(number), &files)?;
-    assert!(store.verify_release(&subject(), &release(number))?);
+    assert!(store.verify_release(&subject(), &release(number), &|| {})?);
     let kept = (number.saturating_sub(1)..=number).map(release).collect();
     store.collect(&BTreeMap::from([(subject(), kept)]), &BTreeSet::new())?;
     Ok(came)
@@ -153,9 +153,12 @@ fn assert_whole(folder: &Path, what: &str) {
         }
     }
     let store = open(folder).unwrap();
-    assert!(store.verify_release(&subject(), &release(1)).unwrap(), "{what}: what ran is damaged");
+    assert!(store.verify_release(&subject(), &release(1), &|| {}).unwrap(), "{what}: what ran is damaged");
     let new = store.release_folder(&subject(), &release(2));
-    assert!(!new.exists() || store.verify_release(&subject(), &release(2)).unwrap(), "{what}: the new one is damaged");
+    assert!(
+        !new.exists() || store.verify_release(&subject(), &release(2), &|| {}).unwrap(),
+        "{what}: the new one is damaged"
+    );
 }
 
 /// The bytes of the last release that are not there at `point`.

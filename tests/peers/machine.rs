@@ -1,8 +1,9 @@
-//! `Machine`: a Debian with systemd, booted in a container without a network, and the daemon in it as its package has it.
+//! `Machine`: a Debian with systemd, booted in a container without a network, and the daemon in it as its package has it, or
+//! nothing yet.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::daemon::setup_root;
@@ -24,22 +25,34 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Boots one; `binds` are folders of this machine and where they are to be seen in there.
+    /// Boots one with a daemon that is not started yet; `binds` are folders of this machine and where they are to be seen in
+    /// there.
     pub fn boot(binds: &[(&Path, &str)]) -> Self {
+        let bin = Path::new(env!("CARGO_BIN_EXE_ledge")).parent().unwrap();
+        let runtimes = setup_root().join("runtimes").canonicalize().unwrap();
+        let models = setup_root().join("models");
+        let own = [
+            (bin, "/mnt/bin"),
+            (Path::new(UNITS), "/mnt/units"),
+            (&runtimes, "/usr/lib/ledge/runtimes"),
+            (&models, "/mnt/models"),
+        ];
+        let machine = Self::bare(&[&own, binds].concat());
+        machine.shell(
+            "useradd --system --home /var/lib/ledge ledge && install -m 755 /mnt/bin/ledge /usr/bin/ledge && \
+             cp /mnt/units/ledge.service /etc/systemd/system/ && systemctl daemon-reload",
+        );
+        machine
+    }
+
+    /// Boots one that has nothing of Ledge.
+    pub fn bare(binds: &[(&Path, &str)]) -> Self {
         assert!(rustix::process::geteuid().is_root(), "systemd-nspawn and debootstrap need root: run this as root");
         let (root, turn) = debian();
-        let binary = Path::new(env!("CARGO_BIN_EXE_ledge"));
-        let own = [
-            (binary.parent().unwrap().to_owned(), "/mnt/bin"),
-            (UNITS.into(), "/mnt/units"),
-            (setup_root().join("runtimes").canonicalize().unwrap(), "/usr/lib/ledge/runtimes"),
-            (setup_root().join("models"), "/mnt/models"),
-        ];
         let mut command = Command::new(path_of("systemd-nspawn"));
         command.arg("-D").arg(&root);
         command.args(["--register=no", "--keep-unit", "--private-network", "--volatile=overlay", "--boot", "--quiet"]);
-        let binds = binds.iter().map(|(from, to)| (from.to_path_buf(), *to));
-        for (from, to) in own.into_iter().chain(binds) {
+        for (from, to) in binds {
             command.arg(format!("--bind-ro={}:{to}", from.display()));
         }
         // Nothing that would look for a network.
@@ -51,11 +64,14 @@ impl Machine {
             machine.init = machine.find_init().unwrap_or(0);
             machine.init > 0 && machine.ask(&["systemctl", "is-system-running"]).trim() == "running"
         });
-        machine.shell(
-            "useradd --system --home /var/lib/ledge ledge && install -m 755 /mnt/bin/ledge /usr/bin/ledge && \
-             cp /mnt/units/ledge.service /etc/systemd/system/ && systemctl daemon-reload",
-        );
         machine
+    }
+
+    /// Gives it an address that is not loopback: who comes from there comes from elsewhere.
+    pub fn address(&self, address: &str) {
+        let mut command = Command::new(path_of("nsenter"));
+        command.args(["--net", "--target", &self.init.to_string(), "--"]).arg(path_of("ip"));
+        run(command.args(["address", "add", address, "dev", "lo"]));
     }
 
     /// Gives the box models of the set-up.
@@ -81,6 +97,17 @@ impl Machine {
     pub fn ask(&self, words: &[&str]) -> String {
         let output = self.command(words).stdin(Stdio::null()).stderr(Stdio::null()).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Runs a line of shell in there, where nobody sits at a terminal, however it ends.
+    pub fn try_shell(&self, line: &str) -> Output {
+        self.command(&["sh", "-ec", line]).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// Begins to run a line of shell in there, which reads what this test writes.
+    pub fn begin(&self, line: &str) -> Child {
+        let mut command = self.command(&["sh", "-ec", line]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
     /// A property of the service, such as `StatusText`.
@@ -159,12 +186,13 @@ fn debian() -> (PathBuf, File) {
     let turn = File::create(folder.join("debian-systemd.lock")).unwrap();
     turn.lock().unwrap();
     let root = folder.join("debian-systemd");
-    if !root.is_dir() {
+    if !root.join("usr/bin/curl").is_file() {
         let fresh = folder.join("debian-systemd.new");
         let _ = std::fs::remove_dir_all(&fresh);
         let mut command = Command::new(path_of("debootstrap"));
-        command.args(["--variant=minbase", "--include=systemd,systemd-sysv,dbus", "bookworm"]).arg(&fresh);
+        command.args(["--variant=minbase", "--include=systemd,systemd-sysv,dbus,curl", "bookworm"]).arg(&fresh);
         run(&mut command);
+        let _ = std::fs::remove_dir_all(&root);
         run(Command::new("mv").args([&fresh, &root]));
     }
     (root, turn)

@@ -1,6 +1,7 @@
 //! The packages, installed, upgraded and removed by the tools of their distributions in roots of their own. They hold the
 //! program that the tests were built with; `make deb` and `make rpm` make them of an optimized one.
 
+mod booted;
 mod root;
 
 use std::path::{Path, PathBuf};
@@ -47,7 +48,8 @@ fn package(folder: &TempDir, name: &str) -> PathBuf {
     found[0].clone()
 }
 
-/// The same package as of an earlier version, with another default in its configuration, as versions differ.
+/// The same package as of an earlier version, with another default in the reference of its settings, as versions differ. With
+/// `LEDGE_PREVIOUS_BINARY` it has the program of one.
 fn earlier(deb: &Path, folder: &TempDir, version: &str) -> PathBuf {
     let tree = folder.path().join("tree");
     run(Command::new(path_of("dpkg-deb")).arg("--raw-extract").args([deb, tree.as_path()]));
@@ -58,7 +60,11 @@ fn earlier(deb: &Path, folder: &TempDir, version: &str) -> PathBuf {
     };
     let now = format!("Version: {}-1", env!("CARGO_PKG_VERSION"));
     edit(&tree.join("DEBIAN/control"), &now, &format!("Version: {version}"));
-    edit(&tree.join("etc/ledge/ledge.toml"), "The configuration of Ledge.", "The configuration of Ledge, as it was.");
+    let reference = tree.join("usr/share/ledge/ledge.toml");
+    edit(&reference, "The configuration of Ledge.", "The configuration of Ledge, as it was.");
+    if let Some(previous) = std::env::var_os("LEDGE_PREVIOUS_BINARY") {
+        std::fs::copy(previous, tree.join("usr/bin/ledge")).unwrap();
+    }
     let made = folder.path().join(format!("earlier_{version}.deb"));
     run(Command::new(path_of("dpkg-deb"))
         .args(["--root-owner-group", "-Zgzip", "-z1", "--build"])
@@ -71,8 +77,7 @@ fn furnish(root: &Root, serving: Serving<'_>) {
     serving.stop();
     write(&root.path("/etc/ledge/feature_views.d/shop.toml"), VIEW.as_bytes());
     let own = root.path("/etc/ledge/ledge.toml");
-    let text = std::fs::read_to_string(&own).unwrap().replacen("#grace_ms = 10000", "grace_ms = 4711", 1);
-    assert!(text.contains("\ngrace_ms = 4711"), "{text}");
+    let text = std::fs::read_to_string(&own).unwrap() + "\n[shutdown]\ngrace_ms = 4711\n";
     write(&own, text.as_bytes());
     root.run(&["cp", "-a", "/usr/share/ledge/models/wine_mlp", "/var/lib/ledge/models/own_wine"]);
     let serving = root.serve();
@@ -115,7 +120,7 @@ fn a_deb_is_installed_upgraded_not_downgraded_removed_and_purged_without_a_trace
     let slim = root.bring(&slim);
 
     // Into a Debian that has nothing, without a network.
-    root.run(&["apt-get", "install", "--yes", "--no-install-recommends", &old]);
+    root.run(&["apt-get", "install", "--yes", &old]);
     let installed = root.files();
     assert!(installed.contains("usr/share/man/man1/ledge.1.gz"), "{installed:?}");
     let wanted = root.path("/etc/systemd/system/multi-user.target.wants/ledge.service");
@@ -127,18 +132,18 @@ fn a_deb_is_installed_upgraded_not_downgraded_removed_and_purged_without_a_trace
     // An upgrade touches nothing that the box remembers and nothing that its owner wrote.
     let (state, settings) = (root.content("/var/lib/ledge"), root.content("/etc/ledge"));
     assert!(state.len() > 10, "{:?}", state.keys());
-    root.run(&["dpkg", "--force-confdef", "--install", &full]);
+    // And asks nothing: nobody is there to answer.
+    root.run(&["dpkg", "--install", &full]);
     assert!(root.content("/var/lib/ledge") == state, "an upgrade changed the state");
-    let mut upgraded = root.content("/etc/ledge");
-    // The new defaults lie beside what the owner changed.
-    assert!(upgraded.remove("etc/ledge/ledge.toml.dpkg-dist").is_some(), "{:?}", upgraded.keys());
-    assert!(upgraded == settings, "an upgrade changed the settings");
+    assert!(root.content("/etc/ledge") == settings, "an upgrade changed the settings");
+    let reference = std::fs::read_to_string(root.path("/usr/share/ledge/ledge.toml")).unwrap();
+    assert!(!reference.contains("as it was"), "{reference}");
     assert_furnished(&root);
 
     // Back behind what a later version wrote goes neither the package nor the program.
     let formats = root.path("/var/lib/ledge/formats");
     let known = std::fs::read_to_string(&formats).unwrap();
-    write(&formats, known.replace("features 1", "features 99").as_bytes());
+    write(&formats, known.replace("features ", "features 99").as_bytes());
     let refused = root.output(&["dpkg", "--install", &old]);
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && said.contains("its store 'features' is of form 99"), "{said}");
@@ -152,10 +157,14 @@ fn a_deb_is_installed_upgraded_not_downgraded_removed_and_purged_without_a_trace
     // Removed, everything that the box remembers stays; the slim package goes on with it.
     root.run(&["dpkg", "--remove", "ledge"]);
     assert!(!root.path("/usr/bin/ledge").exists() && root.path("/var/lib/ledge/models/own_wine/1").is_dir());
-    root.run(&["dpkg", "--force-confdef", "--install", &slim]);
+    root.run(&["dpkg", "--install", &slim]);
     root.run(&["dpkg", "--purge", "ledge"]);
     assert!(root.path("/var/lib/ledge/models/own_wine/1").is_dir(), "purging one package took the other's state");
+    // The state may be a link: what it leads to goes with it.
+    root.run(&["mv", "/var/lib/ledge", "/srv/ledge"]);
+    root.run(&["ln", "-s", "/srv/ledge", "/var/lib/ledge"]);
     root.run(&["dpkg", "--purge", "ledge-slim"]);
+    root.run(&["rmdir", "/srv/ledge"]);
     let after = root.files();
     let left: Vec<_> = after.symmetric_difference(&before).collect();
     assert!(left.is_empty(), "{left:?}");
@@ -165,11 +174,17 @@ fn a_deb_is_installed_upgraded_not_downgraded_removed_and_purged_without_a_trace
 }
 
 #[test]
-fn an_rpm_is_installed_into_a_root_upgraded_not_downgraded_and_erased() {
+fn an_rpm_is_installed_into_a_root_upgraded_not_downgraded_swapped_and_erased() {
     let folder = tempfile::tempdir().unwrap();
-    build("rpm", &folder, &["full"]);
-    let full = package(&folder, "ledge-");
+    build("rpm", &folder, &["full", "slim"]);
+    let (full, slim) = (package(&folder, "ledge-0"), package(&folder, "ledge-slim-"));
     let root = Root::debian();
+    // Nothing is booted in there; what systemd would be told is written down.
+    root.run(&["mkdir", "-p", "/run/systemd/system"]);
+    let systemctl = "echo \"$*\" >>/tmp/systemctl; case $* in *is-failed*) exit 1 ;; esac";
+    write(&root.path("/usr/bin/systemctl"), format!("#!/bin/sh\n{systemctl}\n").as_bytes());
+    root.run(&["chmod", "755", "/usr/bin/systemctl"]);
+    let told = || std::fs::read_to_string(root.path("/tmp/systemctl")).unwrap();
     let before = root.files();
     // The root is Debian's, so rpm knows nothing of what is there; what the package asks for is looked at apart.
     let rpm = |arguments: &[&str]| {
@@ -185,6 +200,7 @@ fn an_rpm_is_installed_into_a_root_upgraded_not_downgraded_and_erased() {
     }
 
     run(&mut rpm(&["--install", full]));
+    assert!(told().contains("enable ledge.service") && told().contains("start ledge.service"), "{}", told());
     let serving = root.serve();
     assert_coffee(&serving);
     furnish(&root, serving);
@@ -198,13 +214,22 @@ fn an_rpm_is_installed_into_a_root_upgraded_not_downgraded_and_erased() {
 
     let formats = root.path("/var/lib/ledge/formats");
     let known = std::fs::read_to_string(&formats).unwrap();
-    write(&formats, known.replace("audit 1", "audit 99").as_bytes());
+    write(&formats, known.replace("audit ", "audit 99").as_bytes());
     let refused = rpm(&["--upgrade", "--replacepkgs", "--oldpackage", full]).output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && said.contains("its store 'audit' is of form 99"), "{said}");
     write(&formats, known.as_bytes());
 
+    // As `dnf swap` has it: the one that comes, and then the one that goes.
+    write(&root.path("/tmp/systemctl"), b"");
+    run(&mut rpm(&["--install", "--replacefiles", slim.to_str().unwrap()]));
     run(&mut rpm(&["--erase", "ledge"]));
+    assert!(root.path("/usr/bin/ledge").exists() && !root.path("/usr/lib/ledge").exists());
+    assert!(!told().contains("disable") && !told().contains("stop"), "{}", told());
+    assert!(told().ends_with("try-restart ledge.service\n"), "{}", told());
+
+    run(&mut rpm(&["--erase", "ledge-slim"]));
+    assert!(told().contains("disable ledge.service\nstop ledge.service\n"), "{}", told());
     let after = root.files();
     let is_owners = |path: &&String| {
         ["var/lib/ledge", "var/lib/rpm", "etc/ledge", "run/ledge"].iter().any(|kept| path.starts_with(kept))

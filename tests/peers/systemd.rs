@@ -1,7 +1,7 @@
 //! `ledge.service` under a real systemd, which a container boots.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command};
 
 use serde_json::Value;
 
@@ -125,25 +125,57 @@ fn a_release_is_tried_and_taken_within_the_sandbox_and_the_drop_in_fits() {
 }
 
 #[test]
-fn a_daemon_of_which_one_thread_hangs_is_started_anew() {
+fn a_daemon_of_which_one_thread_hangs_says_so_until_it_goes_on_and_is_started_anew_when_it_does_not() {
     let mut machine = Machine::boot(&[]);
     machine.models(&["wine_mlp"]);
-    machine.drop_in("[Service]\nWatchdogSec=4\n");
+    machine.drop_in("[Service]\nWatchdogSec=20\n");
     machine.run(&["systemctl", "start", "ledge"]);
     machine.until("it serves", |machine| machine.property("StatusText") == "1 model ready");
-    let thread = machine.thread("ledge", "audit");
+    let thread = machine.thread("ledge", "audit").to_string();
     // Every system call of this thread, and of no other, takes a minute from now on, as on a disk that stands still.
-    let mut tracer = Command::new(path_of("strace"))
-        .args(["-qq", "-o", "/dev/null", "-e", "inject=all:delay_enter=60000000", "-p", &thread.to_string()])
-        .spawn()
-        .unwrap();
-    machine.until("the rest still works, and the status says what does not", |machine| {
-        machine.property("StatusText") == "audit log: nothing moves"
-    });
+    let stall = |machine: &mut Machine| {
+        let tracer = Command::new(path_of("strace"))
+            .args(["-qq", "-o", "/dev/null", "-e", "inject=all:delay_enter=60000000", "-p", &thread])
+            .spawn()
+            .unwrap();
+        machine.until("the rest still works, and the status says what does not", |machine| {
+            machine.property("StatusText") == "1 model ready; degraded: audit log: nothing moves"
+        });
+        tracer
+    };
+    let end = |mut tracer: Child| {
+        let _ = tracer.kill();
+        tracer.wait().unwrap();
+    };
+    let tracer = stall(&mut machine);
+    end(tracer);
+    machine.until("it goes on", |machine| machine.property("StatusText") == "1 model ready");
+    assert_eq!(machine.property("NRestarts"), "0");
+
+    let tracer = stall(&mut machine);
     machine.until("a new process", |machine| machine.property("NRestarts") == "1");
     machine.until("it serves", |machine| machine.property("StatusText") == "1 model ready");
-    let _ = tracer.kill();
-    tracer.wait().unwrap();
+    end(tracer);
     let journal = machine.ask(&["journalctl", "-u", "ledge", "-o", "cat", "--no-pager", "PART=audit log"]);
     assert!(journal.contains("a part does nothing"), "{journal}");
+}
+
+#[test]
+fn root_reads_the_master_key_of_the_service_while_it_runs_and_its_memory_is_its_own() {
+    let mut machine = Machine::boot(&[]);
+    machine.models(&["wine_mlp"]);
+    machine.shell(
+        "mkdir -p /etc/ledge && ledge encryption make-key /root/master.key && \
+         printf '[encryption]\nmaster_key_file = \"credential:ledge-master\"\n' > /etc/ledge/ledge.toml",
+    );
+    machine.drop_in("[Service]\nLoadCredential=ledge-master:/root/master.key\n");
+    let ask = |machine: &Machine| machine.ask(&["sh", "-c", "ledge encryption status 2>&1; echo ends $?"]);
+    let said = ask(&machine);
+    assert!(said.contains("sudo ledge") && said.contains("ends 78"), "{said}");
+    machine.run(&["systemctl", "start", "ledge"]);
+    machine.until("everything is sealed", |machine| ask(machine).contains("ends 0"));
+    let said = ask(&machine);
+    assert!(said.contains("master key ") && said.contains("audit keys: 2 sealed under"), "{said}");
+    let owner = machine.shell("stat -c %U /proc/$(systemctl show ledge --value -p MainPID)/environ");
+    assert_eq!(owner.trim(), "root", "a process of the same user can look into the memory of the daemon");
 }

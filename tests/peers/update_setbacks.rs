@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::daemon::{TestDaemon, TestRoot, model_folder};
-use crate::platform::{Fleet, SHAPES, look, shapes, subject, until};
+use crate::platform::{Fleet, SHAPES, look, shapes, status, subject, until};
 
 /// A fleet with two good versions of the model, and a box that runs the first.
 fn first() -> (Fleet, TestDaemon) {
@@ -45,6 +45,29 @@ fn an_order_is_carried_out_while_the_new_version_is_being_loaded() {
     fleet.platform.start("r-2", "models/shapes/2", &["--allow-downgrade"]);
     look(&daemon);
     until(&daemon, |told| told["version"] == 2 && told["stage"] == "idle");
+}
+
+#[test]
+fn who_orders_the_update_of_a_model_is_shown_no_other() {
+    let (fleet, daemon) = first();
+    fleet.platform.add_model("wine_mlp", 2, &model_folder("wine_mlp"), &[]);
+    fleet.platform.start("r-9", "models/wine_mlp/2", &[]);
+    look(&daemon);
+    daemon.wait_for_log("update committed");
+    assert_eq!(status(&daemon)["subjects"].as_array().map(Vec::len), Some(2));
+    let made =
+        daemon.root.command(&["keys", "create", "ops", "--role", "operator", "--model", SHAPES]).output().unwrap();
+    let key = String::from_utf8(made.stdout).unwrap();
+    let begun = std::time::Instant::now();
+    let told = loop {
+        let pinned = daemon.client().post("/updates/models/shapes/pin", &[("x-api-key", key.trim())], b"");
+        if pinned.status == 200 {
+            break pinned.json();
+        }
+        assert!(begun.elapsed().as_secs() < 20, "{pinned:?}");
+    };
+    let subjects: Vec<_> = told["subjects"].as_array().unwrap().iter().map(|subject| &subject["subject"]).collect();
+    assert_eq!(subjects, ["models/shapes"], "{told}");
 }
 
 #[test]

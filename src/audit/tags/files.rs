@@ -128,9 +128,9 @@ impl Folder {
         durable::replace_private(&path, &content).map_err(failed(&path))
     }
 
-    /// Seals every key under the current master key, where it is not.
-    pub fn reseal(&self) -> Result<Resealed, TagsError> {
-        let mut done = Resealed::default();
+    /// Seals every key under the current master key, where it is not. The first fault is told when all were tried.
+    pub fn reseal(&self, done: &mut Resealed) -> Result<(), TagsError> {
+        let mut fault = None;
         for period in self.periods()? {
             let _alone = self.lock()?;
             let path = self.key(period);
@@ -142,16 +142,15 @@ impl Folder {
             if !self.sealer.is_outdated(&content) {
                 continue;
             }
-            match self.opened(period, &content) {
-                Ok(plain) => self.write(period, &plain)?,
-                // It is for whoever reads it to set it aside.
-                Err(TagsError::Damaged { .. }) => continue,
-                Err(error) => return Err(error),
-            }
             let was_plain = u64::from(!Sealer::is_sealed(&content));
-            done += Resealed { plain: was_plain, old: 1 - was_plain };
+            match self.opened(period, &content).and_then(|plain| self.write(period, &plain)) {
+                Ok(()) => *done += Resealed { plain: was_plain, old: 1 - was_plain },
+                // It is for whoever reads it to set it aside.
+                Err(TagsError::Damaged { .. }) => {}
+                Err(error) => fault = fault.or(Some(error)),
+            }
         }
-        Ok(done)
+        fault.map_or(Ok(()), Err)
     }
 
     /// Under which master key each key is.

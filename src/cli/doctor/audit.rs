@@ -15,7 +15,8 @@ use crate::cli::top::own_daemon;
 use crate::config::Config;
 use crate::egress::{DaemonConnection, Egress, HttpClient, HttpSettings, Purpose};
 use crate::identity::device;
-use crate::identity::sealing::Sealer;
+use crate::identity::sealing::{MasterKeyError, Sealer};
+use crate::secret::SecretError;
 
 /// How long the server of the copy may take.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -26,6 +27,10 @@ const LONGEST: usize = 64 << 10;
 /// Whether the audit log can do its work.
 pub fn checks(config: &Config) -> Vec<Check> {
     let mut checks = vec![log(config), key(config)];
+    checks.extend(config.encryption.exposed().map(|file| {
+        let advice = "chmod 600, and chown it to the user of the service: it opens whatever is sealed here";
+        Check::warn("encryption", format!("others than its owner may read {file}"), advice)
+    }));
     checks.extend(sync(config));
     checks
 }
@@ -79,6 +84,10 @@ fn key(config: &Config) -> Check {
     let device = device::load(&config.state.path, &config.device).ok().flatten();
     let sealer = match Sealer::load(&config.encryption) {
         Ok(sealer) => sealer,
+        Err(error @ MasterKeyError::Secret(SecretError::NoCredentials { .. })) => {
+            let advice = "the service alone knows it: run this as root while the service runs";
+            return Check::warn("encryption", error.to_string(), advice);
+        }
         Err(error) => return Check::fail("encryption", error.to_string(), "the daemon does not start without it"),
     };
     match device.map_or(Ok(None), |device| AuditKey::verifier_key_in(&config.audit.path, &device.id, &sealer)) {

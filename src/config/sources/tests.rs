@@ -96,7 +96,7 @@ fn mistakes_of_every_source_come_together() {
             "LEDGE_DEVICE_ID: device.id: device name \"shop/7\" has a character outside A-Z a-z 0-9 . _ -",
             "LEDGE_HTPP_LISTEN: htpp: unknown field `htpp`, expected one of `http`, `access`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `features`, `egress`, `audit`, `encryption`, `log`, `device`, `mqtt`, `updates`, `state`, `shutdown`, `control`",
             "LEDGE_HTTP: names no key: expected LEDGE_SECTION_KEY",
-            "LEDGE_HTTP_MAX_BODY_BYTE: http.max_body_byte: unknown field `max_body_byte`, expected one of `listen`, `socket_mode`, `max_body_bytes`, `max_memory_bytes`, `max_pixels`, `max_connections`, `header_timeout_ms`, `body_timeout_ms`, `write_timeout_ms`, `tls`",
+            "LEDGE_HTTP_MAX_BODY_BYTE: http.max_body_byte: unknown field `max_body_byte`, expected one of `listen`, `socket_mode`, `allowed_hosts`, `max_body_bytes`, `max_memory_bytes`, `max_pixels`, `max_connections`, `header_timeout_ms`, `body_timeout_ms`, `write_timeout_ms`, `tls`",
             "--set log.level: expected off, error, warn, info, debug or trace, or TARGET=LEVEL, separated by commas, got \"verbose\"",
             "--set http.socket_mode: is no TOML value: unclosed array, expected `]`",
             "--set verbose: expected SECTION.KEY=VALUE, for example log.level=debug",
@@ -181,6 +181,16 @@ fn a_binding_pushes_where_callers_over_mqtt_may() {
         mistakes.iter().any(|mistake| mistake.to_string().ends_with(problem))
     };
     assert_eq!(["[]", "['infer']", "['feature-writer']", "['admin']"].map(refused), [true, true, false, false]);
+}
+
+#[test]
+fn holders_of_certificates_are_for_a_box_that_asks_for_certificates() {
+    let root = Root::new("[[access.certificates]]\nname = 'till'\nroles = ['infer']\n");
+    let problem = "is for callers who show a certificate, and nobody is asked for one: set http.tls.client_certificates to \
+                   \"optional\" or \"required\"";
+    root.mistakes(&[], &[], &[&format!("ledge.toml:1: access.certificates: {problem}")]);
+    let asks = ["http.tls.client_certificates=optional", "http.tls.client_ca_file=ca.pem"];
+    assert_eq!(root.load(&[], &asks).config.access.certificates.len(), 1);
 }
 
 #[test]

@@ -60,7 +60,7 @@ pub async fn start(
     let (reply, marked) = oneshot::channel();
     let sent = engine.commands.send(Command::Mark { rotate: false, reply }).await;
     sent.map_err(|_| unavailable())?;
-    let (replay_from, _) = marked.await.ok().flatten().ok_or_else(unavailable)?;
+    let (replay_from, _) = marked.await.map_err(|_| unavailable())??;
     let index = engine.live().ok_or_else(unavailable)?;
     let (sender, receiver) = channel(PIECES);
     let engine = engine.clone();

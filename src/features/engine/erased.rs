@@ -1,6 +1,7 @@
 //! Which entities were erased, so that a backup from before does not bring them back. Of an entity there is a keyed hash
 //! alone.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,27 +27,71 @@ pub struct ErasedEntities {
     list: Mutex<List>,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+/// When an entity was erased.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct List {
-    /// The secret behind the hashes.
-    secret: [u8; 32],
-    erased: Vec<Tombstone>,
-}
-
-/// An entity, or all that have these join keys among others.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Tombstone {
-    /// The names of the join keys, in order.
-    names: Vec<String>,
-    hash: [u8; 16],
-    /// When, in milliseconds since the Unix epoch.
+struct When {
+    /// The journal's entry that removed it.
+    seq: u64,
+    /// In milliseconds since the Unix epoch.
     at_ms: u64,
 }
 
+/// What is asked about: whether something was erased since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Since {
+    /// A backup of this store, which may lack what the journal has from this entry on. No clock has a part in it.
+    Entry(u64),
+    /// One of another store, whose entries have numbers of their own: when it was made.
+    Time(u64),
+}
+
+/// A keyed hash of an entity: the values of some join keys, with their names.
+type Hash = [u8; 16];
+
+#[derive(Debug, Default)]
+struct List {
+    /// The secret behind the hashes.
+    secret: [u8; 32],
+    /// The numbers of keys that an erasure was about to destroy.
+    doomed: BTreeSet<u32>,
+    /// By the names of the join keys, in order: an entity, or all that have these join keys among others.
+    erased: HashMap<Vec<String>, HashMap<Hash, When>>,
+}
+
+/// The list as its file has it. The numbers are in hexadecimal digits.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Form {
+    secret: String,
+    doomed_keys: BTreeSet<u32>,
+    erased: Vec<FormOfNames>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FormOfNames {
+    join_keys: Vec<String>,
+    entities: BTreeMap<String, When>,
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    let digits: Vec<_> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    digits.concat()
+}
+
+fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    let digits: Option<Vec<u8>> = text.chars().map(|digit| u8::try_from(digit.to_digit(16)?).ok()).collect();
+    let digits = digits.filter(|digits| digits.len() == 2 * N)?;
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
+        *byte = pair.iter().fold(0, |byte, digit| byte << 4 | digit);
+    }
+    Some(bytes)
+}
+
 impl List {
-    fn hash<'e>(&self, entity: impl Iterator<Item = (&'e str, &'e Value)>) -> [u8; 16] {
+    fn hash<'e>(&self, entity: impl Iterator<Item = (&'e str, &'e Value)>) -> Hash {
         let mut text = Vec::with_capacity(64);
         for (name, value) in entity {
             put_varint(&mut text, name.len() as u64);
@@ -56,6 +101,29 @@ impl List {
         let mut hash = [0; 16];
         hash.copy_from_slice(&blake3::keyed_hash(&self.secret, &text).as_bytes()[..16]);
         hash
+    }
+
+    fn encode(&self) -> io::Result<Vec<u8>> {
+        let of_names = |(names, entities): (&Vec<String>, &HashMap<Hash, When>)| FormOfNames {
+            join_keys: names.clone(),
+            entities: entities.iter().map(|(hash, when)| (to_hex(hash), *when)).collect(),
+        };
+        let erased = self.erased.iter().map(of_names).collect();
+        let form = Form { secret: to_hex(&self.secret), doomed_keys: self.doomed.clone(), erased };
+        Ok(serde_json::to_vec(&form)?)
+    }
+
+    fn decode(bytes: &[u8]) -> io::Result<Self> {
+        let malformed = || io::Error::other("it is malformed");
+        let form: Form = serde_json::from_slice(bytes)?;
+        let secret = from_hex(&form.secret).ok_or_else(malformed)?;
+        let mut list = Self { secret, doomed: form.doomed_keys, erased: HashMap::new() };
+        for FormOfNames { join_keys, entities } in form.erased {
+            let entities = entities.into_iter().map(|(hash, when)| Some((from_hex(&hash)?, when)));
+            let entities: Option<HashMap<_, _>> = entities.collect();
+            list.erased.insert(join_keys, entities.ok_or_else(malformed)?);
+        }
+        Ok(list)
     }
 }
 
@@ -73,49 +141,65 @@ impl ErasedEntities {
             Ok(bytes) if Sealer::is_sealed(&bytes) => {
                 let plain = sealer.open(SealPurpose::FeatureStore, PLACE, &bytes);
                 let plain = plain.map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
-                serde_json::from_slice(&plain)?
+                List::decode(&plain)?
             }
-            Ok(bytes) => serde_json::from_slice(&bytes)
+            Ok(bytes) => List::decode(&bytes)
                 .map_err(|error| io::Error::other(format!("{} is damaged ({error}); without it a backup may bring back what was erased: remove it to go on all the same", path.display())))?,
         };
         Ok(Self { path, sealer, list: Mutex::new(list) })
     }
 
-    /// Takes note of an entity, in each type that its values have somewhere. When this returns `Ok`, it survives a power cut.
-    pub fn add(&self, names: &[&str], values: &[Vec<Value>]) -> io::Result<()> {
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut next = list.clone();
-        for values in values {
-            let hash = next.hash(names.iter().copied().zip(values));
-            let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-            // The last time counts.
-            next.erased.retain(|known| known.hash != hash || known.names != names);
-            next.erased.push(Tombstone { names, hash, at_ms: clock::unix_millis() });
-        }
-        self.write(&next)?;
-        *list = next;
-        Ok(())
+    /// Takes note of an entity that is about to be erased, in each type that its values have somewhere, not before the journal's
+    /// entry `seq`; and of its keys. When this returns `Ok`, it survives a power cut, and [`Self::doomed`] has the keys until
+    /// [`Self::end`]: nothing may be sealed with them any more.
+    pub fn begin(&self, names: &[&str], values: &[Vec<Value>], seq: u64, keys: &[u32]) -> io::Result<()> {
+        self.note(names, values, seq, |doomed| doomed.extend(keys))
     }
 
-    /// Whether an entity was erased after `since_ms`, or by a part of its join keys.
-    pub fn has(&self, entity: &[(&str, &Value)], since_ms: u64) -> bool {
+    /// Takes note that it is erased, by this entry of the journal, and all doomed keys are destroyed.
+    pub fn end(&self, names: &[&str], values: &[Vec<Value>], seq: u64) -> io::Result<()> {
+        self.note(names, values, seq, BTreeSet::clear)
+    }
+
+    /// The keys of an erasure that did not come to its end.
+    pub fn doomed(&self) -> Vec<u32> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).doomed.iter().copied().collect()
+    }
+
+    /// Takes note that they are destroyed.
+    pub fn settle(&self) -> io::Result<()> {
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::take(&mut list.doomed).is_empty() { Ok(()) } else { self.write(&list) }
+    }
+
+    fn note(
+        &self,
+        names: &[&str],
+        values: &[Vec<Value>],
+        seq: u64,
+        change: impl FnOnce(&mut BTreeSet<u32>),
+    ) -> io::Result<()> {
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut list.doomed);
+        let hashes: Vec<_> = values.iter().map(|values| list.hash(names.iter().copied().zip(values))).collect();
+        let erased = list.erased.entry(names.iter().map(ToString::to_string).collect()).or_default();
+        // The last time counts. Where the file cannot be written, it does no harm that the list has it already.
+        erased.extend(hashes.into_iter().map(|hash| (hash, When { seq, at_ms: clock::unix_millis() })));
+        self.write(&list)
+    }
+
+    /// Whether an entity was erased since, or by a part of its join keys.
+    pub fn has(&self, entity: &[(&str, &Value)], since: Since) -> bool {
         let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        let later = list.erased.iter().filter(|tombstone| tombstone.at_ms >= since_ms);
-        let mut hashed: Vec<(&[String], Option<[u8; 16]>)> = Vec::new();
-        for tombstone in later {
-            let known = hashed.iter().find(|(names, _)| *names == tombstone.names.as_slice()).map(|(_, hash)| *hash);
-            let hash = known.unwrap_or_else(|| {
-                let value = |name: &String| entity.iter().find(|(key, _)| key == name).copied();
-                let part: Option<Vec<_>> = tombstone.names.iter().map(value).collect();
-                let hash = part.map(|part| list.hash(part.into_iter()));
-                hashed.push((&tombstone.names, hash));
-                hash
-            });
-            if hash == Some(tombstone.hash) {
-                return true;
-            }
-        }
-        false
+        list.erased.iter().any(|(names, erased)| {
+            let value = |name: &String| entity.iter().find(|(key, _)| key == name).copied();
+            let part: Option<Vec<_>> = names.iter().map(value).collect();
+            let when = part.and_then(|part| erased.get(&list.hash(part.into_iter())));
+            when.is_some_and(|when| match since {
+                Since::Entry(from) => from <= when.seq,
+                Since::Time(ms) => ms <= when.at_ms,
+            })
+        })
     }
 
     /// Whether there are none.
@@ -130,13 +214,15 @@ impl ErasedEntities {
     }
 
     fn write(&self, list: &List) -> io::Result<()> {
-        let sealed = self.sealer.seal(SealPurpose::FeatureStore, PLACE, &serde_json::to_vec(list)?);
+        let sealed = self.sealer.seal(SealPurpose::FeatureStore, PLACE, &list.encode()?);
         durable::replace_private(&self.path, &sealed.map_err(io::Error::other)?)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -145,16 +231,61 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let erased = ErasedEntities::open(folder.path(), sealer.clone()).unwrap();
             let (customer, shop) = (Value::String("customer-4711".into()), Value::Int64(3));
-            erased.add(&["customer"], &[vec![customer.clone()]]).unwrap();
+            erased.begin(&["customer"], &[vec![customer.clone()]], 40, &[7, 5]).unwrap();
             let erased = ErasedEntities::open(folder.path(), sealer.clone()).unwrap();
-            assert!(erased.has(&[("customer", &customer)], 1));
-            assert!(erased.has(&[("shop", &shop), ("customer", &customer)], 1));
-            assert!(!erased.has(&[("shop", &shop)], 1));
-            assert!(!erased.has(&[("customer", &shop)], 1));
-            assert!(!erased.has(&[("customer", &customer)], u64::MAX), "it came back before that backup");
+            assert_eq!(erased.doomed(), [5, 7]);
+            erased.settle().unwrap();
+            assert_eq!(ErasedEntities::open(folder.path(), sealer.clone()).unwrap().doomed(), [0; 0]);
+            erased.begin(&["customer"], &[], 40, &[9]).unwrap();
+            erased.end(&["customer"], &[vec![customer.clone()], vec![Value::Int64(8)]], 70).unwrap();
+            let erased = ErasedEntities::open(folder.path(), sealer.clone()).unwrap();
+            assert_eq!(erased.doomed(), [0; 0]);
+            for since in [Since::Time(1), Since::Entry(1), Since::Entry(70)] {
+                assert!(erased.has(&[("customer", &customer)], since));
+                assert!(erased.has(&[("shop", &shop), ("customer", &customer)], since));
+                assert!(erased.has(&[("customer", &Value::Int64(8))], since));
+                assert!(!erased.has(&[("shop", &shop)], since));
+                assert!(!erased.has(&[("customer", &shop)], since));
+            }
+            // It came back before that backup, whatever the clock said.
+            for since in [Since::Time(u64::MAX), Since::Entry(71)] {
+                assert!(!erased.has(&[("customer", &customer)], since));
+            }
             let bytes = fs::read(folder.path().join(NAME)).unwrap();
             assert_eq!(Sealer::is_sealed(&bytes), sealer.is_on());
             assert!(!String::from_utf8_lossy(&bytes).contains("4711"));
+        }
+    }
+
+    #[test]
+    fn a_list_that_was_changed_is_not_taken_for_an_empty_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let erased = ErasedEntities::open(folder.path(), Sealer::none()).unwrap();
+        erased.end(&["customer"], &[vec![Value::Int64(8)]], 40).unwrap();
+        let path = folder.path().join(NAME);
+        let text = fs::read_to_string(&path).unwrap();
+        for (from, to) in [("\"secret\":\"", "\"secret\":\"0"), ("{\"seq\"", "{\"sequence\""), ("}]}", "}]")] {
+            durable::replace(&path, text.replacen(from, to, 1).as_bytes()).unwrap();
+            assert!(ErasedEntities::open(folder.path(), Sealer::none()).is_err(), "{to}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_list_is_read_as_it_was_written(
+            secret: [u8; 32],
+            doomed in prop::collection::btree_set(any::<u32>(), 0..4),
+            all in prop::collection::hash_map(
+                prop::collection::vec("[a-z]{0,4}", 0..3),
+                prop::collection::hash_map(any::<Hash>(), any::<(u64, u64)>(), 0..5),
+                0..5,
+            ),
+        ) {
+            let with_when = |(hash, (seq, at_ms))| (hash, When { seq, at_ms });
+            let erased = all.into_iter().map(|(names, found)| (names, found.into_iter().map(with_when).collect())).collect();
+            let list = List { secret, doomed, erased };
+            let read = List::decode(&list.encode().unwrap()).unwrap();
+            prop_assert_eq!((read.secret, read.doomed, read.erased), (list.secret, list.doomed, list.erased));
         }
     }
 }

@@ -2,9 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use super::super::catalog::StoredView;
+use super::super::entity_keys::EntityKeys;
+use super::super::journal;
 use super::super::key::IndexKey;
 use super::super::online::{Erased, FeatureError};
 use super::super::record::{Damaged, Record, Stored};
@@ -13,10 +19,16 @@ use super::super::store::{Index, IndexError};
 use super::super::value::{Value, ValueType};
 use super::super::view::ViewId;
 use super::orders::Command;
+use super::recovery::generation;
 use super::upkeep::Upkeep;
 use super::{Engine, State};
 use crate::audit_event::AuditEvent;
+use crate::durable;
 use crate::principal::Principal;
+
+/// After how long sealing what was plain is tried again, and after how long at most.
+const SEAL_AGAIN: Duration = Duration::from_mins(1);
+const SEAL_AGAIN_AT_LAST: Duration = Duration::from_hours(1);
 
 /// Join keys by name, as they were given.
 pub type Entity = BTreeMap<String, serde_json::Value>;
@@ -38,22 +50,39 @@ struct Found {
     keys: BTreeSet<u32>,
 }
 
-fn target(view: &StoredView, entity: &Entity) -> Result<Option<Target>, FeatureError> {
+/// `None` of a view that lacks one of the join keys. One that has it in a type that does not take the value, which is the
+/// error, has no row of the entity either.
+fn target(view: &StoredView, entity: &Entity) -> Option<Result<Target, FeatureError>> {
     let mut wanted = Vec::with_capacity(entity.len());
     for (name, given) in entity {
-        let Some(at) = view.join_keys.iter().position(|(key, _)| **key == **name) else { return Ok(None) };
-        let kind = view
-            .join_keys
-            .get(at)
-            .map_or(ValueType::Scalar(super::super::value::ScalarType::String), |(_, kind)| ValueType::Scalar(*kind));
-        let value =
-            Value::from_json(kind, given).and_then(|value| value.ok_or_else(|| "a join key cannot be null".into()));
-        let value = value.map_err(|reason| FeatureError::Value { column: name.clone(), row: 0, reason })?;
-        wanted.push((at, value));
+        let (at, (_, kind)) = view.join_keys.iter().enumerate().find(|(_, (key, _))| **key == **name)?;
+        let value = Value::from_json(ValueType::Scalar(*kind), given);
+        match value.and_then(|value| value.ok_or_else(|| "a join key cannot be null".into())) {
+            Ok(value) => wanted.push((at, value)),
+            Err(reason) => return Some(Err(FeatureError::Value { column: name.clone(), row: 0, reason })),
+        }
     }
     wanted.sort_by_key(|(at, _)| *at);
     let whole = (wanted.len() == view.join_keys.len()).then(|| wanted.iter().map(|(_, value)| value.clone()).collect());
-    Ok(Some(Target { view: view.id, wanted, whole }))
+    Some(Ok(Target { view: view.id, wanted, whole }))
+}
+
+/// What an erasure is about in all views, one at least.
+fn targets(views: &[StoredView], entity: &Entity) -> Result<Vec<Target>, FeatureError> {
+    let names: Vec<_> = entity.keys().map(String::as_str).collect();
+    let no_view = FeatureError::Columns { reason: format!("no feature view has the join keys {}", names.join(", ")) };
+    if entity.is_empty() {
+        // Every row has all of no join keys.
+        return Err(no_view);
+    }
+    let (mut targets, mut refused) = (Vec::new(), no_view);
+    for found in views.iter().filter_map(|view| target(view, entity)) {
+        match found {
+            Ok(target) => targets.push(target),
+            Err(error) => refused = error,
+        }
+    }
+    if targets.is_empty() { Err(refused) } else { Ok(targets) }
 }
 
 fn unavailable(reason: impl Into<String>) -> FeatureError {
@@ -98,113 +127,170 @@ fn find(engine: &Engine, index: &Index, targets: &[Target]) -> Result<Found, Ind
 }
 
 impl Upkeep {
-    /// Erases an entity, in every view, with whatever has its join keys among others.
-    pub(super) fn erase(&mut self, entity: &Entity, principal: &Principal) -> Result<Erased, FeatureError> {
+    /// Erases entities, in every view, with whatever has the join keys of one among others. Where files have to be written
+    /// anew for it, they are once.
+    pub(super) fn erase(&mut self, entities: &[Entity], principal: &Principal) -> Result<Erased, FeatureError> {
         let catalog = self.engine.registry.load_full();
         let views: Vec<StoredView> = catalog.catalog().stored_views().collect();
-        let mut targets = Vec::new();
-        for view in &views {
-            targets.extend(target(view, entity)?);
+        // Before the first is erased, so that a mistake in one of them changes nothing.
+        let all: Result<Vec<_>, _> = entities.iter().map(|entity| Ok((entity, targets(&views, entity)?))).collect();
+        let (all, mut records, mut in_views) = (all?, 0, BTreeSet::new());
+        for (entity, targets) in &all {
+            let found = self.erase_one(entity, targets, &views, principal)?;
+            records += found.records.len() as u64;
+            in_views.extend(found.views);
         }
-        if entity.is_empty() || targets.is_empty() {
-            let names: Vec<_> = entity.keys().map(String::as_str).collect();
-            let reason = format!("no feature view has the join keys {}", names.join(", "));
-            return Err(FeatureError::Columns { reason });
+        // Rows of which the index has nothing any more, and all rows where nothing is sealed, go with the files.
+        let has_parts = all.iter().flat_map(|(_, targets)| targets).any(|target| target.whole.is_none());
+        if has_parts || !self.engine.protection.is_complete() {
+            self.forget_history().map_err(|error| match error {
+                error @ FeatureError::NotErased { .. } => error,
+                error => not_erased(error),
+            })?;
         }
+        let (entities, views) = (all.len(), in_views.len() as u64);
+        tracing::info!(entities, records, views, "entities of the feature store were erased");
+        Ok(Erased { records, views })
+    }
+
+    /// Erases an entity but for what older files have of it.
+    fn erase_one(
+        &self,
+        entity: &Entity,
+        targets: &[Target],
+        views: &[StoredView],
+        principal: &Principal,
+    ) -> Result<Found, FeatureError> {
         let index = self.engine.live().ok_or_else(|| unavailable(self.engine.state.load().reason()))?;
-        let found = find(&self.engine, &index, &targets).map_err(|error| {
+        let found = find(&self.engine, &index, targets).map_err(|error| {
             self.engine.give_up(&index, &error);
             unavailable(error.to_string())
         })?;
         drop(index);
-        // Before anything is gone: a restore that comes between must know.
+        // Before anything is gone: a restore after a power cut must know.
         let names: Vec<&str> = entity.keys().map(String::as_str).collect();
-        self.engine.erased.add(&names, &values(entity, &targets, &views)).map_err(not_erased)?;
-        let (reply, answer) = mpsc::channel();
+        let values = values(entity, targets, views);
         let keys: Vec<u32> = found.keys.iter().copied().collect();
+        self.engine.erased.begin(&names, &values, self.engine.journal_end(), &keys).map_err(not_erased)?;
+        let (reply, answer) = mpsc::channel();
         let command = Command::Erase { records: found.records.clone(), keys, reply };
         self.engine.commands.blocking_send(command).map_err(|_| unavailable(State::Closed.reason()))?;
-        answer.recv().map_err(|_| unavailable(State::Closed.reason()))??;
+        let removed_by = answer.recv().map_err(|_| unavailable(State::Closed.reason()))??;
         if let Some(keys) = self.engine.protection.keys() {
             keys.destroy().map_err(not_erased)?;
         }
-        // Rows of which the index has nothing any more, and all rows where nothing is sealed, go with the files.
-        let has_parts = targets.iter().any(|target| target.whole.is_none());
-        if has_parts || !self.engine.protection.is_complete() {
-            self.forget_history()?;
-        }
-        let erased = Erased { records: found.records.len() as u64, views: found.views.len() as u64 };
-        let Erased { records, views } = erased;
+        // A backup that was begun meanwhile may have it still.
+        self.engine.erased.end(&names, &values, removed_by).map_err(not_erased)?;
+        let (records, views) = (found.records.len() as u64, found.views.len() as u64);
         self.engine.audit.record(principal, AuditEvent::FeatureEntityErased { records, views });
-        tracing::info!(records, views, "an entity of the feature store was erased");
-        Ok(erased)
+        Ok(found)
     }
 
     /// Leaves nothing of what was but what the index has now: no older journal, snapshot or index, and nothing that was set
-    /// aside.
+    /// aside. When this returns `Ok`, none of it is there, and that survives a power cut.
     fn forget_history(&mut self) -> Result<(), FeatureError> {
         self.compact()?;
         self.snapshot()?;
-        let newest = snapshot::list(self.engine.files.folder()).unwrap_or_default();
-        if let Some((newest, _)) = newest.first() {
-            self.remove_before(*newest);
+        let forgotten = self.remove_before(self.snapshot_at).and_then(|()| self.remove_the_rest());
+        match forgotten.and_then(|()| self.find_history()) {
+            Ok(None) => Ok(()),
+            Ok(Some(left)) => Err(not_erased(format!("{} is still there", left.display()))),
+            Err(error) => Err(not_erased(error)),
         }
-        self.remove_damaged().map_err(not_erased)?;
-        Ok(())
     }
 
-    fn remove_damaged(&self) -> std::io::Result<()> {
-        let folders = [self.engine.files.folder().to_owned(), self.engine.files.journal()];
-        for folder in folders {
-            for entry in fs::read_dir(folder)? {
-                let path = entry?.path();
-                if path.extension().is_some_and(|extension| extension == "damaged") {
-                    if path.is_dir() { fs::remove_dir_all(&path)? } else { fs::remove_file(&path)? }
-                }
-            }
+    /// Removes every other generation of the index, and what was set aside.
+    fn remove_the_rest(&self) -> io::Result<()> {
+        let (files, live) = (&self.engine.files, self.live_generation()?);
+        for generation in files.generations()?.into_iter().filter(|generation| *generation != live) {
+            files.remove_index(generation)?;
         }
-        Ok(())
+        for path in files.damaged()? {
+            if path.is_dir() { fs::remove_dir_all(&path)? } else { fs::remove_file(&path)? }
+        }
+        durable::sync_folder(&files.journal())?;
+        durable::sync_folder(files.folder())
     }
 
-    /// Seals what was there before sealing was turned on. What was plain is in no file afterwards.
+    /// A file that may have what the index has no more.
+    fn find_history(&self) -> io::Result<Option<PathBuf>> {
+        let (files, live) = (&self.engine.files, self.live_generation()?);
+        if let Some(older) = files.generations()?.into_iter().find(|generation| *generation != live) {
+            return Ok(Some(files.index(older)));
+        }
+        let older = snapshot::list(files.folder())?.into_iter().find(|(number, _)| *number != self.snapshot_at);
+        let journal = journal::list(&files.journal())?.into_iter().find(|(first_seq, _)| *first_seq < self.snapshot_at);
+        Ok(older.or(journal).map(|(_, path)| path).or(files.damaged()?.pop()))
+    }
+
+    fn live_generation(&self) -> io::Result<u64> {
+        let live = self.engine.live().ok_or_else(|| io::Error::other(self.engine.state.load().reason()))?;
+        generation(live.folder()).ok_or_else(|| io::Error::other("the index has no number"))
+    }
+
+    /// Seals what was there before sealing was turned on. What was plain is in no file afterwards. It writes everything
+    /// anew, so that after a failure the next attempt waits, and each time for twice as long.
     pub(super) fn seal_the_rest(&mut self) {
         let Some(keys) = self.engine.protection.keys() else { return };
         if keys.is_complete() || self.engine.live().is_none() {
             return;
         }
+        let pause = (self.seal_again.1 * 2).clamp(SEAL_AGAIN, SEAL_AGAIN_AT_LAST);
+        self.seal_again = (Instant::now() + pause, pause);
         let engine = self.engine.clone();
         let Some(keys) = engine.protection.keys() else { return };
         let sealed = self.forget_history().map_err(|error| error.to_string());
+        let sealed = sealed.and_then(|()| engine.erased.reseal().map_err(|error| error.to_string()));
         match sealed.and_then(|()| keys.set_complete().map_err(|error| error.to_string())) {
             Ok(()) => tracing::info!("everything in the feature store is sealed"),
             Err(error) => {
-                tracing::warn!(error, "what was in the feature store before is not sealed yet; it is tried again");
+                let retry_s = pause.as_secs();
+                tracing::warn!(error, retry_s, "what was in the feature store before is not sealed yet");
             }
         }
     }
 
-    /// Destroys the keys of entities of which no record is left: their rows expired. Once a day, when they are a tenth.
+    /// Destroys the keys of entities of which no record is left: their rows expired. Once a day, when they are a tenth. Not
+    /// where anything was found damaged: what the index lacks for it may still be put back, and needs its keys.
     pub(super) fn forget_unused_keys(&self) -> Result<usize, FeatureError> {
-        let Some(keys) = self.engine.protection.keys().filter(|keys| keys.is_complete()) else { return Ok(0) };
+        let engine = &self.engine;
+        let Some(keys) = engine.protection.keys().filter(|keys| keys.is_complete()) else { return Ok(0) };
+        if engine.counters.damage_found.load(Relaxed) > 0 {
+            return Ok(0);
+        }
         keys.begin_census();
         // Whatever is acknowledged from here on is counted where it is sealed.
-        let counted = match self.mark(false) {
-            None => Err(self.engine.state.load().reason()),
-            Some((index, ..)) => index
-                .scan::<IndexError>(|key, bytes| {
-                    if let Ok(stored) = Stored::verify(&key, bytes) {
-                        keys.use_key(stored.seal.key_id);
-                    }
-                    Ok(())
-                })
-                .map_err(|error| error.to_string()),
-        };
+        let counted = self.count_used_keys(keys);
         let forget = counted.is_ok() && keys.unused() > keys.count() / 10;
         let (reply, answer) = mpsc::channel();
-        let sent = self.engine.commands.blocking_send(Command::EndCensus { forget, reply });
+        let sent = engine.commands.blocking_send(Command::EndCensus { forget, reply });
         let forgotten = sent.ok().and_then(|()| answer.recv().ok()).unwrap_or(0);
-        keys.destroy().map_err(not_erased)?;
-        counted.map(|()| forgotten).map_err(unavailable)
+        counted?;
+        if forget {
+            keys.destroy().map_err(not_erased)?;
+        }
+        Ok(forgotten)
+    }
+
+    /// Takes note of the key of every record. sled may lack what it had, and not say so: then the index is given up.
+    fn count_used_keys(&self, keys: &EntityKeys) -> Result<(), FeatureError> {
+        let (index, _, records) = self.mark(false)?;
+        let mut found = 0;
+        let counted = index.scan::<IndexError>(|key, bytes| {
+            let stored = Stored::verify(&key, bytes);
+            keys.use_key(stored.map_err(|error| IndexError::damaged(format!("of a record, {error}")))?.seal.key_id);
+            found += 1;
+            Ok(())
+        });
+        // Nothing is removed meanwhile but by this thread.
+        let whole = counted.and_then(|()| {
+            let lacks = || format!("it should have {records} records, and only {found} were found");
+            if found < records { Err(IndexError::damaged(lacks())) } else { Ok(()) }
+        });
+        whole.map_err(|error| {
+            self.engine.give_up(&index, &error);
+            unavailable(error.to_string())
+        })
     }
 
     /// Folds the keys that were added into their files.
@@ -244,3 +330,6 @@ fn values(entity: &Entity, targets: &[Target], views: &[StoredView]) -> Vec<Vec<
 fn not_erased(error: impl std::fmt::Display) -> FeatureError {
     FeatureError::NotErased { reason: error.to_string() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,9 +24,13 @@ use super::super::store::Tally;
 use crate::durable;
 use crate::identity::sealing::{OpenError, SealPurpose, Sealer};
 
-/// What the secret behind the index keys is sealed as.
+/// The form of all that lies there. 2: values may be sealed under keys of their entities, which a version that knows no
+/// sealing would take for values.
+pub const FORM: u32 = 2;
+
 /// The file with the secret behind the index keys.
 pub const HASH_KEY_FILE: &str = "hash.key";
+/// What that secret is sealed as.
 const HASH_KEY: &[u8] = b"feature store: hash key";
 
 /// The store's folder.
@@ -112,6 +116,15 @@ impl Files {
         Ok((HashKey::new(key), true))
     }
 
+    /// Whether the secret behind the index keys is sealed. It never is before the store has keys.
+    pub fn is_sealed(&self) -> io::Result<bool> {
+        match fs::read(self.folder.join(HASH_KEY_FILE)) {
+            Ok(bytes) => Ok(Sealer::is_sealed(&bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Seals the secret behind the index keys under the current master key.
     pub fn reseal(&self, sealer: &Sealer) -> io::Result<()> {
         let path = self.folder.join(HASH_KEY_FILE);
@@ -141,6 +154,18 @@ impl Files {
     pub fn remove_index(&self, generation: u64) -> io::Result<()> {
         let path = self.index(generation);
         if path.exists() { fs::remove_dir_all(path) } else { Ok(()) }
+    }
+
+    /// What was set aside, by [`Self::set_aside`] or by the journal.
+    pub fn damaged(&self) -> io::Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        for folder in [self.folder.clone(), self.journal()] {
+            for entry in fs::read_dir(folder)? {
+                found.push(entry?.path());
+            }
+        }
+        found.retain(|path| path.extension().is_some_and(|extension| extension == "damaged"));
+        Ok(found)
     }
 
     /// Keeps a damaged file or folder for whoever wants to look at it, and only the last of its kind (`index`, `journal`,

@@ -1,5 +1,6 @@
 //! What the threads of the store are asked for.
 
+use std::io;
 use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
@@ -35,12 +36,12 @@ pub enum Command {
         /// Told when it is done.
         reply: mpsc::Sender<usize>,
     },
-    /// The index has every entry before the number that is answered; `None` when there is no index.
+    /// The index has every entry before the number that is answered.
     Mark {
         /// Whether a new journal segment begins there, so that those before it can go.
         rotate: bool,
-        /// Told the number, and how many records the index has.
-        reply: oneshot::Sender<Option<(u64, u64)>>,
+        /// Told the number, and how many records the index has; or why there is no index, or no new segment.
+        reply: oneshot::Sender<Result<(u64, u64), FeatureError>>,
     },
     /// Places in the journal where something was found; a new segment begins, and a snapshot will take their place.
     NoteDamage(Vec<Damage>),
@@ -48,8 +49,8 @@ pub enum Command {
     RemoveBefore {
         /// Its number.
         seq: u64,
-        /// Told when they are gone.
-        reply: mpsc::Sender<()>,
+        /// Told when they are gone, or why they are not.
+        reply: mpsc::Sender<io::Result<()>>,
     },
     /// Records are removed, and keys forgotten.
     Erase {
@@ -57,8 +58,8 @@ pub enum Command {
         records: Vec<IndexKey>,
         /// The numbers of the keys.
         keys: Vec<u32>,
-        /// Told the end.
-        reply: mpsc::Sender<Result<(), FeatureError>>,
+        /// Told the number of the last entry that removes one, or of the next entry where there was none to remove.
+        reply: mpsc::Sender<Result<u64, FeatureError>>,
     },
     /// A census of keys ends.
     EndCensus {
@@ -141,10 +142,10 @@ pub enum Job {
         /// Told the end: how many records it has.
         reply: oneshot::Sender<Result<u64, FeatureError>>,
     },
-    /// An entity is erased.
+    /// Entities are erased.
     Erase {
-        /// Its join keys.
-        entity: Entity,
+        /// Their join keys.
+        entities: Vec<Entity>,
         /// Who asked for it.
         principal: Principal,
         /// Told the end.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::super::journal::{self, Change, Entry, ReplayError};
 use super::super::key::IndexKey;
 use super::super::protection::Body;
-use super::super::record::{Damaged, Seal};
+use super::super::record::{Damaged, Seal, sequence_number};
 use super::super::registry::Registry;
 use super::super::snapshot::{self, SnapshotError, SnapshotReader};
 use super::super::statistics::Counters;
@@ -311,19 +311,39 @@ fn load(engine: &Engine, path: &Path, applier: &mut Applier) -> Result<(), Faile
     let file = File::open(path).map_err(SnapshotError::Read)?;
     let mut reader = SnapshotReader::new(BufReader::with_capacity(1 << 18, file))?;
     let same_keys = reader.header().hash_key_id == engine.hash_key.id();
-    loop {
+    let mut left_out = LeftOut::default();
+    let mut is_done = false;
+    while !is_done {
         let mut batch = Vec::with_capacity(BATCH);
-        let mut done = false;
-        while batch.len() < BATCH {
-            let Some((key, bytes)) = reader.next()? else {
-                done = true;
-                break;
-            };
-            batch.extend(loaded(engine, key, bytes, same_keys)?);
+        while batch.len() < BATCH && !is_done {
+            match reader.next()? {
+                Some((key, bytes)) => batch.extend(loaded(engine, key, bytes, same_keys, &mut left_out)?),
+                None => is_done = true,
+            }
         }
         applier.upsert(batch).map_err(Failed::Index)?;
-        if done {
-            return Ok(());
+    }
+    left_out.tell(engine, "records of a snapshot are left out");
+    Ok(())
+}
+
+/// What cannot be opened though its bytes are as they were written: without the file with its key that may be every row, and
+/// is told once.
+#[derive(Default)]
+struct LeftOut {
+    count: u64,
+    first: Option<(u64, Damaged)>,
+}
+
+impl LeftOut {
+    fn add(&mut self, seq: u64, reason: Damaged) {
+        self.count += 1;
+        self.first.get_or_insert((seq, reason));
+    }
+
+    fn tell(&self, engine: &Engine, what: &str) {
+        if let Some((seq, reason)) = &self.first {
+            engine.alarm(what, &format!("{} of them; the first is of entry {seq}: {reason}", self.count));
         }
     }
 }
@@ -334,6 +354,7 @@ fn loaded(
     key: IndexKey,
     bytes: Vec<u8>,
     same_keys: bool,
+    left_out: &mut LeftOut,
 ) -> Result<Option<(IndexKey, Vec<u8>)>, SnapshotError> {
     if same_keys && engine.protection.keys().is_none() {
         return Ok(Some((key, bytes)));
@@ -344,7 +365,7 @@ fn loaded(
         Err(Damaged::Erased) => return Ok(None),
         Err(error @ (Damaged::Forged | Damaged::Plain | Damaged::KeyMissing)) => {
             // Its checksum is right: no bad place of the disk, and nothing that another copy of the snapshot would mend.
-            engine.alarm("a record of a snapshot is left out", &error.to_string());
+            left_out.add(sequence_number(&bytes), error);
             return Ok(None);
         }
         Err(reason) => return Err(SnapshotError::Damaged { offset: 0, reason }),
@@ -361,11 +382,11 @@ fn loaded(
 pub fn replay(engine: &Engine, from: u64, to: u64, had: u64, applier: &mut Applier) -> Result<Vec<String>, Unusable> {
     let folder = &engine.files.journal();
     let registry = engine.registry.load_full();
-    let (mut from, mut lost) = (from, Vec::new());
+    let (mut from, mut lost, mut left_out) = (from, Vec::new(), LeftOut::default());
     while from < to {
         let mut batch: Vec<Pending> = Vec::new();
         let replayed = journal::replay(folder, from, Some(to), |entry| {
-            batch.extend(pending(engine, &registry, entry)?);
+            batch.extend(pending(engine, &registry, entry, &mut left_out)?);
             if batch.len() >= BATCH {
                 applier.apply(&batch)?;
                 batch.clear();
@@ -386,12 +407,18 @@ pub fn replay(engine: &Engine, from: u64, to: u64, had: u64, applier: &mut Appli
         }
         from = end.max(from + 1);
     }
+    left_out.tell(engine, "entries of the feature store's journal are left out");
     applier.applied = applier.applied.max(to.saturating_sub(1));
     Ok(lost)
 }
 
 /// What an entry of the journal does now.
-fn pending(engine: &Engine, registry: &Registry, entry: Entry) -> Result<Option<Pending>, IndexError> {
+fn pending(
+    engine: &Engine,
+    registry: &Registry,
+    entry: Entry,
+    left_out: &mut LeftOut,
+) -> Result<Option<Pending>, IndexError> {
     let seq = entry.seq;
     let mut body = match entry.change {
         Change::Delete => return Ok(Some(Pending { seq, key: entry.key, action: Action::Delete })),
@@ -402,7 +429,7 @@ fn pending(engine: &Engine, registry: &Registry, entry: Entry) -> Result<Option<
         Ok(row) => row,
         Err(Damaged::Erased) => return Ok(None),
         Err(error @ (Damaged::Forged | Damaged::Plain | Damaged::KeyMissing)) => {
-            engine.alarm("an entry of the feature store's journal is left out", &format!("entry {seq}: {error}"));
+            left_out.add(seq, error);
             return Ok(None);
         }
         Err(error) => return Err(IndexError::damaged(format!("of a row, {error}"))),

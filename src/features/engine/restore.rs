@@ -19,12 +19,15 @@ use super::super::value::ValueType;
 use super::super::view::{FieldId, ViewId};
 use super::super::window::WindowState;
 use super::Engine;
+use super::erased::Since;
 use super::snapshots::INDEX_FACTOR;
 
 /// The file's name in the store's folder.
 pub const UPLOAD: &str = "restore.upload";
 /// How much is written at a time.
 const PIECE: usize = 1 << 20;
+/// After how many records their new keys go to the disk, which wait in memory until then.
+const PERSISTED: usize = 4096;
 /// How many problems are told.
 const TOLD: usize = 10;
 
@@ -201,7 +204,9 @@ impl Backup {
         let mut reader = open(&self.received)?;
         let header = engine.snapshot_header(replay_from);
         let registry = engine.registry.load_full();
-        let created_ms = reader.header().created_ms;
+        let snapshot::Header { replay_from: had, created_ms, hash_key_id, .. } = *reader.header();
+        let since = if hash_key_id == engine.hash_key.id() { Since::Entry(had) } else { Since::Time(created_ms) };
+        let mut written = 0_usize;
         let written = snapshot::write_file(engine.files.folder(), &header, |writer| {
             while let Some((key, bytes)) = reader.next().map_err(io::Error::other)? {
                 let (key, mut record) = self.translated(engine, &key, &bytes).map_err(io::Error::other)?;
@@ -209,11 +214,15 @@ impl Backup {
                 if let Some(view) = registry.view_by_id(key.view()) {
                     record.purge_us = purge_us(view, record.row.event_us, engine.keep_us());
                 }
-                if self.is_erased(engine, &key, &record, created_ms) {
+                if self.is_erased(engine, &key, &record, since) {
                     continue;
                 }
                 let bytes = engine.protection.encode(&key, &record).map_err(io::Error::other)?;
                 writer.add(&key, &bytes)?;
+                written += 1;
+                if written % PERSISTED == 0 {
+                    engine.protection.persist().map_err(io::Error::other)?;
+                }
             }
             engine.protection.persist().map_err(io::Error::other)
         });
@@ -222,13 +231,13 @@ impl Backup {
     }
 
     /// Whether its entity was erased since the backup.
-    fn is_erased(&self, engine: &Engine, key: &IndexKey, record: &Record, created_ms: u64) -> bool {
+    fn is_erased(&self, engine: &Engine, key: &IndexKey, record: &Record, since: Since) -> bool {
         if engine.erased.is_empty() {
             return false;
         }
         let Some(names) = self.join_keys.get(&key.view()) else { return false };
         let entity: Vec<_> = names.iter().map(|name| &**name).zip(&record.row.entity).collect();
-        engine.erased.has(&entity, created_ms)
+        engine.erased.has(&entity, since)
     }
 
     /// A record under this store's numbers and hash key.

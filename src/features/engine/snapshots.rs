@@ -74,8 +74,7 @@ impl Upkeep {
         self.no_snapshot_before = Instant::now() + PAUSE;
         self.make_room()?;
         let unavailable = |reason: String| FeatureError::Unavailable { reason };
-        let (index, replay_from, records) =
-            self.mark(true).ok_or_else(|| unavailable(self.engine.state.load().reason()))?;
+        let (index, replay_from, records) = self.mark(true)?;
         let started = Instant::now();
         let journal = self.engine.counters.journal_bytes.load(Relaxed);
         let header = self.engine.snapshot_header(replay_from);
@@ -112,7 +111,7 @@ impl Upkeep {
             let kept = snapshot::list(self.engine.files.folder()).unwrap_or_default();
             // The first one removes nothing of a journal that goes back to the beginning.
             if let Some((oldest, _)) = kept.get(KEPT - 1) {
-                self.remove_before(*oldest);
+                self.remove_superseded(*oldest);
             }
         }
         let left = self.engine.counters.journal_bytes.load(Relaxed);
@@ -133,25 +132,34 @@ impl Upkeep {
             && let [(newest, _), _, ..] = snapshots.as_slice()
         {
             tracing::warn!("there is no room for another snapshot of the feature store beside two; the older one goes");
-            self.remove_before(*newest);
+            self.remove_superseded(*newest);
         }
         if free() >= need { Ok(()) } else { Err(self.engine.disk_full(free())) }
     }
 
-    /// Removes snapshots of lower numbers, and the journal that they need.
-    pub fn remove_before(&self, number: u64) {
-        for (older, path) in snapshot::list(self.engine.files.folder()).unwrap_or_default() {
-            if older < number
-                && let Err(error) = fs::remove_file(&path)
-            {
-                tracing::warn!(file = %path.display(), %error, "an old snapshot cannot be removed");
+    /// Removes snapshots of lower numbers, and the journal that they need. What cannot be removed keeps nothing else from it,
+    /// and the first such is the error.
+    pub fn remove_before(&self, number: u64) -> io::Result<()> {
+        let mut result = Ok(());
+        for (older, path) in snapshot::list(self.engine.files.folder())? {
+            if older < number {
+                let removed = fs::remove_file(&path);
+                result = result.and(removed.map_err(|error| io::Error::other(format!("{}: {error}", path.display()))));
             }
         }
+        let closed = || io::Error::other("the writer is gone");
         let (reply, done) = std::sync::mpsc::channel();
-        if self.engine.commands.blocking_send(Command::RemoveBefore { seq: number, reply }).is_ok() {
-            let _ = done.recv();
-        }
+        let sent = self.engine.commands.blocking_send(Command::RemoveBefore { seq: number, reply });
+        let removed = sent.map_err(|_| closed()).and_then(|()| done.recv().map_err(|_| closed())?);
         self.look_at_snapshots();
+        result.and(removed)
+    }
+
+    /// The same where nobody needs them to be gone: the next time does it as well.
+    pub fn remove_superseded(&self, number: u64) {
+        if let Err(error) = self.remove_before(number) {
+            tracing::warn!(%error, "old snapshots of the feature store, or the journal before them, cannot be removed");
+        }
     }
 
     /// Reads journal and snapshots and checks every checksum. The index has what they have, so what is damaged is set aside
@@ -188,7 +196,7 @@ impl Upkeep {
                     set_aside(&self.engine, path);
                 }
                 if let Some((newest, _)) = snapshot::list(self.engine.files.folder()).unwrap_or_default().first() {
-                    self.remove_before(*newest);
+                    self.remove_superseded(*newest);
                 }
             }
             Err(error) => tracing::error!(%error, "no snapshot could be taken in the place of what is damaged"),
@@ -236,7 +244,7 @@ impl Upkeep {
         if free < self.newest_snapshot() * INDEX_FACTOR + (self.engine.config.min_free_mb << 20) {
             return Err(self.engine.disk_full(free));
         }
-        let (index, from, records) = self.mark(false).ok_or_else(|| unavailable(self.engine.state.load().reason()))?;
+        let (index, from, records) = self.mark(false)?;
         let before = Files::size(index.folder());
         self.engine.compacting.store(true, Relaxed);
         let copied = recovery::compact(&self.engine, &index, from, records);

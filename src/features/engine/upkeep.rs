@@ -47,6 +47,8 @@ pub struct Upkeep {
     retry: Option<Instant>,
     clock: SteadyClock,
     no_sweep_before: Instant,
+    /// When what was plain is sealed, after an attempt that failed, and how long it was put off.
+    pub(super) seal_again: (Instant, Duration),
 }
 
 impl Upkeep {
@@ -63,6 +65,7 @@ impl Upkeep {
             retry: None,
             clock,
             no_sweep_before: now,
+            seal_again: (now, Duration::ZERO),
         }
     }
 
@@ -90,8 +93,8 @@ impl Upkeep {
                     let _ = fs::remove_file(&file);
                     let _ = reply.send(restored);
                 }
-                Ok(Job::Erase { entity, principal, reply }) => {
-                    let _ = reply.send(self.erase(&entity, &principal));
+                Ok(Job::Erase { entities, principal, reply }) => {
+                    let _ = reply.send(self.erase(&entities, &principal));
                 }
                 Ok(Job::Reseal { reply }) => {
                     let _ = reply.send(self.reseal());
@@ -113,6 +116,8 @@ impl Upkeep {
         if self.swept.elapsed() >= SWEEP {
             self.swept = Instant::now();
             self.sweep();
+        }
+        if self.seal_again.0 <= Instant::now() {
             // Where it did not come to its end when the store was opened.
             self.seal_the_rest();
         }
@@ -185,11 +190,12 @@ impl Upkeep {
     }
 
     /// The index, the number of the journal entry before which it has everything, and how many records it has.
-    pub(super) fn mark(&self, rotate: bool) -> Option<(Arc<Index>, u64, u64)> {
+    pub(super) fn mark(&self, rotate: bool) -> Result<(Arc<Index>, u64, u64), FeatureError> {
+        let unavailable = || FeatureError::Unavailable { reason: self.engine.state.load().reason() };
         let (reply, answer) = oneshot::channel();
-        self.engine.commands.blocking_send(Command::Mark { rotate, reply }).ok()?;
-        let (seq, records) = answer.blocking_recv().ok()??;
-        Some((self.engine.live()?, seq, records))
+        self.engine.commands.blocking_send(Command::Mark { rotate, reply }).map_err(|_| unavailable())?;
+        let (seq, records) = answer.blocking_recv().map_err(|_| unavailable())??;
+        Ok((self.engine.live().ok_or_else(unavailable)?, seq, records))
     }
 
     /// Puts a backup in the place of everything. Until its snapshot has its name there is the old store, and from then on
@@ -222,7 +228,7 @@ impl Upkeep {
                 tracing::warn!(generation, %error, "the old feature index cannot be removed");
             }
         }
-        self.remove_before(replay_from);
+        self.remove_superseded(replay_from);
         self.snapshot_at = replay_from;
         Ok(records)
     }

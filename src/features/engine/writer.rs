@@ -8,7 +8,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::sync::oneshot;
 
 use super::super::entity_keys::EntityKeys;
-use super::super::journal::{Change, Journal};
+use super::super::journal::{Change, Journal, JournalError};
 use super::super::key::IndexKey;
 use super::super::online::{FeatureError, Pushed};
 use super::super::protection::Body;
@@ -94,14 +94,7 @@ impl Writer {
                 let _ = reply.send(gone);
             }
             Command::Mark { rotate, reply } => {
-                let records = self.on_index(|applier| Ok(applier.content.tally.records));
-                if records.is_some()
-                    && rotate
-                    && let Err(error) = self.journal.rotate()
-                {
-                    tracing::warn!(%error, "the journal of the feature store cannot start a new segment");
-                }
-                let _ = reply.send(records.map(|records| (self.journal.next_seq(), records)));
+                let _ = reply.send(self.mark(rotate));
             }
             Command::NoteDamage(damage) => {
                 if let Err(error) = self.journal.note_damage(&damage) {
@@ -109,11 +102,9 @@ impl Writer {
                 }
             }
             Command::RemoveBefore { seq, reply } => {
-                if let Err(error) = self.journal.remove_before(seq) {
-                    tracing::warn!(%error, "old journal segments of the feature store cannot be removed");
-                }
+                let removed = self.journal.remove_before(seq);
                 self.publish_figures();
-                let _ = reply.send(());
+                let _ = reply.send(removed);
             }
             Command::Erase { records, keys, reply } => {
                 let _ = reply.send(self.erase(&records, &keys));
@@ -136,6 +127,18 @@ impl Writer {
             }
             Command::Push { .. } | Command::Close => {}
         }
+    }
+
+    /// The number before which the index has every entry, and how many records it has.
+    fn mark(&mut self, rotate: bool) -> Result<(u64, u64), FeatureError> {
+        let Some(records) = self.on_index(|applier| Ok(applier.content.tally.records)) else {
+            return Err(FeatureError::Unavailable { reason: self.engine.state.load().reason() });
+        };
+        if rotate {
+            let unwritten = |error: JournalError| FeatureError::Unavailable { reason: error.to_string() };
+            self.journal.rotate().map_err(unwritten)?;
+        }
+        Ok((self.journal.next_seq(), records))
     }
 
     fn push(&mut self, pushes: Vec<Waiting>) {
@@ -257,25 +260,29 @@ impl Writer {
         Ok(bodies)
     }
 
-    /// Removes records, in journal and index, and forgets keys. A push that comes afterwards gets another one.
-    fn erase(&mut self, records: &[IndexKey], keys: &[u32]) -> Result<(), FeatureError> {
-        if !matches!(&**self.engine.state.load(), State::Ready(_)) {
-            return Err(FeatureError::Unavailable { reason: self.engine.state.load().reason() });
+    /// Forgets keys, so that a push that comes afterwards gets another one, and removes records, in journal and index. The
+    /// number of the last entry that removes one, or of the next entry.
+    fn erase(&mut self, records: &[IndexKey], keys: &[u32]) -> Result<u64, FeatureError> {
+        // Whatever comes of the rest: should the process end, the next start destroys them.
+        if let Some(known) = self.engine.protection.keys() {
+            known.doom(keys);
         }
+        if !matches!(&**self.engine.state.load(), State::Ready(_)) {
+            return Err(FeatureError::NotErased { reason: self.engine.state.load().reason() });
+        }
+        let mut removed_by = self.journal.next_seq();
         for records in records.chunks(GROUP) {
             let changes: Vec<_> = records.iter().map(|key| (*key, Change::Delete)).collect();
             let written = self.journal.append(&changes);
             let written = written.map_err(|error| FeatureError::NotErased { reason: error.to_string() })?;
+            removed_by = *written.end();
             let pending: Vec<_> =
                 (written.zip(records)).map(|(seq, key)| Pending { seq, key: *key, action: Action::Delete }).collect();
             self.on_index(|applier| applier.apply(&pending));
         }
         self.publish_figures();
         self.publish_rows();
-        if let Some(known) = self.engine.protection.keys() {
-            known.doom(keys);
-        }
-        Ok(())
+        Ok(removed_by)
     }
 
     fn refuse(engine: &Engine, is_full: &mut bool, free: u64) -> FeatureError {

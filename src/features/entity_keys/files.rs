@@ -61,9 +61,22 @@ impl Disk {
         Self { copies: copies(folder) }
     }
 
-    /// Whether there are keys, or were.
-    pub fn exists(&self) -> bool {
-        self.copies.iter().any(|copy| fs::read_dir(copy).is_ok_and(|mut entries| entries.next().is_some()))
+    /// Whether there are keys, or were. Where nobody can tell, that is an error: new keys in the place of old ones would be
+    /// the end of what those sealed. What a power cut left of the very first file is none.
+    pub fn exists(&self) -> Result<bool, KeysError> {
+        for copy in &self.copies {
+            let entries = match fs::read_dir(copy) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                entries => entries.map_err(failed(copy))?,
+            };
+            for entry in entries {
+                let path = entry.map_err(failed(copy))?.path();
+                if path.extension().is_none_or(|extension| extension != "tmp") {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// Makes the folders.
@@ -185,8 +198,9 @@ impl Disk {
         Ok(found)
     }
 
-    /// Reads the keys of a file of added ones: what either copy has. The end of a piece that was never acknowledged is left
-    /// out; a bad place with something behind it in both copies is damage.
+    /// Reads the keys of a file of added ones, to which nothing is added any more: what either copy has, and both have it then.
+    /// What is behind the last good piece of either is the end of a write that nobody was told of; a piece before it that is
+    /// bad in both is damage.
     pub fn read_added(
         &self,
         sealer: &Sealer,
@@ -195,63 +209,51 @@ impl Disk {
         mended: &mut Vec<String>,
     ) -> Result<Vec<KeyEntry>, KeysError> {
         let name = added_name(number);
-        let mut best: Vec<Option<Vec<KeyEntry>>> = Vec::new();
+        // What opens of each piece, and its bytes.
+        let mut best: Vec<Option<(Vec<KeyEntry>, Vec<u8>)>> = Vec::new();
         let mut no_key = None;
-        let (mut bad, mut missing, mut there) = (Vec::new(), Vec::new(), Vec::new());
+        let mut copies = Vec::with_capacity(self.copies.len());
         for copy in &self.copies {
             let path = copy.join(&name);
             let bytes = match fs::read(&path) {
-                Ok(bytes) => bytes,
+                Ok(bytes) => Some(bytes),
                 // Between the making, or the removal, of the one and the other.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    missing.push(path);
-                    continue;
-                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
                 Err(source) => return Err(KeysError::Io { file: path, source }),
             };
-            there = bytes;
-            let (frames, _) = form::decode_frames(&there);
-            for (at, frame) in (0..).zip(&frames) {
-                let opened = sealer.open(PURPOSE, &added_place(&head.store, number, at), frame);
-                let entries = match opened {
-                    Ok(plain) => form::decode_entries(&plain).ok(),
-                    Err(error) => {
-                        no_key = no_key.or(matches!(error, OpenError::NoKey(_)).then_some(error));
-                        None
+            let (frames, _) = form::decode_frames(bytes.as_deref().unwrap_or_default());
+            best.resize(best.len().max(frames.len()), None);
+            for ((at, frame), best) in (0..).zip(&frames).zip(&mut best).filter(|(_, best)| best.is_none()) {
+                match sealer.open(PURPOSE, &added_place(&head.store, number, at), frame) {
+                    Ok(plain) => {
+                        *best = form::decode_entries(&plain).ok().map(|entries| (entries, form::encode_frame(frame)));
                     }
-                };
-                if entries.is_none() && at as usize + 1 < frames.len() {
-                    bad.push(format!("{}: piece {at} is damaged", path.display()));
-                }
-                let at = at as usize;
-                best.resize_with(best.len().max(at + 1), || None);
-                if let Some(place) = best.get_mut(at)
-                    && place.is_none()
-                {
-                    *place = entries;
+                    Err(error) => no_key = no_key.or(matches!(error, OpenError::NoKey(_)).then_some(error)),
                 }
             }
+            copies.push((path, bytes));
         }
         if let Some(error) = no_key
             && best.iter().any(Option::is_none)
         {
             return Err(KeysError::Sealed(error));
         }
-        // One that is bad in both may be the end of a write that nobody was told of, when it is the last.
-        if best.last().is_some_and(Option::is_none) {
-            best.pop();
-        }
-        if best.iter().any(Option::is_none) {
+        let pieces = best.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        let good: Vec<_> = best.iter().take(pieces).flatten().collect();
+        if good.len() < pieces {
             let file = self.copies.iter().map(|copy| copy.join(&name)).next().unwrap_or_default();
-            let affected = "keys that were made lately are in it".to_owned();
-            return Err(KeysError::Lost { file, reason: bad.join("; "), affected });
+            let reason = format!("{} of {pieces} pieces are damaged", pieces - good.len());
+            return Err(KeysError::Lost { file, reason, affected: "keys that were made lately are in it".to_owned() });
         }
-        for path in missing {
+        let whole = good.iter().map(|(_, frame)| frame.as_slice()).collect::<Vec<_>>().concat();
+        for (path, bytes) in copies.into_iter().filter(|(_, bytes)| bytes.as_ref() != Some(&whole)) {
             path.parent().map_or(Ok(()), durable::create_folder).map_err(failed(&path))?;
-            durable::replace_private(&path, &there).map_err(failed(&path))?;
+            durable::replace_private(&path, &whole).map_err(failed(&path))?;
+            if bytes.is_some_and(|bytes| !is_torn(&bytes, &whole)) {
+                mended.push(format!("{}: it is not as it was written", path.display()));
+            }
         }
-        mended.append(&mut bad);
-        Ok(best.into_iter().flatten().flatten().collect())
+        Ok(good.into_iter().flat_map(|(entries, _)| entries.clone()).collect())
     }
 
     /// Begins a file for added keys.
@@ -290,6 +292,13 @@ impl Disk {
         }
         Ok(())
     }
+}
+
+/// Whether a copy of a file that should be `whole` is what a power cut leaves: it ends too early, or in zeros, or with a piece
+/// that nobody was told of.
+fn is_torn(bytes: &[u8], whole: &[u8]) -> bool {
+    let same = bytes.iter().zip(whole).take_while(|(a, b)| a == b).count();
+    same == whole.len() || bytes.iter().skip(same).all(|byte| *byte == 0)
 }
 
 /// A file that takes added keys.

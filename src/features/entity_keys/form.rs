@@ -2,6 +2,7 @@
 
 use super::super::seal::KEY;
 use super::super::wire::{Damaged, Reader, length32};
+use crate::identity::sealing::OVERHEAD;
 
 /// How many files the keys are in, and the bits of a key's number that say in which.
 pub const SHARDS: usize = 256;
@@ -156,15 +157,16 @@ pub fn encode_frame(sealed: &[u8]) -> Vec<u8> {
     [&length32(sealed.len())[..], sealed].concat()
 }
 
-/// The whole frames of a file that grows, in order; the flag says whether nothing else is behind them.
+/// The whole frames of a file that grows, in order; the flag says whether nothing else is behind them. Nothing sealed is
+/// shorter than [`OVERHEAD`]: zeros, as a power cut may leave them, are no frames.
 pub fn decode_frames(bytes: &[u8]) -> (Vec<&[u8]>, bool) {
     let mut reader = Reader::new(bytes);
     let mut frames = Vec::new();
     while !reader.is_empty() {
         let frame = reader.array().map(u32::from_le_bytes).and_then(|length| reader.take(length as usize));
         match frame {
-            Ok(frame) => frames.push(frame),
-            Err(_) => return (frames, false),
+            Ok(frame) if frame.len() >= OVERHEAD => frames.push(frame),
+            _ => return (frames, false),
         }
     }
     (frames, true)
@@ -243,10 +245,14 @@ mod tests {
 
     #[test]
     fn a_torn_frame_is_left_out() {
-        let whole = [encode_frame(b"one"), encode_frame(b"two")].concat();
-        assert_eq!(decode_frames(&whole), (vec![&b"one"[..], b"two"], true));
-        for cut in 8..whole.len() {
-            assert_eq!(decode_frames(&whole[..cut]), (vec![&b"one"[..]], cut == 7));
+        let (one, two) = ([1; OVERHEAD], [2; OVERHEAD + 1]);
+        let first = encode_frame(&one);
+        let mut whole = [&first[..], &encode_frame(&two)].concat();
+        assert_eq!(decode_frames(&whole), (vec![&one[..], &two], true));
+        for cut in first.len()..whole.len() {
+            assert_eq!(decode_frames(&whole[..cut]), (vec![&one[..]], cut == first.len()));
         }
+        whole.extend([0; 64]);
+        assert_eq!(decode_frames(&whole), (vec![&one[..], &two], false));
     }
 }

@@ -56,6 +56,27 @@ fn a_key_that_was_persisted_is_there_at_the_next_start_and_stays_the_same() {
 }
 
 #[test]
+fn no_keys_are_made_where_nobody_can_tell_whether_there_are_some() {
+    let folder = TempDir::new().unwrap();
+    assert!(!EntityKeys::exist(folder.path()).unwrap());
+    // What a power cut left of the first file.
+    for copy in copies(folder.path()) {
+        fs::create_dir_all(&copy).unwrap();
+        fs::write(copy.join("head.4711.tmp"), b"LSE1").unwrap();
+    }
+    assert!(!EntityKeys::exist(folder.path()).unwrap());
+    let made = open(&folder).find_or_make(&[1; 16]).unwrap();
+    assert!(EntityKeys::exist(folder.path()).unwrap());
+    for copy in copies(folder.path()) {
+        fs::remove_dir_all(&copy).unwrap();
+        fs::write(&copy, b"a folder that cannot be read").unwrap();
+    }
+    assert!(matches!(EntityKeys::exist(folder.path()), Err(KeysError::Io { .. })));
+    assert!(matches!(EntityKeys::open(folder.path(), sealer(1)), Err(KeysError::Io { .. })));
+    assert_eq!(made.0, 0x0100_0001);
+}
+
+#[test]
 fn a_destroyed_key_is_in_no_file_and_its_number_is_not_given_again() {
     let folder = TempDir::new().unwrap();
     let keys = open(&folder);
@@ -145,12 +166,90 @@ fn a_power_cut_within_a_piece_loses_that_piece_alone() {
     // With something behind it, it was acknowledged.
     let mut bad = bytes.clone();
     bad[whole / 2] ^= 1;
-    fs::write(file("a"), &bytes).unwrap();
-    fs::write(file("b"), &bad).unwrap();
-    assert_eq!(EntityKeys::open(folder.path(), sealer(1)).unwrap().keys.count(), 2, "one copy is enough");
-    fs::write(file("a"), &bad).unwrap();
+    for copy in ["a", "b"] {
+        fs::write(file(copy), &bad).unwrap();
+    }
     let refused = EntityKeys::open(folder.path(), sealer(1)).unwrap_err();
     assert!(matches!(refused, KeysError::Lost { .. }), "{refused}");
+}
+
+#[test]
+fn a_copy_of_added_keys_that_is_not_as_it_was_written_is_mended_and_told_and_a_torn_end_is_not() {
+    let folder = TempDir::new().unwrap();
+    let keys = open(&folder);
+    let made: Vec<_> = (1..4)
+        .map(|user| {
+            let made = keys.find_or_make(&tag(&keys, user)).unwrap();
+            keys.persist().unwrap();
+            made
+        })
+        .collect();
+    drop(keys);
+    let file = |copy: &str| folder.path().join("keys").join(copy).join("added-00000001");
+    let whole = fs::read(file("a")).unwrap();
+    let piece = whole.len() / 3;
+    let flipped = |at: usize| {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        bytes
+    };
+    let with = |end: &[u8]| [&whole, end].concat();
+    let zeros = [&whole[..2 * piece + 9], &[0; 20]].concat();
+    let cases = [
+        (whole.clone(), false),
+        (flipped(piece / 2), true),
+        (flipped(whole.len() - 1), true),
+        (flipped(2 * piece), true),
+        (with(&[0; 64]), false),
+        (with(&whole[..piece]), false),
+        (with(&[7; 3]), false),
+        (zeros, false),
+        (whole[..whole.len() - 5].to_vec(), false),
+        (Vec::new(), false),
+    ];
+    for (at, (bytes, is_told)) in cases.iter().enumerate() {
+        for (copy, other) in [("a", "b"), ("b", "a")] {
+            fs::write(file(copy), bytes).unwrap();
+            let opened = EntityKeys::open(folder.path(), sealer(1)).unwrap();
+            assert_eq!((at, opened.mended.len()), (at, usize::from(*is_told)), "{:?}", opened.mended);
+            assert!(made.iter().all(|(id, key)| opened.keys.key(*id) == Ok(*key)), "{at}");
+            assert!(fs::read(file(copy)).unwrap() == whole && fs::read(file(other)).unwrap() == whole, "{at}");
+        }
+    }
+    // Zeros behind both are of a write that nobody was told of, too.
+    for copy in ["a", "b"] {
+        fs::write(file(copy), with(&[0; 64])).unwrap();
+    }
+    assert_eq!(EntityKeys::open(folder.path(), sealer(1)).unwrap().keys.count(), 3);
+}
+
+#[test]
+fn erasures_leave_no_pile_of_files() {
+    let folder = TempDir::new().unwrap();
+    let keys = open(&folder);
+    for user in 0..3 {
+        let (id, _) = keys.find_or_make(&tag(&keys, user)).unwrap();
+        keys.persist().unwrap();
+        keys.doom(&[id]);
+        keys.destroy().unwrap();
+        assert_eq!(keys.disk.added().unwrap(), [0; 0], "it had nothing else");
+    }
+    let mut kept = Vec::new();
+    for user in 0..=ADDED_FILES {
+        assert!(!keys.is_fold_due());
+        kept.push(keys.find_or_make(&tag(&keys, 1000 + i64::try_from(user).unwrap())).unwrap());
+        keys.persist().unwrap();
+        // As an erasure leaves it: another file takes the next one.
+        keys.quiesce().unwrap();
+    }
+    assert!(keys.is_fold_due());
+    keys.fold().unwrap();
+    assert_eq!(keys.disk.added().unwrap(), [0; 0]);
+    assert!(!keys.is_fold_due());
+    drop(keys);
+    let keys = open(&folder);
+    assert_eq!(keys.count(), kept.len());
+    assert!(kept.iter().all(|(id, key)| keys.key(*id) == Ok(*key)));
 }
 
 #[test]

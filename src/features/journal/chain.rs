@@ -60,17 +60,23 @@ fn first_seq(name: &str) -> Option<u64> {
     (file_name(first_seq) == name).then_some(first_seq)
 }
 
+/// The segments' files in order, each with the sequence number in its name.
+pub fn list(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let mut found = Vec::new();
+    for entry in folder.read_dir()? {
+        let entry = entry?;
+        if let Some(first_seq) = entry.file_name().to_str().and_then(first_seq) {
+            found.push((first_seq, entry.path()));
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
 impl Chain {
     /// Looks at the names and headers in `folder`.
     pub fn look(folder: &Path) -> io::Result<Self> {
-        let mut found = Vec::new();
-        for entry in folder.read_dir()? {
-            let entry = entry?;
-            if let Some(first_seq) = entry.file_name().to_str().and_then(first_seq) {
-                found.push((first_seq, entry.path()));
-            }
-        }
-        found.sort_unstable();
+        let found = list(folder)?;
         let mut segments: Vec<Segment> = Vec::with_capacity(found.len());
         for (first_seq, path) in found {
             let file = match File::open(&path) {

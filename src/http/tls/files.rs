@@ -201,7 +201,7 @@ fn revocation_lists(file: &SecretFile) -> Result<Vec<CertificateRevocationListDe
     let wrong = |reason: String| ServerTlsError::Revoked { file: file.clone(), reason };
     // The tag of a sequence, with which no PEM text begins.
     if content.first() == Some(&0x30) {
-        return Ok(vec![content.into()]);
+        return Ok(vec![content.to_vec().into()]);
     }
     let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&content).collect();
     let found = found.map_err(|error| wrong(error.to_string()))?;

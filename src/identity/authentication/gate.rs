@@ -46,7 +46,14 @@ impl Limited {
 /// A request's place among those under way; dropping it gives the place back.
 #[derive(Debug, Default)]
 pub struct Place {
-    _place: Option<OwnedSemaphorePermit>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Place {
+    /// Whether it is one of a number.
+    pub fn is_counted(&self) -> bool {
+        self.permit.is_some()
+    }
 }
 
 #[derive(Debug)]
@@ -68,14 +75,14 @@ impl Gate {
 
     pub fn enter(&self, now: Instant) -> Result<Place, Limited> {
         let full = |_| Limited::Concurrent { owner: self.owner.clone(), most: self.most };
-        let place = if self.most == 0 { None } else { Some(self.places.clone().try_acquire_owned().map_err(full)?) };
+        let permit = if self.most == 0 { None } else { Some(self.places.clone().try_acquire_owned().map_err(full)?) };
         if let Some(interval) = self.rate.interval() {
             let refill = Refill { interval, burst: self.rate.burst(0) };
             // Nothing panics under this lock.
             let taken = self.bucket.lock().unwrap_or_else(PoisonError::into_inner).take(refill, now);
             taken.map_err(|wait| Limited::Rate { owner: self.owner.clone(), rate: self.rate, wait })?;
         }
-        Ok(Place { _place: place })
+        Ok(Place { permit })
     }
 }
 

@@ -170,12 +170,11 @@ fn without_a_key_the_way_in_decides() {
 
 #[test]
 fn a_key_made_or_revoked_is_recorded_once_whoever_ran_meanwhile() {
-    use crate::identity::keys::Recorded;
     let it = Box::new("");
     it.key("till", |_| {});
     let load = || Recorded::load(it.folder.path().to_owned());
     let names = |recorded: &Recorded| {
-        let news = recorded.news(&it.store().list().unwrap());
+        let news = recorded.news(&keys::read(it.store().path()).unwrap());
         news.iter().map(AuditEvent::action).collect::<Vec<_>>()
     };
     let mut recorded = load();
@@ -188,4 +187,119 @@ fn a_key_made_or_revoked_is_recorded_once_whoever_ran_meanwhile() {
     assert_eq!(names(&load()), [""; 0]);
     std::fs::remove_file(it.store().path()).unwrap();
     assert_eq!(names(&load()), ["key_store_damaged"]);
+}
+
+/// Puts the store back as it was.
+#[expect(clippy::disallowed_methods, reason = "the test plays somebody with a backup")]
+fn restore(it: &Box, content: &[u8]) {
+    std::fs::write(it.store().path(), content).unwrap();
+}
+
+#[test]
+fn an_older_store_revives_no_key_that_was_revoked() {
+    let it = Box::new("");
+    let key = it.key("till", |_| {});
+    let older = std::fs::read(it.store().path()).unwrap();
+    let mut recorded = Recorded::load(it.folder.path().to_owned());
+    it.store().revoke("till", 2).unwrap();
+    it.authenticator.reload().unwrap().unwrap();
+    recorded.keep(&keys::read(it.store().path()).unwrap()).unwrap();
+
+    restore(&it, &older);
+    let read = it.authenticator.reload().unwrap().unwrap();
+    assert_eq!(read[0].revoked_ms, None, "so says the store");
+    assert_eq!(it.ask(&key), Err(Refused::Revoked));
+    let restarted = Authenticator::open(&AccessConfig::default(), it.folder.path(), AuditSink::to_nowhere());
+    let refused = restarted.caller(&Peer::address(FAR.into()), Some(key.as_bytes())).unwrap_err();
+    assert_eq!(refused, Refused::Revoked);
+    assert_eq!(it.store().list().unwrap()[0].revoked_ms, Some(2), "the command line says it, too");
+
+    assert_eq!(recorded.news(&read), [AuditEvent::KeyStoreDamaged]);
+    recorded.keep(&read).unwrap();
+    // One that the older store has not at all is not forgotten either, and told once.
+    assert_eq!(recorded.news(&[]), [AuditEvent::KeyStoreDamaged]);
+    recorded.keep(&[]).unwrap();
+    let mut recorded = Recorded::load(it.folder.path().to_owned());
+    assert_eq!(recorded.news(&[]), []);
+    assert_eq!(recorded.revoked().into_values().collect::<Vec<_>>(), [2]);
+    // With its revocation the store is whole.
+    it.store().revoke("till", 3).unwrap();
+    let whole = keys::read(it.store().path()).unwrap();
+    assert_eq!(recorded.news(&whole), []);
+    recorded.keep(&whole).unwrap();
+    assert_eq!(recorded.news(&whole), []);
+}
+
+#[test]
+fn a_key_that_was_edited_by_hand_is_recorded_as_it_is_now_and_once() {
+    let it = Box::new("");
+    it.key("till", |_| {});
+    let before = std::fs::read_to_string(it.store().path()).unwrap();
+    let mut recorded = Recorded::load(it.folder.path().to_owned());
+    recorded.keep(&keys::read(it.store().path()).unwrap()).unwrap();
+    restore(&it, before.replace("\"infer\"", "\"admin\"").as_bytes());
+    let edited = keys::read(it.store().path()).unwrap();
+    let [AuditEvent::KeyChanged { name, roles, .. }] = &recorded.news(&edited)[..] else {
+        panic!("{:?}", recorded.news(&edited));
+    };
+    assert_eq!((name.as_str(), roles.join(",").as_str()), ("till", "admin"));
+    recorded.keep(&edited).unwrap();
+    assert_eq!(Recorded::load(it.folder.path().to_owned()).news(&edited), []);
+}
+
+#[test]
+fn a_store_that_cannot_be_read_for_a_moment_is_read_again_and_told_of_once() {
+    let it = Box::new("");
+    let good = it.key("till", |_| {});
+    let (path, aside) = (it.store().path().to_owned(), it.folder.path().join("aside"));
+    crate::durable::rename(&path, &aside).unwrap();
+    // What is no file cannot be read, as a file where the process may open no more.
+    std::fs::create_dir(&path).unwrap();
+    assert!(matches!(it.authenticator.reload(), Some(Err(KeysError::Unreadable { .. }))));
+    assert_eq!(it.ask(&good), Err(Refused::Unreadable));
+    assert!(it.authenticator.reload().is_none(), "told once");
+    assert_eq!(
+        it.authenticator.shared.keys.load().seen,
+        Seen::Unread,
+        "it is tried again, though the file stays as it is"
+    );
+    std::fs::remove_dir(&path).unwrap();
+    crate::durable::rename(&aside, &path).unwrap();
+    it.authenticator.reload().unwrap().unwrap();
+    assert_eq!(it.ask(&good), Ok("key:till".to_owned()));
+}
+
+#[tokio::test]
+async fn an_audit_log_that_stands_still_keeps_no_key_alive() {
+    use crate::shutdown::Shutdown;
+    // Nobody takes what is recorded, so it never is.
+    let it = Box::new("");
+    let key = it.key("till", |_| {});
+    let shutdown = Shutdown::default();
+    shutdown.spawn(it.authenticator.clone().watch(shutdown.clone()));
+    let begun = Instant::now();
+    for (name, told) in [("till", Err(Refused::Revoked)), ("other", Err(Refused::Revoked))] {
+        let presented = if name == "till" { key.clone() } else { it.key(name, |_| {}) };
+        it.store().revoke(name, 2).unwrap();
+        while it.ask(&presented) != told {
+            assert!(begun.elapsed().as_secs() < 20, "{name} is still let in");
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[test]
+fn who_has_a_key_that_is_over_is_told_so_each_time_and_uses_up_nothing() {
+    let mut it = Box::new("");
+    let expired = it.key("old", |key| key.expires_ms = Some(clock::built_ms()));
+    let revoked = it.key("gone", |_| {});
+    it.store().revoke("gone", 2).unwrap();
+    it.authenticator.reload().unwrap().unwrap();
+    for _ in 0..20 {
+        assert_eq!(it.ask(&expired), Err(Refused::Expired));
+        assert_eq!(it.ask(&revoked), Err(Refused::Revoked));
+    }
+    assert_eq!(it.ask("x"), Err(Refused::Malformed), "of those that may fail none is used up");
+    let events: Vec<_> = std::iter::from_fn(|| it.audit.try_next()).map(|event| event.action()).collect();
+    assert_eq!(events, ["authentication_failed"; 3]);
 }

@@ -4,59 +4,72 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+
 use super::Authenticator;
-use crate::audit_event::AuditEvent;
-use crate::identity::keys::{KeyRecord, Recorded};
+use crate::audit_event::{AuditEvent, AuditSink};
+use crate::identity::keys::{self, KeyRecord, KeysError, Recorded};
 use crate::shutdown::Shutdown;
 
 /// How often the store is looked at: a look costs a call of `stat`.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 impl Authenticator {
-    /// Takes up what changes in the store of keys, until the end of the daemon.
+    /// Takes up what changes in the store of keys, until the end of the daemon. Off the async threads, for a disk may take
+    /// its time; and what is recorded of it has a task of its own, for an audit log that takes its time keeps no key alive.
     pub async fn watch(self, shutdown: Shutdown) {
-        let mut recorded = Recorded::load(self.shared.path.parent().map_or_else(PathBuf::new, Into::into));
+        let (newest, told) = watch::channel(None);
+        let folder = self.shared.path.parent().map_or_else(PathBuf::new, Into::into);
+        shutdown.spawn(record(self.shared.audit.clone(), folder, told));
+        let tell = |read: Result<Vec<KeyRecord>, KeysError>| match read {
+            Ok(keys) => _ = newest.send(Some(keys)),
+            Err(_) => self.shared.audit.record_own(AuditEvent::KeyStoreDamaged),
+        };
         // What a command line did while no daemon ran.
-        let first = crate::identity::keys::read(&self.shared.path);
-        self.record(first.ok().as_deref(), &mut recorded).await;
+        let path = self.shared.path.clone();
+        if let Ok(first) = spawn_blocking(move || keys::read(&path)).await {
+            tell(first);
+        }
         loop {
             tokio::select! {
                 () = tokio::time::sleep(INTERVAL) => {}
                 () = shutdown.requested() => return,
             }
-            if !self.has_changed() {
-                continue;
-            }
             let reloading = self.clone();
-            // Off the async threads: a disk may take its time.
-            let Ok(Some(read)) = tokio::task::spawn_blocking(move || reloading.reload()).await else { continue };
-            self.record(read.ok().as_deref(), &mut recorded).await;
+            if let Ok(Some(read)) = spawn_blocking(move || reloading.reload()).await {
+                tell(read);
+            }
         }
     }
+}
 
-    fn has_changed(&self) -> bool {
-        let stamp = super::Stamp::of(&self.shared.path);
-        let before = self.shared.keys.load();
-        stamp.map_or(before.known.is_some(), |stamp| stamp != before.stamp)
-    }
-
-    /// Records what is new in the store; `None` is one that cannot be read.
-    async fn record(&self, keys: Option<&[KeyRecord]>, recorded: &mut Recorded) {
-        let audit = &self.shared.audit;
-        let Some(keys) = keys else { return audit.record_own(AuditEvent::KeyStoreDamaged) };
-        let news = recorded.news(keys);
+/// Records what is new in each store that is told, until none will be.
+async fn record(audit: AuditSink, folder: PathBuf, mut told: watch::Receiver<Option<Vec<KeyRecord>>>) {
+    let Ok(mut recorded) = spawn_blocking(move || Recorded::load(folder)).await else { return };
+    while told.changed().await.is_ok() {
+        let keys = told.borrow_and_update().clone().unwrap_or_default();
+        let news = recorded.news(&keys);
         if news.is_empty() {
-            return;
+            continue;
         }
         let mark = audit.mark();
         for event in news {
             audit.record_own(event);
         }
         // What is not recorded for good is told again by the next start.
-        if audit.durable_since(mark).await
-            && let Err(error) = recorded.keep(keys)
-        {
-            tracing::warn!(%error, "the next start will record again which API keys were made and revoked");
+        if !audit.durable_since(mark).await {
+            continue;
+        }
+        let keep = move || {
+            if let Err(error) = recorded.keep(&keys) {
+                tracing::warn!(%error, "the next start will record again which API keys were made and revoked");
+            }
+            recorded
+        };
+        match spawn_blocking(keep).await {
+            Ok(kept) => recorded = kept,
+            Err(_) => return,
         }
     }
 }

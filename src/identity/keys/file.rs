@@ -10,10 +10,13 @@ use serde::{Deserialize, Serialize};
 use super::{KeyRecord, KeysError};
 
 /// The version of the form.
-const VERSION: u32 = 1;
+pub const FORM: u32 = 1;
 
-/// The largest file that is read, in bytes: some 10,000 keys.
-const LARGEST: u64 = 4 << 20;
+/// The largest file that is read, in bytes.
+pub(super) const LARGEST: usize = 4 << 20;
+
+/// Beyond this size no key is added: some 10,000 keys. What it takes to revoke all of them still fits.
+pub(super) const FULL: usize = 3 << 20;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -58,16 +61,16 @@ pub fn read(path: &Path) -> Result<Vec<KeyRecord>, KeysError> {
         return Err(KeysError::Exposed { path: path.to_owned() });
     }
     let mut text = Vec::new();
-    file.take(LARGEST + 1).read_to_end(&mut text).map_err(unreadable)?;
+    file.take(LARGEST as u64 + 1).read_to_end(&mut text).map_err(unreadable)?;
     parse(&text).map_err(|reason| KeysError::Damaged { path: path.to_owned(), reason })
 }
 
 fn parse(text: &[u8]) -> Result<Vec<KeyRecord>, String> {
-    if text.len() as u64 > LARGEST {
+    if text.len() > LARGEST {
         return Err(format!("it is larger than {LARGEST} bytes"));
     }
     let Document { version, keys } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    if version != VERSION {
+    if version != FORM {
         return Err(format!("its version is {version}"));
     }
     let mut ids: Vec<_> = keys.iter().map(|key| key.id).collect();
@@ -85,7 +88,7 @@ fn parse(text: &[u8]) -> Result<Vec<KeyRecord>, String> {
 
 /// The content of a file.
 pub(super) fn write(keys: &[KeyRecord]) -> serde_json::Result<Vec<u8>> {
-    let mut content = serde_json::to_vec_pretty(&Document { version: VERSION, keys: keys.to_vec() })?;
+    let mut content = serde_json::to_vec_pretty(&Document { version: FORM, keys: keys.to_vec() })?;
     content.push(b'\n');
     Ok(content)
 }

@@ -1,4 +1,5 @@
-//! Which changes of the store the audit log has: the command line makes and revokes keys, and the daemon records it.
+//! Which changes of the store the audit log has: the command line makes and revokes keys, and the daemon records it. What is
+//! known of a key here outlives an older store that takes the place of the newer one: what was revoked stays revoked.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,7 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{KeyId, KeyRecord};
+use super::{KeyId, KeyRecord, SecretHash};
 use crate::audit_event::AuditEvent;
 use crate::durable;
 
@@ -17,14 +18,27 @@ const FILE: &str = "keys.recorded.json";
 #[derive(Debug, Default)]
 pub struct Recorded {
     folder: PathBuf,
-    keys: BTreeMap<KeyId, State>,
+    keys: BTreeMap<KeyId, Kept>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum State {
-    Created,
-    Revoked,
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Kept {
+    /// BLAKE3 of the record as it is in the store, but for its revocation.
+    blake3: SecretHash,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    revoked_ms: Option<u64>,
+    /// Whether the store has it no more, and that is told.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_lost: bool,
+}
+
+impl Kept {
+    fn of(key: &KeyRecord) -> Self {
+        let unrevoked = KeyRecord { revoked_ms: None, ..key.clone() };
+        // A key is always JSON. A field that later versions add has to be left out where it says nothing, so that this stays.
+        let text = serde_json::to_vec(&unrevoked).unwrap_or_default();
+        Self { blake3: SecretHash(blake3::hash(&text)), revoked_ms: key.revoked_ms, is_lost: false }
+    }
 }
 
 impl Recorded {
@@ -34,35 +48,50 @@ impl Recorded {
         Self { folder, keys: serde_json::from_slice(&text).unwrap_or_default() }
     }
 
+    /// The keys that were revoked, and when.
+    pub fn revoked(&self) -> BTreeMap<KeyId, u64> {
+        self.keys.iter().filter_map(|(id, kept)| Some((*id, kept.revoked_ms?))).collect()
+    }
+
     /// What is to be recorded of `keys`.
     pub fn news(&self, keys: &[KeyRecord]) -> Vec<AuditEvent> {
         let mut news = Vec::new();
+        let mut is_damaged = false;
         for key in keys {
-            let before = self.keys.get(&key.id);
-            if before.is_none() {
-                news.push(AuditEvent::KeyCreated {
-                    name: key.name.clone(),
-                    roles: key.roles.iter().map(|role| role.as_str().to_owned()).collect(),
-                    models: key.models.clone(),
-                    expires_ms: key.expires_ms,
-                });
+            let (before, now) = (self.keys.get(&key.id), Kept::of(key));
+            let roles = || key.roles.iter().map(|role| role.as_str().to_owned()).collect();
+            let (name, models, expires_ms) = (key.name.clone(), key.models.clone(), key.expires_ms);
+            match before {
+                None => news.push(AuditEvent::KeyCreated { name, roles: roles(), models, expires_ms }),
+                // Keys are never changed but by hand.
+                Some(before) if before.blake3 != now.blake3 => {
+                    news.push(AuditEvent::KeyChanged { name, roles: roles(), models, expires_ms });
+                }
+                Some(_) => {}
             }
-            if key.revoked_ms.is_some() && before != Some(&State::Revoked) {
-                news.push(AuditEvent::KeyRevoked { name: key.name.clone() });
+            let was_revoked = before.is_some_and(|before| before.revoked_ms.is_some());
+            match (was_revoked, now.revoked_ms) {
+                (false, Some(_)) => news.push(AuditEvent::KeyRevoked { name: key.name.clone() }),
+                (true, None) => is_damaged = true,
+                _ => {}
             }
         }
-        let is_there = |id: &KeyId| keys.iter().any(|key| key.id == *id);
-        if self.keys.keys().any(|id| !is_there(id)) {
-            // Keys are never removed but by hand.
+        // Nor are they removed.
+        let is_lost = |(id, kept): (&KeyId, &Kept)| !kept.is_lost && keys.iter().all(|key| key.id != *id);
+        if is_damaged || self.keys.iter().any(is_lost) {
             news.push(AuditEvent::KeyStoreDamaged);
         }
         news
     }
 
-    /// Remembers that all of `keys` is recorded.
+    /// Remembers that all of `keys` is recorded. A key that was revoked is never forgotten.
     pub fn keep(&mut self, keys: &[KeyRecord]) -> io::Result<()> {
-        let state = |key: &KeyRecord| if key.revoked_ms.is_some() { State::Revoked } else { State::Created };
-        self.keys = keys.iter().map(|key| (key.id, state(key))).collect();
+        let mut kept: BTreeMap<_, _> = keys.iter().map(|key| (key.id, Kept::of(key))).collect();
+        for (id, before) in self.keys.iter().filter(|(_, before)| before.revoked_ms.is_some()) {
+            let lost = || Kept { is_lost: true, ..before.clone() };
+            kept.entry(*id).or_insert_with(lost).revoked_ms = before.revoked_ms;
+        }
+        self.keys = kept;
         durable::replace_private(&self.folder.join(FILE), &serde_json::to_vec(&self.keys)?)
     }
 }

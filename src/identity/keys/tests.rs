@@ -83,6 +83,38 @@ fn a_store_that_others_may_write_lets_nobody_in() {
 }
 
 #[test]
+fn a_full_store_takes_no_key_and_every_key_in_it_can_still_be_revoked() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = KeyStore::new(folder.path());
+    let models = (0..8000).map(|number| format!("{number}-{}", "m".repeat(100)).parse().unwrap()).collect::<Vec<_>>();
+    let large = |number: usize| NewKey { models: Some(models.clone()), ..new(&format!("till-{number}")) };
+    let refused = (0..10).find_map(|number| store.create(&large(number), 1).err()).unwrap();
+    assert!(matches!(refused, KeysError::Full { .. }), "{refused}");
+    let keys = store.list().unwrap();
+    assert!(!keys.is_empty());
+    for key in &keys {
+        store.revoke(key.name.as_str(), 2).unwrap();
+    }
+    assert!(store.list().unwrap().iter().all(|key| key.revoked_ms.is_some()));
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "no command line writes such a store")]
+fn a_store_that_could_not_be_read_again_is_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = KeyStore::new(folder.path());
+    store.create(&NewKey { models: Some(vec!["m".parse().unwrap(); 40_000]), ..new("till") }, 1).unwrap();
+    // The same without the blanks has room for more than fits with them.
+    let mut document: serde_json::Value = serde_json::from_slice(&std::fs::read(store.path()).unwrap()).unwrap();
+    document["keys"][0]["models"] = vec!["m"; 1_000_000].into();
+    let compact = document.to_string();
+    assert!(compact.len() < file::LARGEST);
+    std::fs::write(store.path(), &compact).unwrap();
+    assert!(matches!(store.revoke("till", 2), Err(KeysError::Full { .. })));
+    assert_eq!(std::fs::read_to_string(store.path()).unwrap(), compact);
+}
+
+#[test]
 fn command_lines_at_the_same_time_lose_no_key() {
     let folder = tempfile::tempdir().unwrap();
     let store = KeyStore::new(folder.path());

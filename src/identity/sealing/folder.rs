@@ -1,4 +1,6 @@
 //! Folders of sealed files, opened into memory for a while: runtimes load models by path, from files with their own names.
+//! What a folder holds is in its list, which `sha256sum -c` reads too: a sealed file opens as the one that is listed, and as
+//! no other of this box, and what is not listed is not there.
 //!
 //! The plain files lie in a folder that only this user may enter, on a file system that is in memory, and go with the
 //! last handle. What a process that was killed left there goes with the next start, or with the power. What is in memory
@@ -21,6 +23,9 @@ const RUNTIME: &str = "RUNTIME_DIRECTORY";
 /// POSIX shared memory, which Linux always has in memory.
 const SHARED_MEMORY: &str = "/dev/shm";
 
+/// The list of a folder's files.
+const LIST: &str = ".sha256sums";
+
 /// What the kernel calls file systems in memory (statfs(2)).
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
@@ -33,6 +38,15 @@ pub enum FolderError {
          that this user may write to: set RuntimeDirectory=ledge in the unit, or mount a tmpfs on {SHARED_MEMORY}"
     )]
     NoMemory,
+    /// There is one, and it is too small.
+    #[error(
+        "sealed models are opened into memory, and this one needs {needed} bytes of a tmpfs: neither the service's \
+         RuntimeDirectory, which stays half empty, nor {SHARED_MEMORY} has them"
+    )]
+    NoRoom {
+        /// What its files take.
+        needed: u64,
+    },
     /// A file cannot be read or written.
     #[error("{path}: {error}", path = path.display())]
     File {
@@ -101,16 +115,16 @@ impl Drop for OpenedFolder {
 }
 
 impl SealedFolder {
-    /// The folder at `home`, if any of its files is sealed.
+    /// The folder at `home`, if any of its files is sealed, or will be: where sealing is on, a file that is plain now may be
+    /// sealed by the time that it is needed again.
     pub fn find(home: &Path, purpose: SealPurpose, sealer: &Sealer) -> Result<Option<Self>, FolderError> {
-        for path in files(home)? {
+        let mut is_sealed = sealer.is_on();
+        for path in if is_sealed { Vec::new() } else { files(home)? } {
             let mut file = File::open(&path).map_err(FolderError::at(&path))?;
-            if Header::read(&mut file).map_err(FolderError::at(&path))?.is_some() {
-                let (home, sealer, opened) = (home.into(), sealer.clone(), Arc::default());
-                return Ok(Some(Self { home, purpose, sealer, opened }));
-            }
+            is_sealed |= Header::read(&mut file).map_err(FolderError::at(&path))?.is_some();
         }
-        Ok(None)
+        let found = || Self { home: home.into(), purpose, sealer: sealer.clone(), opened: Arc::default() };
+        Ok(is_sealed.then(found))
     }
 
     /// Where it lies, sealed.
@@ -124,16 +138,21 @@ impl SealedFolder {
         if let Some(open) = opened.upgrade() {
             return Ok(open);
         }
-        let open = Arc::new(OpenedFolder { path: fresh()? });
-        for path in files(&self.home)? {
-            let target = open.path.join(path.file_name().unwrap_or_default());
-            self.open_file(&path, &target)?;
+        let files = listed(&self.home)?;
+        let mut needed = 0;
+        for (name, _) in &files {
+            let path = self.home.join(name);
+            needed += plain_length(&path).map_err(FolderError::at(&path))?;
+        }
+        let open = Arc::new(OpenedFolder { path: fresh(needed, &places())? });
+        for (name, sha256) in &files {
+            self.open_file(&self.home.join(name), sha256, &open.path.join(name))?;
         }
         *opened = Arc::downgrade(&open);
         Ok(open)
     }
 
-    fn open_file(&self, path: &Path, target: &Path) -> Result<(), FolderError> {
+    fn open_file(&self, path: &Path, sha256: &str, target: &Path) -> Result<(), FolderError> {
         let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(target);
         let mut plain = created.map_err(FolderError::at(target))?;
         let mut sealed = File::open(path).map_err(FolderError::at(path))?;
@@ -141,6 +160,10 @@ impl SealedFolder {
             sealed.rewind().map_err(FolderError::at(path))?;
             return io::copy(&mut sealed, &mut plain).map(drop).map_err(FolderError::at(target));
         };
+        let digits: Vec<_> = header.name.iter().map(|byte| format!("{byte:02x}")).collect();
+        if digits.concat() != sha256 {
+            return Err(FolderError::Open { path: path.to_owned(), error: OpenError::Forged });
+        }
         let mut written = Ok(());
         let opened = open_stream(&self.sealer, self.purpose, &header, &mut sealed, |chunk| {
             plain.write_all(chunk).map_err(|error| {
@@ -168,48 +191,94 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, FolderError> {
     Ok(found)
 }
 
+/// What a folder should hold, by its list: names, and hashes in hexadecimal digits.
+fn listed(home: &Path) -> Result<Vec<(String, String)>, FolderError> {
+    let path = home.join(LIST);
+    let text = fs::read_to_string(&path).map_err(FolderError::at(&path))?;
+    // The list is not sealed: no name in it leads elsewhere.
+    let is_name = |name: &str| !name.starts_with('.') && Path::new(name).file_name().is_some_and(|own| own == name);
+    let entries = text.lines().filter_map(|line| line.split_once("  "));
+    let entries = entries.filter(|(_, name)| is_name(name));
+    Ok(entries.map(|(sha256, name)| (name.to_owned(), sha256.to_owned())).collect())
+}
+
+/// How many bytes a file has once it is open. A header that says more than is there is for the opening to find out.
+fn plain_length(path: &Path) -> io::Result<u64> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    Ok(Header::read(&mut file)?.map_or(length, |header| header.length.min(length)))
+}
+
 /// Removes what processes left that were killed, and this one before it was started anew. To be called once, before
 /// anything is opened.
 pub fn remove_leftovers() {
     let own = prefix();
-    for place in places().iter().filter_map(|place| fs::read_dir(place).ok()) {
+    for place in places().iter().filter_map(|place| fs::read_dir(&place.path).ok()) {
         for entry in place.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let Some(pid) = name.strip_prefix(&own).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok()) else {
                 continue;
             };
-            if pid == std::process::id() || !Path::new("/proc").join(pid.to_string()).exists() {
+            if pid == std::process::id() || !is_alive(pid) {
                 let _ = fs::remove_dir_all(entry.path());
             }
         }
     }
 }
 
+/// Not by its folder in /proc, which a service may not see of one that hides its memory.
+fn is_alive(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
+}
+
 fn prefix() -> String {
     format!("ledge-opened-{}-", rustix::process::geteuid().as_raw())
 }
 
-/// Where plain files may lie, the best first.
-fn places() -> Vec<PathBuf> {
-    let runtime = std::env::var(RUNTIME).unwrap_or_default();
-    // systemd may have made several.
-    let runtime = runtime.split(':').filter(|path| !path.is_empty()).map(PathBuf::from);
-    runtime.chain([PathBuf::from(SHARED_MEMORY)]).collect()
+/// Where plain files may lie.
+struct Place {
+    path: PathBuf,
+    /// The share of it that stays free, as one in so many.
+    spare: u64,
 }
 
-/// A new folder in memory, for this user alone.
-fn fresh() -> Result<PathBuf, FolderError> {
+/// The best first.
+fn places() -> Vec<Place> {
+    let runtime = std::env::var(RUNTIME).unwrap_or_default();
+    // systemd may have made several. Where they lie, in /run, is also what the whole system cannot do without.
+    let runtime = runtime.split(':').filter(|path| !path.is_empty());
+    let runtime = runtime.map(|path| Place { path: path.into(), spare: 2 });
+    runtime.chain([Place { path: SHARED_MEMORY.into(), spare: 16 }]).collect()
+}
+
+impl Place {
+    fn has(&self, needed: u64) -> bool {
+        rustix::fs::statvfs(&self.path).is_ok_and(|found| {
+            let spare = found.f_blocks / self.spare;
+            found.f_bavail.saturating_sub(spare).saturating_mul(found.f_frsize) >= needed
+        })
+    }
+}
+
+/// A new folder in memory with room for so many bytes, for this user alone.
+fn fresh(needed: u64, places: &[Place]) -> Result<PathBuf, FolderError> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let name = format!("{}{}-{}", prefix(), std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-    for place in places().into_iter().filter(|place| is_in_memory(place)) {
-        let path = place.join(&name);
+    let mut fault = FolderError::NoMemory;
+    for place in places.iter().filter(|place| is_in_memory(&place.path)) {
+        if !place.has(needed) {
+            fault = FolderError::NoRoom { needed };
+            continue;
+        }
+        let path = place.path.join(&name);
         // Not one that is there: somebody else could have made it, and could look in.
         let made = DirBuilder::new().mode(0o700).create(&path).and_then(|()| fs::symlink_metadata(&path));
         if made.is_ok_and(|made| made.uid() == rustix::process::geteuid().as_raw() && made.mode() & 0o777 == 0o700) {
             return Ok(path);
         }
     }
-    Err(FolderError::NoMemory)
+    Err(fault)
 }
 
 fn is_in_memory(place: &Path) -> bool {
@@ -228,11 +297,17 @@ mod tests {
         Sealer::with_keys(&[[1; KEY]])
     }
 
-    fn sealed(path: &Path, plain: &[u8]) {
-        let header = Header { name: [7; 32], length: plain.len() as u64 };
+    /// Puts a sealed file into a folder, under this hash of its content.
+    fn sealed(path: &Path, plain: &[u8], name: u8) {
+        let header = Header { name: [name; 32], length: plain.len() as u64 };
         let mut bytes = Vec::new();
         seal_stream(&sealer(), SealPurpose::Model, &header, &mut &*plain, &mut bytes).unwrap();
         durable::replace(path, &bytes).unwrap();
+    }
+
+    fn list(home: &Path, files: &[(&str, u8)]) {
+        let line = |(name, hash): &(&str, u8)| format!("{}  {name}\n", format!("{hash:02x}").repeat(32));
+        durable::replace(&home.join(LIST), files.iter().map(line).collect::<Vec<_>>().concat().as_bytes()).unwrap();
     }
 
     fn find(home: &Path, sealer: &Sealer) -> Option<SealedFolder> {
@@ -240,12 +315,15 @@ mod tests {
     }
 
     #[test]
-    fn an_opened_folder_holds_every_file_for_this_user_alone_and_is_gone_with_the_last_handle() {
+    fn an_opened_folder_holds_every_listed_file_for_this_user_alone_and_is_gone_with_the_last_handle() {
         let home = tempfile::tempdir().unwrap();
         durable::replace(&home.path().join("labels.txt"), b"cat").unwrap();
-        durable::replace(&home.path().join(".sha256sums"), b"list").unwrap();
-        assert!(find(home.path(), &sealer()).is_none());
-        sealed(&home.path().join("model.onnx"), b"weights");
+        durable::replace(&home.path().join("notes.txt"), b"somebody else's").unwrap();
+        list(home.path(), &[("labels.txt", 1), ("model.onnx", 7), (".hidden", 1), ("../x", 1), ("a/b", 1), ("", 1)]);
+        assert!(find(home.path(), &Sealer::none()).is_none());
+        assert!(find(home.path(), &sealer()).is_some(), "what is plain now may be sealed at any time");
+        sealed(&home.path().join("model.onnx"), b"weights", 7);
+        assert!(find(home.path(), &Sealer::none()).is_some());
         let folder = find(home.path(), &sealer()).unwrap();
         let open = folder.open().unwrap();
         let path = open.path().to_owned();
@@ -264,20 +342,44 @@ mod tests {
     #[test]
     fn what_does_not_open_leaves_nothing_in_memory_and_names_the_file() {
         let home = tempfile::tempdir().unwrap();
-        sealed(&home.path().join("model.onnx"), b"weights");
+        sealed(&home.path().join("model.onnx"), b"weights", 7);
         let left = || {
-            fs::read_dir(SHARED_MEMORY)
-                .unwrap()
-                .flatten()
-                .filter(|entry| {
-                    entry.file_name().to_string_lossy().starts_with(&format!("{}{}-", prefix(), std::process::id()))
-                })
-                .count()
+            let entries = fs::read_dir(SHARED_MEMORY).unwrap().flatten();
+            let own = format!("{}{}-", prefix(), std::process::id());
+            entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own)).count()
         };
         let before = left();
+        list(home.path(), &[("model.onnx", 7)]);
         let error = find(home.path(), &Sealer::none()).unwrap().open().unwrap_err().to_string();
         assert!(error.contains("model.onnx") && error.contains("encryption.master_key_file"), "{error}");
+        // A file that this box sealed, in the place of another.
+        list(home.path(), &[("model.onnx", 8)]);
+        let error = find(home.path(), &sealer()).unwrap().open().unwrap_err();
+        assert!(matches!(error, FolderError::Open { error: OpenError::Forged, .. }), "{error}");
         assert_eq!(left(), before);
         assert!(!is_in_memory(home.path()) || home.path().starts_with("/dev/shm"));
+    }
+
+    #[test]
+    fn the_first_place_in_memory_that_has_the_room_is_taken() {
+        let [first, second] = [(); 2].map(|()| tempfile::tempdir_in(SHARED_MEMORY).unwrap());
+        let place = |folder: &tempfile::TempDir, spare| Place { path: folder.path().to_owned(), spare };
+        let parent = |needed, places: &[Place]| fresh(needed, places).unwrap().parent().unwrap().to_owned();
+        assert_eq!(parent(1, &[place(&first, 2), place(&second, 16)]), first.path());
+        // Of the first all is to stay free.
+        assert_eq!(parent(1, &[place(&first, 1), place(&second, 16)]), second.path());
+        let fault = |needed, places: &[Place]| fresh(needed, places).unwrap_err();
+        assert!(matches!(fault(1, &[place(&first, 1)]), FolderError::NoRoom { needed: 1 }));
+        assert!(matches!(fault(u64::MAX, &[place(&first, 16)]), FolderError::NoRoom { .. }));
+        let disk = Place { path: "/proc".into(), spare: 16 };
+        assert!(matches!(fault(1, &[disk]), FolderError::NoMemory));
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_not_alive() {
+        assert!(is_alive(std::process::id()) && is_alive(1) && !is_alive(u32::MAX) && !is_alive(0));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        assert!(!is_alive(child.id()));
     }
 }

@@ -170,17 +170,21 @@ pub fn open_stream(
     }
 }
 
-/// The master keys that the chunks of a sealed file need, of which the header was read already.
-pub fn chunk_ids(header: &Header, sealed: &mut (impl Read + io::Seek)) -> io::Result<Vec<Option<KeyId>>> {
+/// The master keys that the chunks of a sealed file need, of which the header was read already, and whether all chunks are
+/// there.
+pub fn chunk_ids(header: &Header, sealed: &mut (impl Read + io::Seek)) -> io::Result<(Vec<KeyId>, bool)> {
     let mut ids = Vec::new();
     for index in 0..header.chunks() {
         sealed.seek(io::SeekFrom::Start(Header::offset(index)))?;
-        let mut start = [0; OVERHEAD];
-        sealed.read_exact(&mut start)?;
-        ids.push(Sealer::key_of(&start));
+        let mut start = Vec::with_capacity(OVERHEAD);
+        sealed.by_ref().take(OVERHEAD as u64).read_to_end(&mut start)?;
+        let Some(id) = Sealer::key_of(&start) else { return Ok((ids, false)) };
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
     }
-    ids.dedup();
-    Ok(ids)
+    let end = sealed.seek(io::SeekFrom::End(0))?;
+    Ok((ids, end == header.sealed_length()))
 }
 
 #[cfg(test)]
@@ -270,8 +274,17 @@ mod tests {
             mixed.extend(seal_chunk(&both, MODEL, &header, index, &plain).unwrap());
         }
         let ids = |bytes: &[u8]| chunk_ids(&header, &mut io::Cursor::new(bytes)).unwrap();
-        assert_eq!(ids(&bytes), [sealer().current()]);
-        assert_eq!(ids(&mixed), [sealer().current(), both.current()]);
+        let (old, new) = (sealer().current().unwrap(), both.current().unwrap());
+        assert_eq!(ids(&bytes), (vec![old], true));
+        assert_eq!(ids(&mixed), (vec![old, new], true));
+        for cut in [1, OVERHEAD + 1] {
+            assert_eq!(
+                ids(&mixed[..mixed.len() - cut]),
+                (vec![old, new], false),
+                "a chunk is missing, or a part of it"
+            );
+        }
+        assert_eq!(ids(&mixed[..Header::BYTES]), (vec![], false));
     }
 
     proptest! {

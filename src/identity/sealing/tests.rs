@@ -33,7 +33,17 @@ fn a_master_key_is_bytes_or_digits() {
     assert_eq!(parsed(format!("{}\n", "07".repeat(KEY)).as_bytes()), Some(vec![[7; KEY]]));
     let lines = format!("{}\n{}\r\n\n", "07".repeat(KEY), "08".repeat(KEY));
     assert_eq!(parsed(lines.as_bytes()), Some(vec![[7; KEY], [8; KEY]]));
-    for bad in [&b""[..], &[7; 31], &[7; 33], b"+7", "é".repeat(32).as_bytes(), "0g".repeat(32).as_bytes(), b"\n"] {
+    for bad in [
+        &b""[..],
+        &[7; 31],
+        &[7; 33],
+        b"+7",
+        "é".repeat(32).as_bytes(),
+        "0g".repeat(32).as_bytes(),
+        b"\n",
+        &[b'a'; 32],
+        b"a passphrase of 31 and its end..\n",
+    ] {
         assert_eq!(parsed(bad), None, "{bad:?}");
     }
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::release::{entries, hide, remove_folder};
+use super::sealed::SEALING;
 use super::{BlobStore, StoreError};
 use crate::updates::state::Installed;
 use crate::updates::subject::{Kind, Subject};
@@ -52,6 +53,20 @@ impl BlobStore {
             freed += if facts.nlink() == 1 { facts.len() } else { 0 };
         }
         Ok(freed)
+    }
+
+    /// With the lock of names held: removes the releases that were being put together or removed, and the files that were being
+    /// sealed anew, when the power was cut.
+    pub(super) fn remove_half_done(&self) -> Result<(), StoreError> {
+        for release in self.all_releases()?.iter().filter(|release| is_hidden(release)) {
+            remove_folder(release)?;
+        }
+        for path in entries(&self.blobs())?.into_iter().map(|entry| entry.path()) {
+            if path.extension().is_some_and(|extension| extension == SEALING) {
+                fs::remove_file(&path).map_err(StoreError::at("remove", &path))?;
+            }
+        }
+        Ok(())
     }
 
     /// The folders of all releases, hidden ones too.

@@ -23,6 +23,9 @@ use crate::identity::sealing::{CHUNK, Header};
 /// as its fdatasync may not have been the end of it.
 pub(super) const STEP: u64 = CHUNK as u64;
 
+/// What a blob on its way is called.
+pub(super) const PART: &str = "part";
+
 /// A blob on its way. It is written by one at a time.
 pub(in crate::updates) struct Part {
     blob: PathBuf,
@@ -50,7 +53,7 @@ impl BlobStore {
 
     fn part_as(&self, sha256: &str, length: u64, chunks: Option<Chunks>) -> Result<Part, StoreError> {
         let blob = self.blob(sha256)?;
-        let path = blob.with_extension("part");
+        let path = blob.with_extension(PART);
         let file = lock(&path).map_err(StoreError::at("open", &path))?;
         let mut part = Part { blob, path, file, context: Context::new(&SHA256), length: 0, synced: 0, chunks };
         let resumed = if part.chunks.is_some() { part.resume_sealed() } else { part.resume(sha256, length) };

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::sealed::is_sealed;
 use super::{BlobStore, StoreError, hash};
 use crate::durable;
+use crate::identity::sealing::Resealed;
 use crate::updates::state::Installed;
 use crate::updates::subject::{FileName, Kind, Subject};
 
@@ -29,7 +30,9 @@ impl BlobStore {
         let files: BTreeMap<&str, &str> = files.iter().map(|(name, sha256)| (name.as_str(), sha256.as_str())).collect();
         let lines: Vec<_> = files.iter().map(|(name, sha256)| format!("{sha256}  {name}\n")).collect();
         let list = lines.concat();
-        if fs::read(folder.join(LIST)).is_ok_and(|found| found == list.as_bytes()) {
+        let is_here = fs::read(folder.join(LIST)).is_ok_and(|found| found == list.as_bytes());
+        // One whose master key is lost was fetched again.
+        if is_here && !files.keys().any(|name| self.is_lost(&folder.join(name))) {
             return Ok(folder);
         }
         let _alone = self.names();
@@ -42,6 +45,10 @@ impl BlobStore {
                 // The same bytes came with a model: this release needs them plain.
                 self.unseal(&blob, &path)?;
                 continue;
+            }
+            if subject.kind == Kind::Model && self.sealer.is_on() && blob.is_file() {
+                // It came while sealing was off, or while the key was changed.
+                self.seal_blob(&blob, sha256, &mut Resealed::default())?;
             }
             match fs::hard_link(blob, &path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -57,8 +64,14 @@ impl BlobStore {
         Ok(folder)
     }
 
-    /// Reads every file of a release again. `false`: it is not there, or the disk changed it.
-    pub fn verify_release(&self, subject: &Subject, release: &Installed) -> Result<bool, StoreError> {
+    /// Reads every file of a release again. `false`: it is not there, or the disk changed it. `progress` is called as that
+    /// goes on: releases may be large, and disks slow.
+    pub fn verify_release(
+        &self,
+        subject: &Subject,
+        release: &Installed,
+        progress: &dyn Fn(),
+    ) -> Result<bool, StoreError> {
         let folder = self.release_folder(subject, release);
         let Some(listed) = listed(&folder)? else { return Ok(false) };
         let mut found = 0;
@@ -70,7 +83,7 @@ impl BlobStore {
             let path = entry.path();
             // What somebody else put there is no harm.
             let Some(sha256) = listed.get(&name) else { continue };
-            if hash(&path, &self.sealer)? != *sha256 {
+            if hash(&path, &self.sealer, progress)? != *sha256 {
                 return Ok(false);
             }
             found += 1;
@@ -80,13 +93,13 @@ impl BlobStore {
     }
 
     /// Removes a release that [`Self::verify_release`] does not find whole, and those of its blobs that are not what their
-    /// names say, so that they are fetched again.
-    pub fn discard(&self, subject: &Subject, release: &Installed) -> Result<(), StoreError> {
+    /// names say, so that they are fetched again. `progress` as there.
+    pub fn discard(&self, subject: &Subject, release: &Installed, progress: &dyn Fn()) -> Result<(), StoreError> {
         let _alone = self.names();
         let folder = self.release_folder(subject, release);
         for sha256 in listed(&folder)?.unwrap_or_default().into_values() {
             let Ok(blob) = self.blob(&sha256) else { continue };
-            let found = hash(&blob, &self.sealer);
+            let found = hash(&blob, &self.sealer, progress);
             if found.is_ok_and(|found| found != sha256) {
                 fs::remove_file(&blob).map_err(StoreError::at("remove", &blob))?;
             }

@@ -6,64 +6,25 @@
 //! systems that copy on write may keep the old blocks for a while: who wants them gone wipes the free space, or begins with
 //! sealing on.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::release::{entries, listed};
+use super::survey::{Lies, releases};
 use super::{BlobStore, StoreError, hash};
 use crate::durable;
 use crate::identity::sealing::{
-    Header, KeyId, OpenError, Reseal, Resealed, SealPurpose, StreamError, Survey, chunk_ids, open_stream, seal_chunk,
-    seal_stream,
+    Header, OpenError, Reseal, Resealed, SealPurpose, StreamError, open_stream, seal_chunk, seal_stream,
 };
-use crate::updates::subject::Kind;
 
-/// Under which master keys the chunks of a file are; `None` among them is plain.
-fn keys(path: &Path) -> Result<Vec<Option<KeyId>>, StoreError> {
-    let read = StoreError::at("read", path);
-    let mut file = File::open(path).map_err(&read)?;
-    match Header::read(&mut file).map_err(&read)? {
-        Some(header) => chunk_ids(&header, &mut file).map_err(&read),
-        None => Ok(vec![None]),
-    }
-}
+/// What a file is called while it is sealed anew.
+pub(super) const SEALING: &str = "sealing";
 
 pub(super) fn is_sealed(path: &Path) -> bool {
     File::open(path).and_then(|mut file| Header::read(&mut file)).is_ok_and(|header| header.is_some())
-}
-
-/// Under which master keys the models of the store in `folder` are, for whoever only looks.
-pub fn survey(folder: &Path) -> Result<Survey, StoreError> {
-    let mut survey = Survey::default();
-    let mut seen = BTreeSet::new();
-    let models = folder.join("releases").join(Kind::Model.folder());
-    for release in releases(&models)? {
-        for name in listed(&release)?.unwrap_or_default().into_keys() {
-            let path = release.join(name);
-            let Ok(facts) = path.metadata() else { continue };
-            // Releases share what they have in common.
-            if seen.insert(facts.ino()) {
-                keys(&path)?.into_iter().for_each(|key| survey.count(key));
-            }
-        }
-    }
-    Ok(survey)
-}
-
-fn releases(models: &Path) -> Result<Vec<PathBuf>, StoreError> {
-    let mut found = Vec::new();
-    if !models.is_dir() {
-        return Ok(found);
-    }
-    for model in entries(models)?.into_iter().map(|entry| entry.path()).filter(|path| path.is_dir()) {
-        let releases = entries(&model)?.into_iter();
-        let shown = releases.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
-        found.extend(shown.map(|entry| entry.path()).filter(|path| path.is_dir()));
-    }
-    Ok(found)
 }
 
 impl Reseal for BlobStore {
@@ -71,9 +32,8 @@ impl Reseal for BlobStore {
         "models"
     }
 
-    fn reseal(&self, stop: &dyn Fn() -> bool) -> Result<Resealed, String> {
-        let mut done = Resealed::default();
-        self.reseal_all(stop, &mut done).map_err(|error| error.to_string()).map(|()| done)
+    fn reseal(&self, stop: &dyn Fn() -> bool, done: &mut Resealed) -> Result<(), String> {
+        self.reseal_all(stop, done).map_err(|error| error.to_string())
     }
 }
 
@@ -84,15 +44,15 @@ impl BlobStore {
             return Ok(());
         }
         let mut fault = None;
-        for release in releases(&self.folder.join("releases").join(Kind::Model.folder()))? {
-            for (name, sha256) in listed(&release)?.unwrap_or_default() {
-                if stop() {
-                    return Ok(());
-                }
-                // Updates wait for one file at most.
-                let _alone = self.names();
-                let sealed = self.reseal_in(&release, &name, &sha256, done);
-                fault = fault.or(sealed.err());
+        for (sha256, places) in self.places()? {
+            if stop() {
+                return Ok(());
+            }
+            // Updates wait for one file at most. It is sealed for all releases that share it before the next one is: the
+            // disk needs room for one file more.
+            let _alone = self.names();
+            for (release, name) in places {
+                fault = fault.or(self.reseal_in(&release, &name, &sha256, done).err());
             }
         }
         // What has come and is in no release yet.
@@ -103,16 +63,28 @@ impl BlobStore {
             if stop() || !is_alone || self.blob(&name).is_err() {
                 continue;
             }
-            let is_outdated = self.is_outdated(&path);
-            let sealed = is_outdated.and_then(|is| if is { self.seal_anew(&path, &name, &path, done) } else { Ok(()) });
-            fault = fault.or(sealed.err());
+            fault = fault.or(self.seal_blob(&path, &name, done).err());
         }
         fault.map_or(Ok(()), Err)
     }
 
+    /// The files of models' releases by their hashes, once what a power cut left half-way is gone: that is in plain perhaps,
+    /// and keeps a blob from being in no release.
+    fn places(&self) -> Result<BTreeMap<String, Vec<(PathBuf, String)>>, StoreError> {
+        // A release that is put together meanwhile is under the current key already.
+        let _alone = self.names();
+        self.remove_half_done()?;
+        let mut places: BTreeMap<String, Vec<_>> = BTreeMap::new();
+        for release in releases(&self.folder)? {
+            for (name, sha256) in listed(&release)?.unwrap_or_default() {
+                places.entry(sha256).or_default().push((release.clone(), name));
+            }
+        }
+        Ok(places)
+    }
+
     fn is_outdated(&self, path: &Path) -> Result<bool, StoreError> {
-        let current = self.sealer.current();
-        Ok(keys(path)?.iter().any(|key| *key != current))
+        Ok(Lies::of(path)?.is_other_than(self.sealer.current()))
     }
 
     fn reseal_in(&self, release: &Path, name: &str, sha256: &str, done: &mut Resealed) -> Result<(), StoreError> {
@@ -123,30 +95,59 @@ impl BlobStore {
         if !blob.is_file() || self.is_outdated(&blob)? {
             self.seal_anew(&path, sha256, &blob, done)?;
         }
-        let link = release.join(format!(".{name}.sealing"));
+        let link = release.join(format!(".{name}.{SEALING}"));
         let _ = fs::remove_file(&link);
         fs::hard_link(&blob, &link).map_err(StoreError::at("link", &link))?;
         durable::rename(&link, &path).map_err(StoreError::at("rename", &link))
     }
 
+    /// Seals a blob under the current key, unless it is.
+    pub(super) fn seal_blob(&self, blob: &Path, sha256: &str, done: &mut Resealed) -> Result<(), StoreError> {
+        if self.is_outdated(blob)? { self.seal_anew(blob, sha256, blob, done) } else { Ok(()) }
+    }
+
     /// Seals the file at `from` under the current key, as the blob. One that is not what its name says is left to the next
     /// start, which finds out too.
     fn seal_anew(&self, from: &Path, sha256: &str, blob: &Path, done: &mut Resealed) -> Result<(), StoreError> {
-        if hash(from, &self.sealer)? != sha256 {
+        if hash(from, &self.sealer, &|| {})? != sha256 {
             return Err(StoreError::at("seal", from)(io::Error::other("it is damaged")));
         }
-        let fresh = blob.with_extension("sealing");
-        let _ = fs::remove_file(&fresh);
+        let needed = from.metadata().map_err(StoreError::at("look at", from))?.len().saturating_add(self.min_free);
+        let free = self.free_bytes()?;
+        let fresh = blob.with_extension(SEALING);
+        if free < needed {
+            let error =
+                format!("sealing it takes {needed} free bytes, those that stay free among them; there are {free}");
+            return Err(StoreError::Full { path: fresh, error: io::Error::other(error) });
+        }
+        let written = self.write_sealed(from, sha256, &fresh);
+        let was_sealed = match written
+            .and_then(|was| durable::rename(&fresh, blob).map(|()| was).map_err(StoreError::at("rename", &fresh)))
+        {
+            Ok(was_sealed) => was_sealed,
+            Err(error) => {
+                // The disk may be full.
+                let _ = fs::remove_file(&fresh);
+                return Err(error);
+            }
+        };
+        *done += if was_sealed { Resealed { old: 1, plain: 0 } } else { Resealed { old: 0, plain: 1 } };
+        Ok(())
+    }
+
+    /// Writes the file at `from` to `fresh`, sealed under the current key; whether it was sealed before.
+    fn write_sealed(&self, from: &Path, sha256: &str, fresh: &Path) -> Result<bool, StoreError> {
+        let _ = fs::remove_file(fresh);
         let mut source = File::open(from).map_err(StoreError::at("read", from))?;
-        let created = OpenOptions::new().write(true).create_new(true).open(&fresh);
-        let mut target = BufWriter::new(created.map_err(StoreError::at("create", &fresh))?);
+        let created = OpenOptions::new().write(true).create_new(true).open(fresh);
+        let mut target = BufWriter::new(created.map_err(StoreError::at("create", fresh))?);
         let of = |error: StreamError| match error {
-            StreamError::File(error) => StoreError::at("seal", &fresh)(error),
+            StreamError::File(error) => StoreError::at("seal", fresh)(error),
             StreamError::Open(error) => StoreError::Sealed { path: from.to_owned(), error },
         };
         let header = Header::read(&mut source).map_err(StoreError::at("read", from))?;
         if let Some(header) = header {
-            target.write_all(&header.to_bytes()).map_err(StoreError::at("write", &fresh))?;
+            target.write_all(&header.to_bytes()).map_err(StoreError::at("write", fresh))?;
             let mut index = 0;
             open_stream(&self.sealer, SealPurpose::Model, &header, &mut source, |plain| {
                 let sealed = seal_chunk(&self.sealer, SealPurpose::Model, &header, index, plain);
@@ -160,11 +161,9 @@ impl BlobStore {
             let header = self.sealed_header(sha256, length)?;
             seal_stream(&self.sealer, SealPurpose::Model, &header, &mut source, &mut target).map_err(of)?;
         }
-        let target = target.into_inner().map_err(|error| StoreError::at("write", &fresh)(error.into_error()))?;
-        protect(&target).map_err(StoreError::at("sync", &fresh))?;
-        durable::rename(&fresh, blob).map_err(StoreError::at("rename", &fresh))?;
-        *done += if header.is_some() { Resealed { old: 1, plain: 0 } } else { Resealed { old: 0, plain: 1 } };
-        Ok(())
+        let target = target.into_inner().map_err(|error| StoreError::at("write", fresh)(error.into_error()))?;
+        protect(&target).map_err(StoreError::at("sync", fresh))?;
+        Ok(header.is_some())
     }
 
     /// Writes the plain bytes of a blob to a file of their own.

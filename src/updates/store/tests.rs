@@ -91,11 +91,11 @@ fn a_digest_cannot_lead_a_release_elsewhere() {
 fn a_release_is_made_of_what_was_fetched_and_found_whole() {
     let (_folder, store) = opened();
     let files = files(&store, &[("model.onnx", "weights"), ("model.toml", "x = 1"), ("copy.toml", "x = 1")]);
-    assert!(!store.verify_release(&subject(), &release(1)).unwrap());
+    assert!(!store.verify_release(&subject(), &release(1), &|| {}).unwrap());
     let folder = store.assemble(&subject(), &release(1), &files).unwrap();
     assert_eq!(fs::read(folder.join("model.onnx")).unwrap(), b"weights");
     assert_eq!(fs::read(folder.join("copy.toml")).unwrap(), b"x = 1");
-    assert!(store.verify_release(&subject(), &release(1)).unwrap());
+    assert!(store.verify_release(&subject(), &release(1), &|| {}).unwrap());
     assert_eq!(store.assemble(&subject(), &release(1), &files).unwrap(), folder);
 }
 
@@ -142,8 +142,8 @@ fn a_release_that_the_disk_changed_is_found_out_and_fetched_again() {
         let named = [("a", "1"), ("b", "2")];
         let folder = store.assemble(&subject(), &release(1), &files(&store, &named)).unwrap();
         damage(&folder);
-        assert!(!store.verify_release(&subject(), &release(1)).unwrap(), "{what}");
-        store.discard(&subject(), &release(1)).unwrap();
+        assert!(!store.verify_release(&subject(), &release(1), &|| {}).unwrap(), "{what}");
+        store.discard(&subject(), &release(1), &|| {}).unwrap();
         assert!(!folder.exists(), "{what}");
         store.collect(&keep(&[]), &[sha256(b"1"), sha256(b"2")].into()).unwrap();
         for content in ["1", "2"] {
@@ -155,7 +155,7 @@ fn a_release_that_the_disk_changed_is_found_out_and_fetched_again() {
             (name.parse().unwrap(), sha256)
         });
         store.assemble(&subject(), &release(1), &list).unwrap();
-        assert!(store.verify_release(&subject(), &release(1)).unwrap(), "{what}");
+        assert!(store.verify_release(&subject(), &release(1), &|| {}).unwrap(), "{what}");
     }
 }
 
@@ -164,7 +164,7 @@ fn a_file_that_somebody_put_beside_those_of_a_release_does_it_no_harm() {
     let (_folder, store) = opened();
     let folder = store.assemble(&subject(), &release(1), &files(&store, &[("a", "1")])).unwrap();
     durable::replace(&folder.join("c"), b"3").unwrap();
-    assert!(store.verify_release(&subject(), &release(1)).unwrap());
+    assert!(store.verify_release(&subject(), &release(1), &|| {}).unwrap());
 }
 
 #[test]

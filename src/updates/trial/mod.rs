@@ -148,7 +148,7 @@ enum Said {
     Failed(Reason),
 }
 
-/// Tries the model of the release in `folder`. `Err` says why it must not run here.
+/// Tries the model of the release in `folder`, whose files are plain: see [`open`]. `Err` says why it must not run here.
 pub async fn run(
     settings: &TrialSettings,
     folder: &Path,
@@ -159,9 +159,6 @@ pub async fn run(
     requirements::check(&package.requires, &facts)?;
     let TrialSettings { runtimes, own_folders, threads, measure, .. } = settings.clone();
     let what = What::Model(ModelTrial { runtimes, own_folders, threads, measure, golden_min: gate.golden_min });
-    // Until the process has ended.
-    let opened = open(folder, &settings.sealer).await?;
-    let folder = opened.as_ref().map_or(folder, |opened| opened.path());
     let order = order(folder, what, package, &facts);
     let report = watch::run(&settings.program, &order).await?;
     same_signature(&report, package)?;
@@ -179,39 +176,46 @@ pub fn runtime_named(name: &ModelName) -> Option<Runtime> {
 }
 
 /// Tries the libraries of the release in `folder`: they are loaded, and then `models`, those that they would run, on their
-/// golden inputs. `Err` says why they must not be used here.
+/// golden inputs. The models' files are plain: see [`open_all`]. `Err` says why they must not be used here.
 pub async fn run_runtime(
     settings: &TrialSettings,
     name: &ModelName,
     folder: &Path,
     package: &Package,
-    mut models: Vec<LiveModel>,
+    models: Vec<LiveModel>,
 ) -> Result<(), Reason> {
     let facts = settings.facts();
     requirements::check(&package.requires, &facts)?;
     let unknown = || Reason::new(Cause::Load, format!("{name} is no runtime that Ledge knows"));
     let runtime = runtime_named(name).ok_or_else(unknown)?;
-    let mut opened = Vec::new();
-    for model in &mut models {
-        if let Some(open) = open(&model.files, &settings.sealer).await? {
-            (model.folder, model.files) = (open.path().to_owned(), open.path().to_owned());
-            opened.push(open);
-        }
-    }
     let how = RuntimeTrial { runtime, threads: settings.threads, models };
     let order = order(folder, What::Runtime(how), package, &facts);
     watch::run(&settings.program, &order).await.map(drop)
 }
 
-/// The files of a model in memory, where they are sealed.
-async fn open(folder: &Path, sealer: &Sealer) -> Result<Option<Arc<OpenedFolder>>, Reason> {
-    let (folder, sealer) = (folder.to_owned(), sealer.clone());
+/// The files of a model in memory, where they are sealed: as long as the process of the trial runs. `Err` says why there can
+/// be no trial now, which is no fault of the release.
+pub async fn open(folder: &Path, settings: &TrialSettings) -> Result<Option<Arc<OpenedFolder>>, Reason> {
+    let (folder, sealer) = (folder.to_owned(), settings.sealer.clone());
     let opening = tokio::task::spawn_blocking(move || {
         let found = SealedFolder::find(&folder, SealPurpose::Model, &sealer)?;
         found.as_ref().map(SealedFolder::open).transpose()
     });
-    let opened = opening.await.map_err(|panic| Reason::new(Cause::Load, format!("opening it panicked: {panic}")))?;
-    opened.map_err(|error| Reason::new(Cause::Load, error.to_string()))
+    let opened = opening.await.map_err(|panic| Reason::new(Cause::Disk, format!("opening it panicked: {panic}")))?;
+    opened.map_err(|error| Reason::new(Cause::Disk, error.to_string()))
+}
+
+/// The same for every one of `models`, which are then where it was opened.
+pub async fn open_all(models: &mut [LiveModel], settings: &TrialSettings) -> Result<Vec<Arc<OpenedFolder>>, Reason> {
+    let mut opened = Vec::new();
+    // The owner's, whose files lie apart from its folder, are never sealed.
+    for model in models.iter_mut().filter(|model| model.files == model.folder) {
+        if let Some(open) = open(&model.files, settings).await? {
+            (model.folder, model.files) = (open.path().to_owned(), open.path().to_owned());
+            opened.push(open);
+        }
+    }
+    Ok(opened)
 }
 
 /// Tries the settings of the release in `folder`. `Err` says why they do not fit this box.

@@ -41,7 +41,9 @@ pub enum BootError {
 ///
 /// With a state that is damaged beyond repair nothing is managed: both files are set aside, the models of this box's owner
 /// serve, and what the platform wants is fetched again.
-pub fn prepare(folder: &Path, sealer: &Sealer) -> Result<Prepared, BootError> {
+///
+/// `progress` is called as the releases are read.
+pub fn prepare(folder: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<Prepared, BootError> {
     let store = BlobStore::open_with(folder, sealer)?;
     let mut persisted = match Persisted::load(folder) {
         Ok(persisted) => persisted,
@@ -58,9 +60,9 @@ pub fn prepare(folder: &Path, sealer: &Sealer) -> Result<Prepared, BootError> {
     let before = persisted.subjects.clone();
     for (subject, state) in &mut persisted.subjects {
         let mut after = state.clone().after(Event::Started, subject.kind);
-        while let Some(lost) = damaged(&store, subject, &after) {
+        while let Some(lost) = damaged(&store, subject, &after, progress) {
             tracing::error!(%subject, version = %lost.version, "a release is damaged on disk; the one before it serves");
-            if let Err(error) = store.discard(subject, &lost) {
+            if let Err(error) = store.discard(subject, &lost, progress) {
                 tracing::error!(%subject, %error, "the damaged release cannot be removed");
             }
             after = after.after(Event::Lost(lost), subject.kind);
@@ -82,9 +84,9 @@ pub fn prepare(folder: &Path, sealer: &Sealer) -> Result<Prepared, BootError> {
 }
 
 /// The live release, if what is on disk is not what was signed.
-fn damaged(store: &BlobStore, subject: &Subject, state: &SubjectState) -> Option<Installed> {
+fn damaged(store: &BlobStore, subject: &Subject, state: &SubjectState, progress: &dyn Fn()) -> Option<Installed> {
     let live = state.live()?;
-    match store.verify_release(subject, live) {
+    match store.verify_release(subject, live, progress) {
         Ok(whole) => (!whole).then(|| live.clone()),
         Err(error) => {
             // What cannot be read now may be whole: it is for the load to find out.

@@ -27,19 +27,32 @@ pub(super) fn in_a_process(
     let on_trial = state.trial.as_ref()?;
     let folder = updater.store.release_folder(subject, &on_trial.release);
     let settings = updater.parts.trials.clone();
-    let models = updater.live_models_in(&subject.name);
+    let mut models = updater.live_models_in(&subject.name);
     let gate = on_trial.plan.gate;
     let (package, subject) = (on_trial.package.clone()?, subject.clone());
     Some(Box::pin(async move {
         let tried = match subject.kind {
-            Kind::Model => trial::run(&settings, &folder, &package, &gate).await.map(|report| {
-                tracing::info!(%subject, ?report, "the release ran right in a process of its own");
-            }),
+            Kind::Model => {
+                let opened = match trial::open(&folder, &settings).await {
+                    Ok(opened) => opened,
+                    Err(reason) => return Done::Later { reason, after: None },
+                };
+                let folder = opened.as_ref().map_or(folder.as_path(), |opened| opened.path());
+                trial::run(&settings, folder, &package, &gate).await.map(|report| {
+                    tracing::info!(%subject, ?report, "the release ran right in a process of its own");
+                })
+            }
             Kind::Configuration => {
                 let as_now = ConfigurationTrial::of_this_process();
                 trial::run_configuration(&settings, &folder, &package, as_now).await
             }
-            Kind::Runtime => trial::run_runtime(&settings, &subject.name, &folder, &package, models).await,
+            Kind::Runtime => {
+                let _opened = match trial::open_all(&mut models, &settings).await {
+                    Ok(opened) => opened,
+                    Err(reason) => return Done::Later { reason, after: None },
+                };
+                trial::run_runtime(&settings, &subject.name, &folder, &package, models).await
+            }
         };
         match tried {
             Ok(()) => Done::Passed,

@@ -7,8 +7,16 @@ use super::{INFER, Target, WAYS, tensor};
 /// What is behind the first request would be a second one, to a route that there is not (404), had it been cut elsewhere.
 pub const CASES: &[(&str, &str, &[u16])] = &[
     // Transfer-Encoding overrides Content-Length (6.3), whichever comes first, and the connection ends with the answer.
-    ("content-length: 46\r\ntransfer-encoding: chunked", "0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n", &[400]),
-    ("transfer-encoding: chunked\r\ncontent-length: 46", "0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n", &[400]),
+    (
+        "content-length: 46\r\ntransfer-encoding: chunked",
+        "0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        &[400],
+    ),
+    (
+        "transfer-encoding: chunked\r\ncontent-length: 46",
+        "0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        &[400],
+    ),
     ("content-length: 0\r\ncontent-length: 5", "12345", &[400]),
     ("content-length: 5, 5", "12345", &[400]),
     ("content-length: +5", "12345", &[400]),
@@ -41,8 +49,8 @@ pub const CASES: &[(&str, &str, &[u16])] = &[
     ("transfer-encoding: chunked", "-1\r\nhello\r\n0\r\n\r\n", &[400]),
     ("transfer-encoding: chunked", "0x5\r\nhello\r\n0\r\n\r\n", &[400]),
     ("transfer-encoding: chunked", "FFFFFFFFFFFFFFFFF\r\nhello\r\n0\r\n\r\n", &[400]),
-    ("transfer-encoding: chunked", "5\r\nhelloGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n", &[400]),
-    ("transfer-encoding: chunked", "5\nhello\n0\n\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n", &[400]),
+    ("transfer-encoding: chunked", "5\r\nhelloGET /smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n", &[400]),
+    ("transfer-encoding: chunked", "5\nhello\n0\n\nGET /smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n", &[400]),
     ("transfer-encoding: chunked", "5\rhello\r\n0\r\n\r\n", &[400]),
     ("transfer-encoding: chunked", "5;a\nb\r\nhello\r\n0\r\n\r\n", &[400]),
     ("transfer-encoding: chunked", "0\r\ntrailer\r\n\r\n", &[400]),
@@ -57,30 +65,30 @@ pub const CASES: &[(&str, &str, &[u16])] = &[
 
 /// Whole requests.
 pub const REQUESTS: &[(&str, &[u16])] = &[
-    ("GET http://far.example/v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n", &[200]),
-    ("GET /v2/health/live HTTP/1.1\nhost: x\n\n", &[200]),
-    ("CONNECT far.example:443 HTTP/1.1\r\nhost: x\r\n\r\n", &[404]),
-    ("CONNECT /v2 HTTP/1.1\r\nhost: x\r\n\r\n", &[405]),
-    ("OPTIONS * HTTP/1.1\r\nhost: x\r\n\r\n", &[404]),
-    ("TRACE /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n", &[405]),
+    ("GET http://far.example/v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n", &[200]),
+    ("GET /v2/health/live HTTP/1.1\nhost: localhost\n\n", &[200]),
+    ("CONNECT far.example:443 HTTP/1.1\r\nhost: localhost\r\n\r\n", &[404]),
+    ("CONNECT /v2 HTTP/1.1\r\nhost: localhost\r\n\r\n", &[405]),
+    ("OPTIONS * HTTP/1.1\r\nhost: localhost\r\n\r\n", &[404]),
+    ("TRACE /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n", &[405]),
     ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[]),
-    ("GET /v2/health/live HTTP/1.1 \r\nhost: x\r\n\r\n", &[400]),
-    ("GET /v2/health/live HTTP/2.0\r\nhost: x\r\n\r\n", &[400]),
-    ("GET /v2/health/live HTTP/9.9\r\nhost: x\r\n\r\n", &[400]),
+    ("GET /v2/health/live HTTP/1.1 \r\nhost: localhost\r\n\r\n", &[400]),
+    ("GET /v2/health/live HTTP/2.0\r\nhost: localhost\r\n\r\n", &[400]),
+    ("GET /v2/health/live HTTP/9.9\r\nhost: localhost\r\n\r\n", &[400]),
     ("GET /v2/health/live\r\n", &[400]),
-    ("GET  /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n", &[400]),
-    ("GET /v2/health/live\0 HTTP/1.1\r\nhost: x\r\n\r\n", &[400]),
-    ("GET /v2/../../etc/passwd HTTP/1.1\r\nhost: x\r\n\r\n", &[404]),
-    ("GET /v2/models/..%2f..%2fetc/config HTTP/1.1\r\nhost: x\r\n\r\n", &[400]),
-    ("GET /audit/logs/1/tile/../../../../etc/passwd HTTP/1.1\r\nhost: x\r\n\r\n", &[404]),
-    ("GET /v2/models/%00%ff HTTP/1.1\r\nhost: x\r\n\r\n", &[400]),
-    ("G\u{1}T / HTTP/1.1\r\nhost: x\r\n\r\n", &[400]),
+    ("GET  /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n", &[400]),
+    ("GET /v2/health/live\0 HTTP/1.1\r\nhost: localhost\r\n\r\n", &[400]),
+    ("GET /v2/../../etc/passwd HTTP/1.1\r\nhost: localhost\r\n\r\n", &[404]),
+    ("GET /v2/models/..%2f..%2fetc/config HTTP/1.1\r\nhost: localhost\r\n\r\n", &[400]),
+    ("GET /audit/logs/1/tile/../../../../etc/passwd HTTP/1.1\r\nhost: localhost\r\n\r\n", &[404]),
+    ("GET /v2/models/%00%ff HTTP/1.1\r\nhost: localhost\r\n\r\n", &[400]),
+    ("G\u{1}T / HTTP/1.1\r\nhost: localhost\r\n\r\n", &[400]),
     ("POST /v2/models/identity_fp32/infer HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", &[400]),
 ];
 
 /// The bytes of a case.
 pub fn request(fields: &str, body: &str) -> Vec<u8> {
-    format!("POST {INFER} HTTP/1.1\r\nhost: x\r\n{fields}\r\n\r\n{body}").into_bytes()
+    format!("POST {INFER} HTTP/1.1\r\nhost: localhost\r\n{fields}\r\n\r\n{body}").into_bytes()
 }
 
 #[test]
@@ -109,7 +117,7 @@ fn a_request_whose_end_is_in_doubt_is_refused_or_cut_as_the_standard_has_it() {
 fn a_pipeline_is_answered_in_order_and_ends_at_the_first_that_is_no_request() {
     let target = Target::start(&[]);
     let body = tensor(1);
-    let one = format!("POST {INFER} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let one = format!("POST {INFER} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     for way in WAYS {
         // So many answers find room in every socket before the first is read.
         let stream = format!("{}nonsense\r\n\r\n{one}", one.repeat(50));

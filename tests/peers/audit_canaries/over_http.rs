@@ -210,7 +210,7 @@ impl Callers<'_> {
         self.ask("content encoding", "POST", "/v2/models/identity_fp32/infer", &[("content-encoding", &word)], b"{}");
         let timeout = self.word("timeout");
         self.ask("timeout", "POST", "/v2/models/identity_fp32/infer", &[("request-timeout", &timeout)], b"{}");
-        let head = format!("GET /v2 HTTP/1.1\r\nhost: ledge\r\nbad header {}\r\n\r\n", self.word("no header"));
+        let head = format!("GET /v2 HTTP/1.1\r\nhost: localhost\r\nbad header {}\r\n\r\n", self.word("no header"));
         let mut client = self.daemon.client();
         client.send(head.as_bytes());
         // It may be answered, or not; then it is closed.

@@ -95,7 +95,7 @@ impl Seen {
     pub fn of(address: SocketAddr) -> std::io::Result<Self> {
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(LIMIT))?;
-        write!(stream, "GET /audit/status HTTP/1.1\r\nhost: ledge\r\nconnection: close\r\n\r\n")?;
+        write!(stream, "GET /audit/status HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         let (_, body) = answer.split_once("\r\n\r\n").ok_or_else(|| std::io::Error::other("cut off"))?;

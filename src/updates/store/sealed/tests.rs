@@ -1,9 +1,11 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
+use super::super::part::Part;
+use super::super::survey::{StoreSurvey, survey};
 use super::*;
-use crate::identity::sealing::{CHUNK, KEY, SealedFolder, Sealer};
+use crate::identity::sealing::{CHUNK, KEY, KeyId, SealedFolder, Sealer, Survey};
 use crate::updates::state::Installed;
 use crate::updates::subject::{FileName, Subject};
 
@@ -62,6 +64,16 @@ fn plain(folder: &Path) -> Vec<String> {
     found
 }
 
+fn keys_in(folder: &Path) -> BTreeMap<Option<KeyId>, u64> {
+    survey(folder).unwrap().keys.0
+}
+
+fn reseal(store: &BlobStore) -> Resealed {
+    let mut done = Resealed::default();
+    store.reseal(&|| false, &mut done).unwrap();
+    done
+}
+
 fn opened(folder: &Path, sealer: &Sealer, file: &str) -> Vec<u8> {
     let folder = SealedFolder::find(folder, SealPurpose::Model, sealer).unwrap().unwrap();
     fs::read(folder.open().unwrap().path().join(file)).unwrap()
@@ -75,18 +87,18 @@ fn a_sealed_release_is_whole_and_says_nothing_on_the_disk() {
     let weights = content(3 * CHUNK + 7);
     let files: [(&str, &[u8]); 3] = [("model.onnx", &weights), ("labels.txt", &content(100)), ("empty.txt", b"")];
     let path = assemble(&store, &model, 1, &files);
-    assert!(store.verify_release(&model, &release(1)).unwrap());
+    assert!(store.verify_release(&model, &release(1), &|| {}).unwrap());
     assert_eq!(plain(folder.path()), [""; 0]);
     assert!(opened(&path, &old(), "model.onnx") == weights);
     assert_eq!(opened(&path, &old(), "empty.txt"), b"");
-    assert_eq!(survey(folder.path()).unwrap().0, BTreeMap::from([(old().current(), 3)]));
+    assert_eq!(keys_in(folder.path()), BTreeMap::from([(old().current(), 3)]));
     drop(store);
 
     // Without the key it is not taken for damaged: it is as good as before once the key is back.
     let store = BlobStore::open(folder.path()).unwrap();
-    let error = store.verify_release(&model, &release(1)).unwrap_err();
+    let error = store.verify_release(&model, &release(1), &|| {}).unwrap_err();
     assert!(matches!(error, StoreError::Sealed { .. }) && error.to_string().contains("master_key_file"), "{error}");
-    store.discard(&subject("models/other"), &release(1)).unwrap();
+    store.discard(&subject("models/other"), &release(1), &|| {}).unwrap();
     drop(store);
 
     let store = BlobStore::open_with(folder.path(), &new()).unwrap();
@@ -95,7 +107,7 @@ fn a_sealed_release_is_whole_and_says_nothing_on_the_disk() {
     bytes[CHUNK + 500] ^= 1;
     fs::remove_file(&blob).unwrap();
     durable::replace(&file, &bytes).unwrap();
-    assert!(!store.verify_release(&model, &release(1)).unwrap());
+    assert!(!store.verify_release(&model, &release(1), &|| {}).unwrap());
 }
 
 #[test]
@@ -109,21 +121,21 @@ fn what_was_plain_or_under_an_old_key_is_sealed_anew_and_settings_and_runtimes_s
         assemble(&store, &model, version, &[("model.onnx", &weights), ("notes.txt", &notes)])
     });
     let library = assemble(&store, &runtime, 1, &[("lib.so", b"public")]);
-    assert_eq!(store.reseal(&|| false), Ok(Resealed::default()));
+    assert_eq!(reseal(&store), Resealed::default());
     drop(store);
 
-    let go_on = || false;
     for (sealer, expected) in [(old(), Resealed { plain: 3, old: 0 }), (new(), Resealed { plain: 0, old: 3 })] {
         let store = BlobStore::open_with(folder.path(), &sealer).unwrap();
-        assert_eq!(store.reseal(&|| true), Ok(Resealed::default()));
-        assert_eq!(store.reseal(&go_on), Ok(expected));
-        assert_eq!(store.reseal(&go_on), Ok(Resealed::default()));
-        assert_eq!(survey(folder.path()).unwrap().0, BTreeMap::from([(sealer.current(), 3)]));
+        let mut done = Resealed::default();
+        assert_eq!((store.reseal(&|| true, &mut done), done), (Ok(()), Resealed::default()));
+        assert_eq!(reseal(&store), expected);
+        assert_eq!(reseal(&store), Resealed::default());
+        assert_eq!(keys_in(folder.path()), BTreeMap::from([(sealer.current(), 3)]));
         assert_eq!(plain(folder.path()), [""; 0]);
         let inode = |path: &PathBuf| path.join("model.onnx").metadata().unwrap().ino();
         assert_eq!(inode(&paths[0]), inode(&paths[1]), "releases share what they have in common");
         for version in [1, 2] {
-            assert!(store.verify_release(&model, &release(version)).unwrap());
+            assert!(store.verify_release(&model, &release(version), &|| {}).unwrap());
         }
         assert!(opened(&paths[1], &sealer, "model.onnx") == weights);
         assert_eq!(fs::read(library.join("lib.so")).unwrap(), b"public");
@@ -132,7 +144,7 @@ fn what_was_plain_or_under_an_old_key_is_sealed_anew_and_settings_and_runtimes_s
         // What came sealed with a model is plain for a runtime.
         let path = assemble(&store, &runtime, 2, &[("lib.so", &weights)]);
         assert!(fs::read(path.join("lib.so")).unwrap() == weights);
-        assert!(store.verify_release(&runtime, &release(2)).unwrap());
+        assert!(store.verify_release(&runtime, &release(2), &|| {}).unwrap());
         let keep = BTreeMap::from([(model.clone(), vec![release(1), release(2)]), (runtime.clone(), vec![release(1)])]);
         store.collect(&keep, &BTreeSet::new()).unwrap();
     }
@@ -150,9 +162,170 @@ fn one_file_under_a_lost_key_keeps_no_other_from_being_sealed_anew() {
     assemble(&store, &second, 1, &[("model.onnx", b"b")]);
     drop(store);
     let store = BlobStore::open_with(folder.path(), &old()).unwrap();
-    let error = store.reseal(&|| false).unwrap_err();
+    let mut done = Resealed::default();
+    let error = store.reseal(&|| false, &mut done).unwrap_err();
     assert!(error.contains("does not have"), "{error}");
-    assert_eq!(survey(folder.path()).unwrap().0, BTreeMap::from([(lost.current(), 1), (old().current(), 1)]));
+    assert_eq!(done, Resealed { plain: 1, old: 0 }, "what was done is told all the same");
+    assert_eq!(keys_in(folder.path()), BTreeMap::from([(lost.current(), 1), (old().current(), 1)]));
+}
+
+#[test]
+fn what_is_on_its_way_is_in_the_survey_and_comes_out_under_one_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, weights) = (subject("models/minilm"), content(2 * CHUNK + 7));
+    let (name, ids) = (sha256(&weights), [old().current(), new().current()]);
+    let sealer = old();
+    let store = BlobStore::open_with(folder.path(), &sealer).unwrap();
+    let mut part = store.sealed_part(&name, weights.len() as u64).unwrap();
+    part.append(&weights[..CHUNK + 5]).unwrap();
+    part.settle().unwrap();
+    assert_eq!(keys_in(folder.path()), BTreeMap::from([(ids[0], 1)]), "nobody may let go of its key");
+    drop((part, store));
+    let store = BlobStore::open_with(folder.path(), &new()).unwrap();
+    assert_eq!(put(&store, &weights), name);
+    assert_eq!(survey(folder.path()).unwrap(), StoreSurvey { keys: Survey(ids.map(|id| (id, 1)).into()), damaged: 0 });
+    let files = [("model.onnx".parse().unwrap(), name.clone())];
+    store.assemble(&model, &release(1), &files).unwrap();
+    assert_eq!(keys_in(folder.path()), BTreeMap::from([(ids[1], 1)]));
+    drop(store);
+    let only_new = Sealer::with_keys(&[[2; KEY]]);
+    let store = BlobStore::open_with(folder.path(), &only_new).unwrap();
+    assert!(store.verify_release(&model, &release(1), &|| {}).unwrap());
+}
+
+#[test]
+fn what_came_in_plain_before_there_was_a_key_is_sealed_in_its_release() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = BlobStore::open(folder.path()).unwrap();
+    let (name, model) = (put(&store, CANARY), subject("models/minilm"));
+    drop(store);
+    let store = BlobStore::open_with(folder.path(), &old()).unwrap();
+    store.assemble(&model, &release(1), &[("model.onnx".parse().unwrap(), name)]).unwrap();
+    assert_eq!(plain(folder.path()), [""; 0]);
+    assert!(store.verify_release(&model, &release(1), &|| {}).unwrap());
+}
+
+#[test]
+fn a_release_under_a_lost_key_is_not_here_and_is_fetched_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, files): (_, [(&str, &[u8]); 1]) = (subject("models/minilm"), [("model.onnx", CANARY)]);
+    let store = BlobStore::open_with(folder.path(), &old()).unwrap();
+    assemble(&store, &model, 1, &files);
+    drop(store);
+    for (sealer, is_here) in [(Sealer::none(), true), (new(), true), (Sealer::with_keys(&[[9; KEY]]), false)] {
+        let store = BlobStore::open_with(folder.path(), &sealer).unwrap();
+        assert_eq!(store.has(&sha256(CANARY)), is_here, "{sealer:?}");
+    }
+    let other = Sealer::with_keys(&[[9; KEY]]);
+    let store = BlobStore::open_with(folder.path(), &other).unwrap();
+    let mut part: Part = store.sealed_part(&sha256(CANARY), CANARY.len() as u64).unwrap();
+    part.append(CANARY).unwrap();
+    assert!(part.finish().unwrap() && store.has(&sha256(CANARY)));
+    store.assemble(&model, &release(1), &[("model.onnx".parse().unwrap(), sha256(CANARY))]).unwrap();
+    assert!(store.verify_release(&model, &release(1), &|| {}).unwrap());
+    assert_eq!(keys_in(folder.path()), BTreeMap::from([(other.current(), 1)]));
+}
+
+type Step<'a> = &'a dyn Fn(&BlobStore) -> Result<(), StoreError>;
+
+#[test]
+fn a_rotation_that_is_cut_after_any_step_leaves_every_release_whole_and_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = subject("models/minilm");
+    let name = sha256(CANARY);
+    let store = BlobStore::open_with(folder.path(), &old()).unwrap();
+    let paths = [1, 2].map(|version| assemble(&store, &model, version, &[("model.onnx", CANARY)]));
+    drop(store);
+    let done = || Resealed::default();
+    let steps: [Step<'_>; 5] = [
+        &|store| {
+            store
+                .write_sealed(&paths[0].join("model.onnx"), &name, &store.blob(&name)?.with_extension(SEALING))
+                .map(drop)
+        },
+        &|store| store.seal_blob(&store.blob(&name)?, &name, &mut done()),
+        &|store| {
+            let link = paths[0].join(".model.onnx.sealing");
+            fs::hard_link(store.blob(&name)?, &link).map_err(StoreError::at("link", &link))
+        },
+        &|store| store.reseal_in(&paths[0], "model.onnx", &name, &mut done()),
+        &|store| store.reseal_all(&|| false, &mut done()),
+    ];
+    for (at, step) in steps.iter().enumerate() {
+        let store = BlobStore::open_with(folder.path(), &new()).unwrap();
+        step(&store).unwrap();
+        drop(store);
+        let store = BlobStore::open_with(folder.path(), &new()).unwrap();
+        for version in [1, 2] {
+            assert!(store.verify_release(&model, &release(version), &|| {}).unwrap(), "step {at}, release {version}");
+        }
+        let is_over = !keys_in(folder.path()).contains_key(&old().current());
+        assert_eq!(is_over, at + 1 == steps.len(), "step {at}");
+    }
+    let only_new = Sealer::with_keys(&[[2; KEY]]);
+    assert!(paths.iter().all(|path| opened(path, &only_new, "model.onnx") == CANARY));
+}
+
+#[test]
+fn a_file_of_which_some_is_missing_is_counted_and_ends_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = BlobStore::open_with(folder.path(), &old()).unwrap();
+    let files: [(&str, &[u8]); 2] = [("model.onnx", &content(2 * CHUNK)), ("labels.txt", CANARY)];
+    let path = assemble(&store, &subject("models/a"), 1, &files).join("model.onnx");
+    let whole = fs::read(&path).unwrap();
+    for cut in [whole.len() - 1, CHUNK, Header::BYTES] {
+        durable::replace(&path, &whole[..cut]).unwrap();
+        let found = survey(folder.path()).unwrap();
+        assert_eq!((found.damaged, found.keys.0.keys().count()), (1, 1), "{cut}");
+    }
+}
+
+#[test]
+fn sealing_anew_keeps_the_room_that_is_to_stay_and_leaves_nothing_half_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = subject("models/minilm");
+    let store = BlobStore::open(folder.path()).unwrap();
+    let path = assemble(&store, &model, 1, &[("model.onnx", CANARY)]);
+    drop(store);
+    let store = BlobStore::open_with(folder.path(), &old()).unwrap();
+    let free = store.free_bytes().unwrap();
+    let store = store.keeping_free(free);
+    let mut done = Resealed::default();
+    let error = store.reseal_all(&|| false, &mut done).unwrap_err();
+    assert!(error.is_of_room() && done.total() == 0, "{error}");
+    assert_eq!(fs::read(path.join("model.onnx")).unwrap(), CANARY);
+    // A file that changes while it is sealed, or a disk that fails.
+    let store = store.keeping_free(0);
+    let blob = store.blob(&sha256(CANARY)).unwrap();
+    fs::create_dir(blob.with_extension("other")).unwrap();
+    assert!(store.seal_anew(&blob, &sha256(CANARY), &blob.with_extension("other"), &mut done).is_err());
+    assert!(!blob.with_extension(SEALING).exists());
+    fs::remove_dir(blob.with_extension("other")).unwrap();
+    // What a power cut left.
+    let hidden = path.with_file_name(".x.new");
+    durable::create_folder(&hidden).unwrap();
+    fs::hard_link(store.blob(&put(&store, b"other")).unwrap(), hidden.join("f")).unwrap();
+    durable::replace(&blob.with_extension(SEALING), CANARY).unwrap();
+    assert_eq!(reseal(&store).plain, 1);
+    assert!(!hidden.exists() && plain(folder.path()).is_empty());
+}
+
+#[test]
+fn plain_parts_of_before_there_was_a_key_go_once_and_those_of_runtimes_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let begin = |store: &BlobStore| {
+        let mut part = store.part(&sha256(CANARY), 1 << 20).unwrap();
+        part.append(CANARY).unwrap();
+        part.settle().unwrap();
+    };
+    begin(&BlobStore::open(folder.path()).unwrap());
+    let store = BlobStore::open_with(folder.path(), &old()).unwrap();
+    assert_eq!(plain(folder.path()), [""; 0]);
+    put(&store, b"a model");
+    begin(&store);
+    drop(store);
+    let store = BlobStore::open_with(folder.path(), &old()).unwrap();
+    assert_eq!(store.part(&sha256(CANARY), 1 << 20).unwrap().length(), CANARY.len() as u64);
 }
 
 #[test]
@@ -206,6 +379,6 @@ proptest! {
         prop_assert!(part.finish().unwrap());
         prop_assert!(length < CANARY.len() || plain(folder.path()).is_empty());
         let blob = store.blob(&name).unwrap();
-        prop_assert_eq!(hash(&blob, &old()).unwrap(), name);
+        prop_assert_eq!(hash(&blob, &old(), &|| {}).unwrap(), name);
     }
 }

@@ -1,0 +1,67 @@
+"""What packages bring that cargo knows nothing of, added to a list in CycloneDX: the runtimes, and the models of models.list.
+
+python3 packaging/build/shipped.py FILE
+"""
+import json
+import platform
+import re
+import sys
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+from failure import Failure  # noqa: E402
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+# What OpenVINO's wheel has inside, in versions that it does not tell.
+INSIDE = {"openvino": {"oneTBB": "Apache-2.0", "hwloc": "BSD-3-Clause"}}
+
+
+def main(file):
+    sources = json.loads((CHECKOUT / "models" / "sources.json").read_text())
+    rows = table((CHECKOUT / "packaging" / "THIRD-PARTY.md").read_text())
+    bom = json.loads(file.read_text())
+    for wheel, source in sources["runtimes"].items():
+        bom["components"].append(of_pypi("library", wheel, source["wheels"][platform.machine()]["sha256"], rows))
+    lines = (CHECKOUT / "packaging" / "models.list").read_text().splitlines()
+    for name in (line.strip() for line in lines if line.strip() and not line.startswith("#")):
+        model = sources["models"][name]
+        for wheel, sha256 in model["wheels"].items():
+            bom["components"].append(of_pypi("data", wheel, sha256, rows))
+        bom["components"].append(of_model(name, model))
+    file.write_text(json.dumps(bom, indent=2) + "\n")
+
+
+def of_pypi(kind, wheel, sha256, rows):
+    name, version = wheel.split("==")
+    if name not in rows or rows[name][0] != version:
+        raise Failure(f"THIRD-PARTY.md has no row for {name} {version}")
+    purl = f"pkg:pypi/{name}@{version}"
+    inside = [
+        {"type": "library", "name": part, "licenses": [{"license": {"id": license}}]}
+        for part, license in INSIDE.get(name, {}).items()]
+    found = {
+        "type": kind, "bom-ref": purl, "name": name, "version": version, "hashes": [{"alg": "SHA-256", "content": sha256}],
+        "licenses": [{"license": {"id": rows[name][1]}}], "purl": purl}
+    return {**found, "components": inside} if inside else found
+
+
+def of_model(name, model):
+    files = [
+        {"type": "file", "name": f"{name}/{path}", "hashes": [{"alg": "SHA-256", "content": sha256}]}
+        for path, sha256 in model["built"].items()]
+    # What was made of nobody's wheels was trained here.
+    own = {} if model["wheels"] else {"licenses": [{"license": {"id": "Apache-2.0"}}]}
+    return {"type": "machine-learning-model", "name": name, **own, "components": files}
+
+
+def table(text):
+    """The version and the licence of what comes from PyPI, by its name there. What stands behind a ";" is of a part."""
+    rows = re.findall(r"^\| .*? \| (\S+) \| ([^|;]+?)(?:;[^|]*)? \| PyPI `(.+?)` \|$", text, re.MULTILINE)
+    return {name: (version, license) for version, license, name in rows}
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]))
+    except Failure as failure:
+        sys.exit(f"packaging/sbom: {failure}")

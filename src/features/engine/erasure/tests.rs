@@ -1,0 +1,219 @@
+#![expect(clippy::disallowed_methods, reason = "what a broken file system leaves is written here")]
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use super::super::files::Files;
+use super::*;
+use crate::audit_event::AuditSink;
+use crate::features::FeatureStore;
+use crate::features::config::FeaturesConfig;
+use crate::features::online::{FieldStatus, OnlineRequest, Push, PushTarget, Selection};
+use crate::features::registry::Registry;
+use crate::features::store::Changes;
+use crate::identity::sealing::{Reseal, Resealed, Sealer};
+
+const VIEWS: &str = "
+[[entity]]
+name = 'customer'
+value_type = 'Int64'
+
+[[feature_view]]
+name = 'profile'
+entities = ['customer']
+source = { name = 'customers' }
+schema = [{ name = 'note', dtype = 'String' }]
+";
+
+struct Store {
+    folder: TempDir,
+    features: FeatureStore,
+    runtime: Runtime,
+}
+
+impl Store {
+    fn ready(sealer: Sealer) -> Self {
+        let is_on = sealer.is_on();
+        let store = Self::open(TempDir::new().unwrap(), sealer, VIEWS);
+        store.until("ready", |store| store.engine().live().is_some());
+        store.until("sealed", |store| !is_on || store.engine().protection.is_complete());
+        store
+    }
+
+    fn open(folder: TempDir, sealer: Sealer, declared: &str) -> Self {
+        let (views, path) = (folder.path().join("views"), folder.path().join("store"));
+        fs::create_dir_all(&views).unwrap();
+        fs::write(views.join("views.toml"), declared).unwrap();
+        let registry = Registry::load(&views, &path).unwrap();
+        let config = FeaturesConfig { views, path, cache_mb: 16, min_free_mb: 16, ..FeaturesConfig::default() };
+        let features = FeatureStore::open(&config, registry, AuditSink::to_nowhere(), sealer);
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        Self { folder, features, runtime }
+    }
+
+    fn close(self) -> TempDir {
+        self.features.close();
+        self.folder
+    }
+
+    /// As the daemon asks for it, from a thread that may wait.
+    fn reseal(&self) -> Result<Resealed, String> {
+        let features = self.features.clone();
+        let reseal = move || {
+            let mut done = Resealed::default();
+            Reseal::reseal(&features, &|| false, &mut done).map(|()| done)
+        };
+        self.runtime.block_on(self.runtime.spawn_blocking(reseal)).unwrap()
+    }
+
+    fn engine(&self) -> &Engine {
+        self.features.engine().unwrap()
+    }
+
+    /// Another upkeep beside the store's own, for what that one does now and then.
+    fn upkeep(&self) -> Upkeep {
+        Upkeep::new(self.features.engine().unwrap().clone())
+    }
+
+    fn files(&self) -> Files {
+        Files::new(&self.folder.path().join("store")).unwrap()
+    }
+
+    fn until(&self, what: &str, done: impl Fn(&Self) -> bool) {
+        let until = Instant::now() + Duration::from_mins(2);
+        while !done(self) {
+            assert!(Instant::now() < until, "not {what} in time: {:?}", self.features.statistics());
+            std::thread::park_timeout(Duration::from_millis(2));
+        }
+    }
+
+    fn push(&self, customers: std::ops::Range<i64>) {
+        self.push_these(customers.map(|customer| json!(customer)).collect());
+    }
+
+    fn push_these(&self, customers: Vec<serde_json::Value>) {
+        let notes = customers.iter().map(|customer| json!(format!("note of {customer}"))).collect();
+        let columns = vec![("customer".into(), customers), ("note".into(), notes)];
+        let push = Push { target: PushTarget::Source("customers".into()), columns };
+        self.runtime.block_on(self.features.push(push)).unwrap();
+    }
+
+    fn has(&self, customer: i64) -> bool {
+        let request = OnlineRequest {
+            selection: Selection::Features(vec!["profile:note".into()]),
+            entities: vec![("customer".into(), vec![json!(customer)])],
+        };
+        let found = self.runtime.block_on(self.features.get_online_features(request)).unwrap();
+        found.columns[0].cells[0].status == FieldStatus::Present
+    }
+
+    fn erase(&self, entity: &serde_json::Value) -> Result<Erased, FeatureError> {
+        let entity: Entity = serde_json::from_value(entity.clone()).unwrap();
+        self.runtime.block_on(self.features.erase(vec![entity], Principal::Local))
+    }
+}
+
+fn sealer() -> Sealer {
+    Sealer::with_keys(&[[5; 32]])
+}
+
+#[test]
+fn a_census_over_an_index_that_lost_records_destroys_no_key() {
+    let store = Store::ready(sealer());
+    store.push(0..10);
+    {
+        // As a bad place of the disk does it: sled says nothing.
+        let index = store.engine().live().unwrap();
+        let mut keys = Vec::new();
+        let scanned = index.scan::<IndexError>(|key, _| {
+            keys.push(key);
+            Ok(())
+        });
+        scanned.unwrap();
+        let mut lost = Changes::default();
+        keys.iter().take(6).for_each(|key| lost.remove(key, i64::MAX));
+        index.apply(&lost).unwrap();
+    }
+    let refused = store.upkeep().forget_unused_keys().unwrap_err();
+    assert!(refused.to_string().contains("only 4 were found"), "{refused}");
+    store.until("rebuilt", |store| store.engine().live().is_some());
+    assert!((0..10).all(|customer| store.has(customer)));
+    // What a rebuild could not find may still be put back.
+    assert_eq!(store.upkeep().forget_unused_keys().unwrap(), 0);
+    assert_eq!(store.engine().protection.keys().unwrap().count(), 10);
+    store.close();
+}
+
+#[test]
+fn an_erasure_says_so_when_an_old_file_cannot_be_removed() {
+    let store = Store::ready(Sealer::none());
+    store.push(0..10);
+    let files = store.files();
+    let journal = files.journal().join(format!("journal-{:016x}.log", 0));
+    // None of them can be removed as what its name says it is.
+    for (path, is_folder) in
+        [(files.folder().join(snapshot::file_name(0)), true), (files.index(0), false), (journal, true)]
+    {
+        if is_folder {
+            fs::create_dir(&path).unwrap()
+        } else {
+            fs::write(&path, "an index").unwrap()
+        }
+        let refused = store.erase(&json!({ "customer": 4 })).unwrap_err();
+        assert!(matches!(refused, FeatureError::NotErased { .. }), "{}: {refused}", path.display());
+        if is_folder { fs::remove_dir(&path).unwrap() } else { fs::remove_file(&path).unwrap() }
+    }
+    fs::write(files.folder().join("snapshot.damaged"), "note of 4").unwrap();
+    assert_eq!(store.erase(&json!({ "customer": 4 })).unwrap(), Erased { records: 0, views: 0 });
+    let snapshots = snapshot::list(files.folder()).unwrap();
+    assert_eq!(snapshots.len(), 1);
+    assert!(journal::list(&files.journal()).unwrap().iter().all(|(first_seq, _)| *first_seq >= snapshots[0].0));
+    assert_eq!((files.generations().unwrap().len(), files.damaged().unwrap().len()), (1, 0));
+    assert!(!store.has(4) && store.has(5));
+    store.close();
+}
+
+#[test]
+fn a_view_that_had_the_join_key_in_another_type_blocks_no_erasure() {
+    let store = Store::ready(sealer());
+    store.push(0..3);
+    let (views, path) = (store.folder.path().join("views"), store.folder.path().join("store"));
+    fs::write(views.join("views.toml"), VIEWS.replace("Int64", "String").replace("profile", "people")).unwrap();
+    store.features.reload(Registry::load(&views, &path).unwrap()).unwrap();
+    store.push_these(vec![json!("anna"), json!("7")]);
+    for customer in [json!("anna"), json!(1)] {
+        let erased = store.erase(&json!({ "customer": customer })).unwrap();
+        assert_eq!((&customer, erased), (&customer, Erased { records: 1, views: 1 }));
+    }
+    for wrong in [json!(null), json!([1])] {
+        assert!(matches!(store.erase(&json!({ "customer": wrong })), Err(FeatureError::Value { .. })));
+    }
+    assert!(matches!(store.erase(&json!({ "shop": 1 })), Err(FeatureError::Columns { .. })));
+    store.close();
+}
+
+#[test]
+fn keys_that_cannot_be_sealed_anew_are_not_said_to_be() {
+    let store = Store::ready(sealer());
+    store.push(0..3);
+    assert_eq!(store.reseal(), Ok(Resealed::default()));
+    let folder = store.close();
+    let both = Sealer::with_keys(&[[9; 32], [5; 32]]);
+    // Nothing is declared any more, and the files are there.
+    let store = Store::open(folder, both.clone(), "");
+    assert!(store.reseal().unwrap_err().contains("no feature view is declared"));
+    // Neither can they be opened with the new key alone.
+    let store = Store::open(store.close(), Sealer::with_keys(&[[9; 32]]), VIEWS);
+    assert!(store.reseal().unwrap_err().contains("which this box does not have"));
+    let store = Store::open(store.close(), both, VIEWS);
+    assert!(store.reseal().unwrap().old > 0);
+    assert_eq!(store.reseal(), Ok(Resealed::default()));
+    let store = Store::open(store.close(), Sealer::with_keys(&[[9; 32]]), VIEWS);
+    store.until("ready", |store| store.engine().live().is_some());
+    assert!(store.has(2));
+    store.close();
+}
