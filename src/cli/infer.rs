@@ -23,6 +23,7 @@ use crate::inference::terms::Priority;
 use crate::names::{ModelName, ModelVersion};
 use crate::pipeline::image::ImageFormat;
 use crate::principal::Principal;
+use crate::principal::memory::Account;
 use crate::protocol::call::{self, Call, Form};
 use crate::protocol::decode::{self, ReplyFormat, Target};
 use crate::protocol::encode;
@@ -185,7 +186,15 @@ async fn ask(serving: &Serving, target: &Target, file: &Path) -> Answer {
     let content = Bytes::from(std::fs::read(file)?);
     if ImageFormat::sniff(&content).is_some() {
         let (target, form, arrived) = (target.clone(), Form::Photograph, Instant::now());
-        let call = Call { target, body: content, form, priority: None, deadline: None, arrived };
+        let call = Call {
+            target,
+            body: content,
+            form,
+            priority: None,
+            deadline: None,
+            arrived,
+            account: Account::unlimited(),
+        };
         // Through its text, as over HTTP: a score stays the shortest number that is the same f32.
         return Ok(serde_json::from_slice(&call::answer(serving, call, &Principal::Local).await?.body)?);
     }
