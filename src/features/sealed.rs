@@ -11,7 +11,7 @@ use super::engine::erased;
 use super::engine::erasure::Entity;
 use super::engine::files::HASH_KEY_FILE;
 use super::engine::orders::Job;
-use super::entity_keys::{EntityKeys, form};
+use super::entity_keys::form;
 use super::online::{Erased, FeatureError};
 use super::{FeatureStore, entity_keys};
 use crate::identity::sealing::{OVERHEAD, Reseal, Resealed, Sealer, Survey};
@@ -103,15 +103,18 @@ impl Reseal for FeatureStore {
             }
             Err(error) => return Err(error.to_string()),
         };
-        let is_complete = || keys.is_some_and(EntityKeys::is_complete);
-        if due.total() > 0 || (keys.is_some() && !is_complete()) {
+        let Some(keys) = keys else {
+            let plain = "it was opened without a master key: the next start seals it";
+            return if due.total() == 0 { Ok(()) } else { Err(plain.into()) };
+        };
+        if due.total() > 0 || !keys.is_complete() {
             // This thread may wait, and the store answers from its own, when it has done what it does when it is opened.
             Handle::current().block_on(FeatureStore::reseal(self)).map_err(|error| error.to_string())?;
             *done += due;
-            if !is_complete() {
-                return Err("what it had before sealing was turned on is not sealed yet; the store sees to it".into());
-            }
         }
-        Ok(())
+        if keys.is_complete() {
+            return Ok(());
+        }
+        Err("what it had before sealing was turned on is not sealed yet; the store sees to it".into())
     }
 }

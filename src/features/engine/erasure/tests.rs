@@ -202,6 +202,9 @@ fn keys_that_cannot_be_sealed_anew_are_not_said_to_be() {
     store.push(0..3);
     assert_eq!(store.reseal(), Ok(Resealed::default()));
     let folder = store.close();
+    let plain = Store::ready(Sealer::none());
+    assert_eq!(plain.reseal(), Ok(Resealed::default()), "that is not what it is asked for");
+    plain.close();
     let both = Sealer::with_keys(&[[9; 32], [5; 32]]);
     // Nothing is declared any more, and the files are there.
     let store = Store::open(folder, both.clone(), "");
