@@ -96,15 +96,12 @@ impl Listeners {
                 }
                 (ListenAddress::Unix(path), left) => {
                     // One whose file is gone ends here: later it would take the new file with it.
-                    let (listener, file) = match left.filter(|_| is_socket(path)) {
-                        Some((socket, file)) => {
-                            let listener = UnixListener::from_std(nonblocking(socket).map_err(refused)?.into());
-                            (listener.map_err(refused)?, file)
-                        }
-                        None => {
-                            remove_stale(path).await?;
-                            (UnixListener::bind(path).map_err(refused)?, None)
-                        }
+                    let (listener, file) = if let Some((socket, file)) = left.filter(|_| is_socket(path)) {
+                        let listener = UnixListener::from_std(nonblocking(socket).map_err(refused)?.into());
+                        (listener.map_err(refused)?, file)
+                    } else {
+                        remove_stale(path).await?;
+                        (UnixListener::bind(path).map_err(refused)?, None)
                     };
                     let file = file.unwrap_or_else(|| SocketFile::new(path.clone()));
                     let mode = std::fs::Permissions::from_mode(config.socket_mode.bits());

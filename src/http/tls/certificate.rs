@@ -88,7 +88,7 @@ impl CertificateFacts {
         })
     }
 
-    /// Whether its public key is this one, as a SubjectPublicKeyInfo.
+    /// Whether its public key is this one, as a certificate has it (`SubjectPublicKeyInfo`).
     pub(super) fn is_of(&self, public_key: &[u8]) -> bool {
         self.public_key == pin(public_key)
     }

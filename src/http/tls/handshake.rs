@@ -64,7 +64,7 @@ impl TlsCaller {
                     return;
                 }
             }
-            pending().await
+            pending::<()>().await;
         };
         tokio::select! {
             () = expired => {}
@@ -132,8 +132,10 @@ impl Failed {
     fn new(end: End, reason: impl Into<String>) -> Self {
         Self { end, reason: reason.into(), denied: None, plain: None }
     }
+}
 
-    fn of(error: io::Error) -> Self {
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
         let denied = denied(&error);
         let end = if denied.is_some() { End::Refused } else { End::Failed };
         Self { denied, ..Self::new(end, error.to_string()) }
@@ -227,7 +229,7 @@ impl ServerTls {
 
     async fn shake(&self, stream: TcpStream) -> Result<(TlsStream<TcpStream>, TlsCaller), Failed> {
         let mut first = [0];
-        if stream.peek(&mut first).await.map_err(Failed::of)? == 0 {
+        if stream.peek(&mut first).await? == 0 {
             return Err(Failed::new(End::Failed, "nothing was sent"));
         }
         let [first] = first;
@@ -241,7 +243,7 @@ impl ServerTls {
         let Some(acceptor) = self.shared.live.load().as_ref().map(|live| live.acceptor.clone()) else {
             return Err(Failed::new(End::Unavailable, "see the log for what is wrong with the files of http.tls"));
         };
-        let stream = acceptor.accept(stream).await.map_err(Failed::of)?;
+        let stream = acceptor.accept(stream).await?;
         let chain: Vec<_> = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
         let facts = match chain.first().map(CertificateFacts::read).transpose() {
             Ok(facts) => facts,

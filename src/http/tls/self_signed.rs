@@ -176,7 +176,7 @@ mod tests {
         let second = shown(folder.path());
         assert!(first.fingerprint != second.fingerprint && first.public_key == second.public_key);
         assert!(second.addresses.contains(&"192.0.2.99".parse().unwrap()));
-        let soon = u64::try_from((LIFETIME - RENEWED_BEFORE).as_millis()).unwrap() + 1;
+        let soon = u64::try_from(LIFETIME.saturating_sub(RENEWED_BEFORE).as_millis()).unwrap() + 1;
         assert_eq!(renew(&names, NOW_MS + soon), Some("the one before is about to end"));
         assert_eq!(shown(folder.path()).public_key, first.public_key);
     }
