@@ -17,6 +17,7 @@ use crate::features::online::PushTarget;
 use crate::features::registry::Registry;
 use crate::http::config::HttpConfig;
 use crate::http::tls::config::ClientCertificates;
+use crate::identity::access::Permission;
 use crate::identity::access_config::AccessConfig;
 use crate::identity::device::DeviceConfig;
 use crate::identity::keys;
@@ -237,6 +238,22 @@ impl Config {
         bindings.iter().enumerate().filter_map(undeclared).collect()
     }
 
+    /// Bindings that push for callers who may not.
+    fn writer_problems(&self) -> Vec<(String, String)> {
+        if self.access.mqtt.access().allows(Permission::WriteFeatures) {
+            return Vec::new();
+        }
+        let refused = |(index, binding): (usize, &BindingConfig)| {
+            let key = match binding.target()? {
+                PushTarget::View(_) => "feature_view",
+                PushTarget::Source(_) => "push_source",
+            };
+            let problem = "is for callers who may push: add feature-writer to access.mqtt.roles";
+            Some((format!("mqtt.bindings[{index}].{key}"), problem.to_owned()))
+        };
+        self.mqtt.bindings.iter().enumerate().filter_map(refused).collect()
+    }
+
     /// Holders of certificates that nobody is asked for.
     fn certificate_problem(&self) -> Option<(String, String)> {
         let asks = self.http.tls.client_certificates != ClientCertificates::None;
@@ -274,6 +291,7 @@ impl Config {
             .chain(unreachable)
             .chain(self.group_problems())
             .chain(self.push_problems())
+            .chain(self.writer_problems())
             .collect()
     }
 }

@@ -50,9 +50,21 @@ use configuration_change::Changes;
 use health::Health;
 use messaging::Messaging;
 
+/// The files that are open beside connections, at most: those of the stores, of models while they load, of logs.
+const OTHER_FILES: u64 = 512;
+
 /// Runs the daemon with the feature views of `registry`, on the sockets that `handover` has or on new ones, until it is told
 /// to stop. An error is the reason why it could not start or had to stop.
 pub fn run(config: Config, registry: Registry, handover: &Handover) -> anyhow::Result<Ended> {
+    let (most, needed) = (process::raise_open_files(), config.http.most_open() + OTHER_FILES);
+    if most < needed {
+        tracing::warn!(
+            most,
+            needed,
+            "this process may open fewer files than http.max_connections can need: set LimitNOFILE= in the systemd unit, or \
+             lower it"
+        );
+    }
     let mut builder = match config.control.threads {
         1 => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
@@ -170,8 +182,8 @@ impl App {
         }
         remove_leftovers();
         let listeners = Listeners::bind(&config.http, handover).await?;
-        let tls = ServerTls::open(&config.http, &config.state.path);
         let (audit, audit_queue) = AuditSink::with_policy(config.audit.policy());
+        let tls = ServerTls::open(&config.http, &config.state.path, audit.clone());
         let audit_mark = audit.mark();
         audit.record_own(AuditEvent::Started { version: env!("CARGO_PKG_VERSION").into() });
         let changes = Changes::find(&config, &config.audit.path);

@@ -37,14 +37,14 @@ use tls::Client;
 
 pub use account::DestinationStatistics;
 pub use address::{Host, HostPort, InvalidHostPort};
-pub use daemon_connection::{Answer, DaemonConnection, DaemonError, Download};
+pub use daemon_connection::{Answer, DaemonAddress, DaemonConnection, DaemonError, Download};
 pub use http::{AuditClient, HttpAnswer, HttpClient, HttpDownload, HttpError, HttpSettings, REQUEST_HEADERS};
 pub use kept::{CountsError, CountsKeeper, DestinationCounts, EgressCounts};
 pub use link::{LinkReader, LinkWriter, PutError};
 pub use message_stream::MessageStream;
 pub use policy::{Allowed, Content, EgressConfig, Grant};
 pub use raw::RawConnection;
-pub(crate) use tls::{CertificateTime, certificates, identity_error, private_key};
+pub(crate) use tls::{CertificateTime, LARGEST_LIST, certificates, identity_error, private_key};
 pub use tls::{TlsError, TlsSettings};
 pub use tls_files::TlsFiles;
 pub use web_address::{InvalidWebAddress, WebAddress};

@@ -1,5 +1,7 @@
 //! Who asked: the caller of a request, by the credential that was presented, else as far as the transport can tell.
 
+pub mod memory;
+
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;

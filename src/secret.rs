@@ -61,6 +61,14 @@ pub enum SecretError {
         /// Why.
         source: io::Error,
     },
+    /// The file is longer than anything that belongs there.
+    #[error("{file} is larger than {} MiB", largest >> 20)]
+    TooLarge {
+        /// As configured.
+        file: SecretFile,
+        /// What it may have, in bytes.
+        largest: u64,
+    },
     /// The content is no text.
     #[error("{file} is not UTF-8 text")]
     NotText {
@@ -87,14 +95,22 @@ impl SecretFile {
 
     /// Reads it now.
     pub fn read(&self) -> Result<Zeroizing<Vec<u8>>, SecretError> {
+        self.read_at_most(LARGEST)
+    }
+
+    /// Reads it now, if it has no more than so many bytes.
+    pub fn read_at_most(&self, largest: u64) -> Result<Zeroizing<Vec<u8>>, SecretError> {
         let path = self.path().ok_or_else(|| SecretError::NoCredentials { file: self.clone() })?;
         let unreadable = |source| SecretError::Unreadable { file: self.clone(), source };
         let file = File::open(path).map_err(unreadable)?;
-        let length = file.metadata().map_err(unreadable)?.len().min(LARGEST);
+        let length = file.metadata().map_err(unreadable)?.len().min(largest);
         // Enough at once: one that grows leaves copies behind.
         let room = usize::try_from(length).unwrap_or_default() + SPARE;
         let mut content = Zeroizing::new(Vec::with_capacity(room));
-        file.take(LARGEST).read_to_end(&mut content).map_err(unreadable)?;
+        let length = file.take(largest + 1).read_to_end(&mut content).map_err(unreadable)?;
+        if length as u64 > largest {
+            return Err(SecretError::TooLarge { file: self.clone(), largest });
+        }
         Ok(content)
     }
 
@@ -219,5 +235,16 @@ mod tests {
         file.write_all(b"\xff").unwrap();
         assert!(matches!(secret.read_text(), Err(SecretError::NotText { .. })));
         assert!(matches!(SecretFile::Path("/nonexistent".into()).read(), Err(SecretError::Unreadable { .. })));
+    }
+
+    #[test]
+    fn what_is_too_large_is_refused_and_never_cut_off() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&[b'x'; 100]).unwrap();
+        let secret = SecretFile::Path(file.path().into());
+        assert_eq!(secret.read_at_most(100).unwrap().len(), 100);
+        assert!(matches!(secret.read_at_most(99), Err(SecretError::TooLarge { largest: 99, .. })));
+        file.as_file().set_len(LARGEST + 1).unwrap();
+        assert!(secret.read().unwrap_err().to_string().ends_with("is larger than 1 MiB"));
     }
 }

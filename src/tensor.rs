@@ -11,6 +11,8 @@ use bytes::Bytes;
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
+use crate::principal::memory::Hold;
+
 /// The datatypes of the Open Inference Protocol, and BF16 as Triton adds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
@@ -205,6 +207,12 @@ impl Tensor {
             push_string(&mut data, string.as_ref());
         }
         Self::new(DataType::Bytes, shape, data.into())
+    }
+
+    /// The same, whose elements count as long as they are there.
+    #[must_use]
+    pub fn kept(self, hold: Hold) -> Self {
+        Self { data: hold.keep(self.data), ..self }
     }
 
     /// The datatype of every element.

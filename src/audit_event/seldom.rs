@@ -1,12 +1,17 @@
 //! Events that would come again and again while what they tell of lasts: denials, and a disk without room.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{AuditEvent, AuditSink};
-use crate::complaints::Complaints;
 use crate::principal::Principal;
+
+/// How long denials of a kind have no record of their own after one that has.
+const QUIET: Duration = Duration::from_mins(1);
+
+/// How many kinds are told apart; the callers of further ones count as strangers.
+const MOST_KINDS: usize = 1024;
 
 /// What was told of them.
 #[derive(Debug, Default)]
@@ -14,8 +19,84 @@ pub(super) struct Seldom(Mutex<Told>);
 
 #[derive(Debug, Default)]
 struct Told {
-    denials: Complaints,
+    denials: HashMap<Kind, Quiet>,
     without_room: BTreeSet<&'static str>,
+}
+
+/// What counts as the same again.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Kind {
+    denial: Denial,
+    /// A caller who is known by name: nobody else's denials hide those of a stolen key. Strangers are counted together.
+    known: Option<Principal>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Denial {
+    Access(&'static str),
+    Authentication(&'static str),
+}
+
+impl Denial {
+    fn event(self, others: u64) -> AuditEvent {
+        match self {
+            Self::Access(what) => AuditEvent::AccessDenied { what: what.into(), others },
+            Self::Authentication(cause) => AuditEvent::AuthenticationFailed { cause: cause.into(), others },
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Quiet {
+    until: Instant,
+    /// How many have no record yet, and whose was the last.
+    untold: u64,
+    last: Principal,
+}
+
+impl Quiet {
+    /// The record that stands for those that have none.
+    fn record(&mut self, denial: Denial) -> Option<(Principal, AuditEvent)> {
+        let others = std::mem::take(&mut self.untold).checked_sub(1)?;
+        Some((self.last.clone(), denial.event(others)))
+    }
+}
+
+impl Told {
+    /// What is to be recorded of this denial now: itself and those before it that have no record.
+    fn denied(&mut self, principal: &Principal, denial: Denial, now: Instant) -> Option<AuditEvent> {
+        let is_known = matches!(principal, Principal::Key(_) | Principal::Certificate(_) | Principal::User(_));
+        let mut kind = Kind { denial, known: is_known.then(|| principal.clone()) };
+        if kind.known.is_some() && self.denials.len() >= MOST_KINDS && !self.denials.contains_key(&kind) {
+            kind.known = None;
+        }
+        let quiet =
+            self.denials.entry(kind).or_insert_with(|| Quiet { until: now, untold: 0, last: principal.clone() });
+        if now < quiet.until {
+            quiet.untold += 1;
+            quiet.last.clone_from(principal);
+            return None;
+        }
+        quiet.until = now + QUIET;
+        Some(denial.event(std::mem::take(&mut quiet.untold)))
+    }
+
+    /// What is to be recorded of denials that have no record, where nobody may come again to have it said.
+    fn due(&mut self, now: Instant, is_last: bool) -> Vec<(Principal, AuditEvent)> {
+        let mut due = Vec::new();
+        self.denials.retain(|kind, quiet| {
+            if now < quiet.until && !is_last {
+                return true;
+            }
+            let record = quiet.record(kind.denial);
+            quiet.until = now + QUIET;
+            let is_kept = record.is_some();
+            due.extend(record.map(|record| (kind.denial, record)));
+            is_kept
+        });
+        due.sort_by_cached_key(|(denial, (principal, _))| (*denial, principal.to_string()));
+        due.into_iter().map(|(_, record)| record).collect()
+    }
 }
 
 impl Seldom {
@@ -23,23 +104,30 @@ impl Seldom {
         // Nothing panics under this lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Takes what is to be recorded of denials that have no record yet; all of it when it is the last time.
+    pub(super) fn due(&self, now: Instant, is_last: bool) -> Vec<(Principal, AuditEvent)> {
+        self.told().due(now, is_last)
+    }
 }
 
 impl AuditSink {
     /// Records that somebody asked for what is not theirs to ask for. Whoever asks again and again must not fill the log:
-    /// of each kind there is a record a minute at most, with the number of those that have none.
+    /// of each kind there is a record a minute at most for each caller that is known by name, and for all strangers, with the
+    /// number of those that have none.
     pub fn record_denied(&self, principal: &Principal, what: &'static str) {
-        let taken = self.seldom().told().denials.take((what, 0), Instant::now());
-        if let Some(others) = taken {
-            self.record(principal, AuditEvent::AccessDenied { what: what.into(), others });
-        }
+        self.record_denial(principal, Denial::Access(what));
     }
 
-    /// Records that somebody presented a credential that lets nobody in: a record a minute at most of each cause.
+    /// Records that somebody presented a credential that lets nobody in: as seldom, of each cause.
     pub fn record_unauthenticated(&self, principal: &Principal, cause: &'static str) {
-        let taken = self.seldom().told().denials.take((cause, 1), Instant::now());
-        if let Some(others) = taken {
-            self.record(principal, AuditEvent::AuthenticationFailed { cause: cause.into(), others });
+        self.record_denial(principal, Denial::Authentication(cause));
+    }
+
+    fn record_denial(&self, principal: &Principal, denial: Denial) {
+        let event = self.seldom().told().denied(principal, denial, Instant::now());
+        if let Some(event) = event {
+            self.record(principal, event);
         }
     }
 
@@ -65,10 +153,40 @@ mod tests {
             audit.record_denied(&Principal::User(7), "model_load");
             audit.clone().record_denied(&Principal::User(8), "model_unload");
         }
-        let denied = |what: &'static str| AuditEvent::AccessDenied { what: what.into(), others: 0 };
-        assert_eq!(queue.try_next(), Some(denied("model_load")));
-        assert_eq!(queue.try_next(), Some(denied("model_unload")));
+        let denied = |what: &'static str, others| AuditEvent::AccessDenied { what: what.into(), others };
+        assert_eq!(queue.try_next(), Some(denied("model_load", 0)));
+        assert_eq!(queue.try_next(), Some(denied("model_unload", 0)));
         assert_eq!(queue.try_next(), None);
+        assert_eq!(queue.take_untold(Instant::now(), false), []);
+        let rest =
+            [(7, "model_load"), (8, "model_unload")].map(|(uid, what)| (Principal::User(uid), denied(what, 998)));
+        assert_eq!(queue.take_untold(Instant::now(), true), rest, "nobody asks once more");
+    }
+
+    #[test]
+    fn a_caller_that_is_known_by_name_is_recorded_whatever_others_do() {
+        let (mut told, start) = (Told::default(), Instant::now());
+        let (stranger, key) = (Principal::Others, Principal::Key("till".into()));
+        let denied = |others| Some(AuditEvent::AccessDenied { what: "audit".into(), others });
+        let mut deny =
+            |who: &Principal, second| told.denied(who, Denial::Access("audit"), start + Duration::from_secs(second));
+        assert_eq!((deny(&stranger, 0), deny(&key, 1), deny(&key, 2)), (denied(0), denied(0), None));
+        assert_eq!((deny(&stranger, 60), deny(&stranger, 61), deny(&key, 62)), (denied(0), None, denied(1)));
+        let due = |told: &mut Told, second| told.due(start + Duration::from_secs(second), false);
+        assert_eq!(due(&mut told, 119), []);
+        assert_eq!(due(&mut told, 122), [(stranger, denied(0).unwrap())]);
+        assert_eq!((due(&mut told, 200), told.denials.len()), (Vec::new(), 0), "what is over is forgotten");
+    }
+
+    #[test]
+    fn however_many_keys_there_are_little_is_remembered() {
+        let (mut told, now) = (Told::default(), Instant::now());
+        for key in 0..2 * MOST_KINDS {
+            told.denied(&Principal::Key(key.to_string().into()), Denial::Access("audit"), now);
+        }
+        assert!(told.denials.len() <= MOST_KINDS + 1);
+        let due = told.due(now, true);
+        assert_eq!(due.len(), 1, "the strangers");
     }
 
     #[test]

@@ -312,6 +312,13 @@ impl AuditQueue {
         }
     }
 
+    /// Takes what is to be recorded of denials that have no record yet; all of it when it is the last time.
+    pub fn take_untold(&self, now: Instant, is_last: bool) -> Vec<(Principal, AuditEvent)> {
+        let untold = self.shared.seldom.due(now, is_last);
+        self.shared.recorded.fetch_add(untold.len() as u64, Ordering::Relaxed);
+        untold
+    }
+
     /// Takes the calls that were counted since it was last asked.
     pub fn take_counts(&mut self) -> HashMap<CallKey, CallCounts> {
         std::mem::take(&mut self.shared.lock().counts)

@@ -77,6 +77,7 @@ fn checks(globals: &Globals) -> Vec<Check> {
     checks.extend(machine::checks(&config, Path::new("/")));
     checks.extend(runtimes::checks(&config.runtimes));
     checks.extend(tls::check(&config));
+    checks.extend(tls::local(&config));
     checks.extend(unit::check(&config));
     checks.push(access::check(&config));
     checks.extend(mqtt::check(&config));

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::server::ServerArgs;
 use super::{Exit, Globals, Output, block_on};
 use daemon::Daemon;
 use table::Format;
@@ -26,6 +27,9 @@ pub struct FeaturesArgs {
     /// the configuration, else its first address].
     #[arg(long, global = true)]
     pub url: Option<String>,
+    /// How to come to it.
+    #[command(flatten)]
+    pub server: ServerArgs,
     /// Write JSON instead of text.
     #[arg(long, global = true)]
     pub json: bool,
@@ -154,7 +158,7 @@ Examples:
 
 /// Runs the verb.
 pub fn run(globals: &Globals, args: &FeaturesArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let mut daemon = Daemon::new(globals, args.url.as_deref())?;
+    let mut daemon = Daemon::new(globals, args.url.as_deref(), &args.server)?;
     let json = args.json;
     block_on(async {
         match &args.command {

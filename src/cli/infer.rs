@@ -12,6 +12,8 @@ use futures_util::stream;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value};
 
+use super::features::daemon::message;
+use super::server::ServerArgs;
 use super::{Exit, Globals, Output, block_on};
 use crate::audit_event::AuditSink;
 use crate::config::Config;
@@ -21,6 +23,7 @@ use crate::inference::terms::Priority;
 use crate::names::{ModelName, ModelVersion};
 use crate::pipeline::image::ImageFormat;
 use crate::principal::Principal;
+use crate::principal::memory::Account;
 use crate::protocol::call::{self, Call, Form};
 use crate::protocol::decode::{self, ReplyFormat, Target};
 use crate::protocol::encode;
@@ -38,6 +41,9 @@ pub struct InferArgs {
     /// Ask a running server instead, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock.
     #[arg(long)]
     pub url: Option<String>,
+    /// How to come to it.
+    #[command(flatten)]
+    pub server: ServerArgs,
     /// How urgent it is to the server, with --url: several files are background work, which takes what is left over and
     /// waits while the server has no room [default: interactive for one file, batch for more].
     #[arg(long, value_enum, requires = "url")]
@@ -90,7 +96,7 @@ pub fn run(globals: &Globals, args: &InferArgs, out: &mut Output) -> anyhow::Res
     block_on(async {
         let target = Target { model: args.model.clone(), version: args.model_version };
         if let Some(url) = &args.url {
-            let mut daemon = DaemonConnection::open(url).await?;
+            let mut daemon = DaemonConnection::open(&args.server.at(url)?).await?;
             let usual = if files.len() == 1 { Urgency::Interactive } else { Urgency::Batch };
             let urgency = args.priority.unwrap_or(usual);
             for file in &files {
@@ -180,7 +186,15 @@ async fn ask(serving: &Serving, target: &Target, file: &Path) -> Answer {
     let content = Bytes::from(std::fs::read(file)?);
     if ImageFormat::sniff(&content).is_some() {
         let (target, form, arrived) = (target.clone(), Form::Photograph, Instant::now());
-        let call = Call { target, body: content, form, priority: None, deadline: None, arrived };
+        let call = Call {
+            target,
+            body: content,
+            form,
+            priority: None,
+            deadline: None,
+            arrived,
+            account: Account::unlimited(),
+        };
         // Through its text, as over HTTP: a score stays the shortest number that is the same f32.
         return Ok(serde_json::from_slice(&call::answer(serving, call, &Principal::Local).await?.body)?);
     }
@@ -205,11 +219,10 @@ async fn ask_daemon(daemon: &mut DaemonConnection, target: &Target, file: &Path,
             _ => break answer,
         }
     };
-    let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     if answer.status == 200 {
-        return Ok(body);
+        return Ok(serde_json::from_slice(&answer.body).unwrap_or_default());
     }
-    bail!("{} ({})", body.get("error").and_then(Value::as_str).unwrap_or("no message"), answer.status)
+    bail!("{} ({})", message(answer.status, &answer.body), answer.status)
 }
 
 struct Report<'a> {

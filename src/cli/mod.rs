@@ -16,6 +16,7 @@ pub mod models;
 pub mod mqtt;
 mod output;
 pub mod serve;
+mod server;
 pub mod tls;
 pub mod top;
 pub mod tune;

@@ -75,6 +75,7 @@ fn text(http: &HttpConfig, file: &str, certificate: &CertificateFacts) -> String
         ("valid from", clock::rfc3339(certificate.not_before_ms)),
         ("valid until", clock::rfc3339(certificate.not_after_ms)),
         ("SHA-256", certificate.shown_fingerprint()),
+        ("public key", certificate.public_key.clone()),
         ("shown at", listeners(http).join(", ")),
         ("client certificates", http.tls.client_certificates.to_string()),
     ];

@@ -16,9 +16,10 @@ use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::features::daemon::message;
+use super::server::ServerArgs;
 use super::{Exit, Globals, Output, block_on};
 use crate::clock;
-use crate::egress::DaemonConnection;
+use crate::egress::{DaemonAddress, DaemonConnection};
 use crate::http::config::ListenAddress;
 use render::{History, Room};
 use snapshot::Snapshot;
@@ -32,6 +33,9 @@ pub struct TopArgs {
     /// the configuration has, else its first address].
     #[arg(long)]
     pub url: Option<String>,
+    /// How to come to it.
+    #[command(flatten)]
+    pub server: ServerArgs,
     /// Seconds between two looks. Every figure is about this time.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub interval: Duration,
@@ -46,7 +50,7 @@ pub struct TopArgs {
 const EXAMPLES: &str = "\
 Examples:
   ledge top                                   the server of this box; q or Ctrl-C ends
-  ledge top --url http://10.0.0.7:8000 --interval 5
+  ledge top --url https://box:8443 --key-file ~/box.key --interval 5
   ledge top --once --json | jq '.models[] | {model, p99_seconds}'";
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -63,7 +67,7 @@ pub fn run(globals: &Globals, args: &TopArgs, out: &mut Output) -> anyhow::Resul
         Some(url) => url.clone(),
         None => own_daemon(&globals.load_config()?.http.listen).context("say which server with --url")?,
     };
-    let daemon = Daemon { url, connection: None };
+    let daemon = Daemon { address: args.server.at(&url)?, url, connection: None };
     block_on(async {
         if args.once || !(args.json || std::io::stdout().is_terminal()) {
             once(daemon, args, out).await
@@ -102,6 +106,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// A daemon that is scraped, over one connection as long as it holds.
 struct Daemon {
     url: String,
+    address: DaemonAddress,
     connection: Option<DaemonConnection>,
 }
 
@@ -118,7 +123,7 @@ impl Daemon {
     async fn try_scrape(&mut self) -> anyhow::Result<Snapshot> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
-            none => none.insert(DaemonConnection::open(&self.url).await?),
+            none => none.insert(DaemonConnection::open(&self.address).await?),
         };
         let answer = connection.get("/metrics").await?;
         if answer.status != 200 {

@@ -20,10 +20,18 @@ use crate::updates::configuration;
 /// The largest configuration file, in bytes. The one that names every key has under 10,000.
 const MAX_FILE: u64 = 1 << 20;
 
-/// Variables that start like ours and are none: they choose the root and the file, name the sockets of the program before
-/// this one, belong to tests, or are what Kubernetes sets in every pod beside a service named `ledge`.
-const NOT_KEYS: [&str; 7] =
-    ["LEDGE_ROOT", "LEDGE_CONFIG", LISTENERS_VARIABLE, "LEDGE_TEST_", "LEDGE_SERVICE_", "LEDGE_PORT_", "LEDGE_PORT"];
+/// Variables that start like ours and are none: they choose the root and the file, name the file of the key that the command
+/// line asks with, and the sockets of the program before this one, belong to tests, or are what Kubernetes sets in every pod beside a service named `ledge`.
+const NOT_KEYS: [&str; 8] = [
+    "LEDGE_ROOT",
+    "LEDGE_CONFIG",
+    "LEDGE_KEY_FILE",
+    LISTENERS_VARIABLE,
+    "LEDGE_TEST_",
+    "LEDGE_SERVICE_",
+    "LEDGE_PORT_",
+    "LEDGE_PORT",
+];
 
 /// What the configuration is read from.
 #[derive(Debug, Clone, Default)]

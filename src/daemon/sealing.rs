@@ -120,7 +120,7 @@ impl Sealing {
                 tracing::info!(%key, "everything is sealed under the current master key but for what is being fetched, which follows when it is here");
             }
             Err(error) => {
-                tracing::error!(what = "models", %error, "nobody can say whether everything is sealed; {AGAIN}")
+                tracing::error!(what = "models", %error, "nobody can say whether everything is sealed; {AGAIN}");
             }
         }
     }

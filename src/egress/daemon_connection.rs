@@ -1,5 +1,5 @@
-//! From the command line to a daemon, over a Unix socket or plain HTTP. It is no part of the daemon, and what it sends is
-//! what the user of the command line hands it, so the allow-list does not apply.
+//! From the command line to a daemon, over a Unix socket, HTTPS or plain HTTP. It is no part of the daemon, and what it sends
+//! is what the user of the command line hands it, so the allow-list does not apply.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,13 +7,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{Stream, TryStreamExt};
 use http::request::Builder;
-use http::{Request, Response, Uri};
+use http::{HeaderValue, Request, Response, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, UnixStream};
+
+use super::address::HostPort;
+use super::tls::{Client, TlsError, TlsSettings};
+use crate::secret::SecretFile;
 
 /// A daemon that does not take the connection within this time is not there.
 pub(super) const CONNECT: Duration = Duration::from_secs(10);
@@ -22,7 +26,7 @@ pub(super) const CONNECT: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     /// The address is not one.
-    #[error("{url:?} is not an address of a daemon: expected http://HOST:PORT or unix:PATH")]
+    #[error("{url:?} is not an address of a daemon: expected https://HOST:PORT, http://HOST:PORT or unix:PATH")]
     Address {
         /// As given.
         url: String,
@@ -37,9 +41,30 @@ pub enum DaemonError {
     },
     /// This user may not connect.
     #[error(
-        "this user may not open {url}: run this as root, or as the user that Ledge runs as: sudo -u ledge ledge ..."
+        "this user may not open {url}: run this as root, or as the user that Ledge runs as: sudo -u ledge ledge ...; or ask \
+         another address of it, with --url and --key-file"
     )]
     Forbidden {
+        /// As given.
+        url: String,
+    },
+    /// Nobody that can be trusted.
+    #[error("there is no safe connection to {url}: {error}")]
+    Tls {
+        /// As given.
+        url: String,
+        /// Why.
+        error: TlsError,
+    },
+    /// Plain text is no way for a secret.
+    #[error("the API key is not sent to {url}, where everybody on the way could read it: ask over https://")]
+    Exposed {
+        /// As given.
+        url: String,
+    },
+    /// TLS costs more than what is measured.
+    #[error("{url} cannot be measured: expected http://HOST:PORT or unix:PATH, on the machine that the server runs on")]
+    Measured {
         /// As given.
         url: String,
     },
@@ -52,7 +77,37 @@ pub enum DaemonError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
     Tcp { authority: String },
+    Tls { at: HostPort, authority: String },
     Unix { path: PathBuf },
+}
+
+/// Where a daemon is, and what it is asked with.
+#[derive(Debug, Clone)]
+pub struct DaemonAddress {
+    /// `https://HOST:PORT`, `http://HOST:PORT` or `unix:PATH`.
+    pub url: String,
+    /// The authorities that may have signed its certificate; `None` is those that the system trusts.
+    pub ca: Option<SecretFile>,
+    /// The header `Authorization`.
+    authorization: Option<HeaderValue>,
+}
+
+impl From<&str> for DaemonAddress {
+    fn from(url: &str) -> Self {
+        Self { url: url.to_owned(), ca: None, authorization: None }
+    }
+}
+
+impl DaemonAddress {
+    /// The same, asked with an API key.
+    #[must_use]
+    pub fn with_key(mut self, key: &str) -> Self {
+        self.authorization = HeaderValue::from_str(&format!("Bearer {key}")).ok().map(|mut header| {
+            header.set_sensitive(true);
+            header
+        });
+        self
+    }
 }
 
 /// A connection to a daemon, for one request after the other.
@@ -60,7 +115,7 @@ pub(super) enum Target {
 pub struct DaemonConnection {
     sender: http1::SendRequest<Body>,
     host: String,
-    url: String,
+    address: DaemonAddress,
 }
 
 /// What is sent: a whole body, or one that is read while it is sent.
@@ -115,31 +170,54 @@ pub(super) fn target(url: &str) -> Result<Target, DaemonError> {
         return Ok(Target::Unix { path: path.trim_start_matches("//").into() });
     }
     let uri: Uri = url.parse().map_err(|_| wrong())?;
-    let (Some("http"), Some(authority)) = (uri.scheme_str(), uri.authority()) else { return Err(wrong()) };
-    let port = authority.port_u16().unwrap_or(80);
-    Ok(Target::Tcp { authority: format!("{}:{port}", authority.host()) })
+    let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else { return Err(wrong()) };
+    let with_port = |usual: u16| format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(usual));
+    match scheme {
+        "http" => Ok(Target::Tcp { authority: with_port(80) }),
+        "https" => {
+            let authority = with_port(443);
+            Ok(Target::Tls { at: authority.parse().map_err(|_| wrong())?, authority })
+        }
+        _ => Err(wrong()),
+    }
 }
 
 impl DaemonConnection {
-    /// Connects to `http://HOST:PORT` or `unix:PATH`.
-    pub async fn open(url: &str) -> Result<Self, DaemonError> {
+    /// Connects to a daemon.
+    pub async fn open(address: &DaemonAddress) -> Result<Self, DaemonError> {
+        let url = &address.url;
         let failed = |error| DaemonError::connecting(url, error);
         let late = |_| failed(std::io::ErrorKind::TimedOut.into());
         match target(url)? {
             Target::Tcp { authority } => {
                 let connecting = tokio::time::timeout(CONNECT, TcpStream::connect(&authority));
                 let stream = connecting.await.map_err(late)?.map_err(failed)?;
-                Self::over(TokioIo::new(stream), authority, url).await
+                let peer = stream.peer_addr().map_err(failed)?.ip();
+                if address.authorization.is_some() && !peer.to_canonical().is_loopback() {
+                    return Err(DaemonError::Exposed { url: url.clone() });
+                }
+                Self::over(TokioIo::new(stream), authority, address).await
+            }
+            Target::Tls { at, authority } => {
+                let refused = |error| DaemonError::Tls { url: url.clone(), error };
+                let settings = TlsSettings { ca: address.ca.clone(), ..TlsSettings::default() };
+                let client = Client::read(&settings, &at).map_err(refused)?;
+                let connecting = async {
+                    let stream = TcpStream::connect(&authority).await.map_err(failed)?;
+                    Ok::<_, DaemonError>(client.connect(stream).await.map_err(refused)?.0)
+                };
+                let stream = tokio::time::timeout(CONNECT, connecting).await.map_err(late)??;
+                Self::over(TokioIo::new(stream), authority, address).await
             }
             Target::Unix { path } => {
                 let connecting = tokio::time::timeout(CONNECT, UnixStream::connect(&path));
                 let stream = connecting.await.map_err(late)?.map_err(failed)?;
-                Self::over(TokioIo::new(stream), "localhost".to_owned(), url).await
+                Self::over(TokioIo::new(stream), "localhost".to_owned(), address).await
             }
         }
     }
 
-    async fn over<S>(stream: S, host: String, url: &str) -> Result<Self, DaemonError>
+    async fn over<S>(stream: S, host: String, address: &DaemonAddress) -> Result<Self, DaemonError>
     where
         S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
     {
@@ -149,7 +227,7 @@ impl DaemonConnection {
             // Its error is also the error of the request that is under way.
             let _ = connection.await;
         });
-        Ok(Self { sender, host, url: url.to_owned() })
+        Ok(Self { sender, host, address: address.clone() })
     }
 
     /// Posts `body` and waits for the whole answer.
@@ -189,13 +267,14 @@ impl DaemonConnection {
     }
 
     async fn send(&mut self, request: Builder, path: &str, body: Body) -> Result<Response<Incoming>, DaemonError> {
-        let request = request
-            .header(http::header::HOST, self.host.as_str())
-            .body(body)
-            .map_err(|_| DaemonError::Address { url: path.to_owned() })?;
+        let mut request = request.header(http::header::HOST, self.host.as_str());
+        if let Some(authorization) = &self.address.authorization {
+            request = request.header(http::header::AUTHORIZATION, authorization);
+        }
+        let request = request.body(body).map_err(|_| DaemonError::Address { url: path.to_owned() })?;
         // The daemon closes a connection whose body it refused to read.
         if self.sender.ready().await.is_err() {
-            *self = Self::open(&self.url).await?;
+            *self = Self::open(&self.address.clone()).await?;
             self.sender.ready().await?;
         }
         Ok(self.sender.send_request(request).await?)
@@ -211,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_plain_http_or_a_unix_socket() {
+    fn an_address_is_https_plain_http_or_a_unix_socket() {
         let tcp = |authority: &str| Target::Tcp { authority: authority.into() };
         assert_eq!(target("http://127.0.0.1:8000").unwrap(), tcp("127.0.0.1:8000"));
         assert_eq!(target("http://[::1]/").unwrap(), tcp("[::1]:80"));
@@ -219,7 +298,10 @@ mod tests {
             target("unix:/run/ledge/ledge.sock").unwrap(),
             Target::Unix { path: "/run/ledge/ledge.sock".into() }
         );
-        for wrong in ["https://box", "127.0.0.1:8000", "", "ftp://x"] {
+        let tls = |authority: &str| Target::Tls { at: authority.parse().unwrap(), authority: authority.into() };
+        assert_eq!(target("https://box.lan").unwrap(), tls("box.lan:443"));
+        assert_eq!(target("https://[::1]:8443").unwrap(), tls("[::1]:8443"));
+        for wrong in ["https://", "127.0.0.1:8000", "", "ftp://x"] {
             assert!(matches!(target(wrong), Err(DaemonError::Address { .. })), "{wrong}");
         }
     }

@@ -30,6 +30,7 @@ impl RawConnection {
                 stream.set_nodelay(true).and_then(|()| stream.set_read_timeout(Some(patience))).map_err(refused)?;
                 Ok(Self { stream: Stream::Tcp(stream), host: authority })
             }
+            Target::Tls { .. } => Err(DaemonError::Measured { url: url.to_owned() }),
             Target::Unix { path } => {
                 let stream = UnixStream::connect(path).map_err(refused)?;
                 stream.set_read_timeout(Some(patience)).map_err(refused)?;

@@ -16,6 +16,10 @@ use super::address::{Host, HostPort};
 use crate::clock::{self, Floor};
 use crate::secret::{SecretError, SecretFile};
 
+/// The largest file of certificates or of lists of revoked ones, in bytes: an authority with a million revoked ones has a list
+/// of some 40 MB.
+pub(crate) const LARGEST_LIST: u64 = 64 << 20;
+
 /// How the other side is recognized, and how this side is. The files are read at each connection, so that a renewed
 /// certificate needs no restart.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -310,7 +314,7 @@ fn roots(ca: Option<&SecretFile>) -> Result<RootCertStore, TlsError> {
 }
 
 pub(crate) fn certificates(file: &SecretFile) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let pem = file.read()?;
+    let pem = file.read_at_most(LARGEST_LIST)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match found {
         Ok(found) if found.is_empty() => Err(TlsError::NoCertificate { file: file.clone() }),

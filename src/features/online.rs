@@ -3,11 +3,26 @@
 
 use std::sync::Arc;
 
+use serde_json::Value as Json;
+
 use super::value::Value;
 use super::view::Feature;
 
 /// Columns of untyped values, all of one length: what a data frame is in JSON.
-pub type Columns = Vec<(String, Vec<serde_json::Value>)>;
+pub type Columns = Vec<(String, Vec<Json>)>;
+
+/// About how much memory the cells of columns take.
+pub fn bytes_of(columns: &Columns) -> usize {
+    fn cell(value: &Json) -> usize {
+        let beside = match value {
+            Json::String(text) => text.len(),
+            Json::Array(values) => values.iter().map(cell).sum(),
+            _ => 0,
+        };
+        size_of::<Json>() + beside
+    }
+    columns.iter().flat_map(|(_, cells)| cells).map(cell).sum()
+}
 
 /// Which features are wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -32,7 +32,8 @@ pub struct Audited {
 /// the log for. Whoever has to act at once stops the service.
 pub async fn audited(State(Audited { app, recorded_as }): State<Audited>, request: Request, next: Next) -> Response {
     if let Some(refusal) = refusal(app.audit()) {
-        body::discard(request.into_body(), app.config()).await;
+        let (parts, body) = request.into_parts();
+        body::turn_down(&parts.headers, body, app.config()).await;
         return refusal.into_response();
     }
     let mark = app.serving().audit().mark();

@@ -5,6 +5,7 @@ use std::time::Duration;
 use std::io::Read;
 
 use axum::body::Body;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
@@ -13,10 +14,11 @@ use flate2::bufread::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
-use super::App;
 use super::config::HttpConfig;
-use super::memory::{Hold, NoRoom, SMALL};
 use super::reply::Failure;
+use super::{App, held};
+use crate::principal::Principal;
+use crate::principal::memory::{Account, Hold, NoRoom, SMALL};
 
 /// Smaller answers are not packed: the header would weigh as much as what is saved.
 const LEAST_PACKED: usize = 1024;
@@ -27,16 +29,13 @@ const MOST_RESERVED: usize = 8 << 20;
 /// What of a packed body is unpacked at once.
 const UNPACKED: usize = 64 << 10;
 
-/// When a caller whose body found no room may try again.
-const NO_ROOM_WAIT: Duration = Duration::from_secs(1);
-
 /// How long somebody who may not ask can take to send a body.
 const STRANGER: Duration = Duration::from_secs(2);
 
-/// A body, and the count of what it holds. That lives until the answer is made: what is made of a body takes memory, too.
+/// A body, which counts as long as it is there, and the account for what is made of it.
 pub struct Received {
     pub bytes: Bytes,
-    pub hold: Hold,
+    pub account: Account,
 }
 
 /// Why a body was not read.
@@ -67,18 +66,15 @@ impl From<std::io::Error> for Unread {
 
 /// Reads the whole body, unpacked. `http.max_body_bytes` holds for the bytes on the wire and for the unpacked ones, and
 /// `http.max_memory_bytes` for those of all bodies together.
-pub async fn read(headers: &HeaderMap, body: Body, app: &App) -> Result<Received, Failure> {
+pub async fn read(parts: &Parts, body: Body, app: &App) -> Result<Received, Failure> {
+    let headers = &parts.headers;
     let (config, limit) = (app.config(), app.config().max_body_bytes);
     let failure = |unread, what: &str| match unread {
         Unread::TooLarge => Failure::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             format!("the body is larger than {limit} bytes (http.max_body_bytes)"),
         ),
-        Unread::NoRoom => Failure::later(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "there is no memory for this body beside those that are being answered (http.max_memory_bytes)",
-            NO_ROOM_WAIT,
-        ),
+        Unread::NoRoom => NoRoom.into(),
         Unread::Other(error) => Failure::new(StatusCode::BAD_REQUEST, format!("the body cannot be {what}: {error}")),
     };
     let announced = announced(headers);
@@ -86,27 +82,32 @@ pub async fn read(headers: &HeaderMap, body: Body, app: &App) -> Result<Received
         return Err(failure(Unread::TooLarge, "read"));
     }
     let encoding = encoding(headers)?;
-    if !app.memory().has_room(announced.unwrap_or(0)) {
-        discard(body, config).await;
-        return Err(failure(Unread::NoRoom, "read"));
+    let account = account(parts, app);
+    if !account.has_room(announced.unwrap_or(0)) {
+        turn_down(headers, body, config).await;
+        return Err(NoRoom.into());
     }
-    let mut hold = app.memory().hold();
+    let mut hold = account.hold();
     let assembled = assemble(Limited::new(body, limit), announced, &mut hold);
     let assembled = tokio::time::timeout(config.body_timeout(), assembled).await.map_err(|_| {
         let message = format!("the body did not arrive within {} ms (http.body_timeout_ms)", config.body_timeout_ms);
         Failure::new(StatusCode::REQUEST_TIMEOUT, message)
     })?;
     let bytes = assembled.map_err(|unread| failure(unread, "read"))?;
-    let Some(encoding) = encoding else { return Ok(Received { bytes, hold }) };
-    let unpacking = tokio::task::spawn_blocking(move || {
+    let bytes = hold.keep(bytes);
+    let Some(encoding) = encoding else { return Ok(Received { bytes, account }) };
+    let mut hold = account.hold();
+    let unpacking = account.off_thread(move || {
         let unpacked = unpack(encoding, &bytes, limit, &mut hold)?;
-        hold.shrink(bytes.len());
-        Ok(Received { bytes: unpacked.into(), hold })
+        Ok(hold.keep(unpacked.into()))
     });
-    match unpacking.await {
-        Ok(unpacked) => unpacked.map_err(|unread| failure(unread, "unpacked")),
-        Err(error) => Err(failure(Unread::Other(error.into()), "unpacked")),
-    }
+    let bytes = unpacking.await.map_err(|unread| failure(unread, "unpacked"))?;
+    Ok(Received { bytes, account })
+}
+
+/// In whose name a request takes memory.
+fn account(parts: &Parts, app: &App) -> Account {
+    app.memory().account(parts.extensions.get().cloned().unwrap_or(Principal::Others))
 }
 
 fn announced(headers: &HeaderMap) -> Option<usize> {
@@ -126,7 +127,7 @@ async fn assemble(body: Limited<Body>, announced: Option<usize>, hold: &mut Hold
         if hold.grow(data.len()).is_err() {
             // Its sender reads the answer after all of it is sent. The caller of this function limits the time.
             drop((whole, data));
-            hold.shrink(usize::MAX);
+            hold.release();
             while let Some(frame) = body.frame().await {
                 frame?;
             }
@@ -156,6 +157,13 @@ pub async fn discard(body: Body, config: &HttpConfig) -> bool {
         true
     };
     tokio::time::timeout(config.body_timeout(), drain).await.unwrap_or(false)
+}
+
+/// Reads a body that nobody wants, unless its sender waits to be invited to send it: to read it would be to invite.
+pub async fn turn_down(headers: &HeaderMap, body: Body, config: &HttpConfig) {
+    if !headers.contains_key(header::EXPECT) {
+        discard(body, config).await;
+    }
 }
 
 /// The same for a caller who may not ask at all: what is more than a plain request is not read, and the connection is
@@ -219,7 +227,8 @@ fn whole(mut stream: impl Read, limit: usize, hold: &mut Hold) -> Result<Vec<u8>
 }
 
 /// Packs an answer when the caller asked for it and it is worth it.
-pub async fn pack(asked: &HeaderMap, response: Response) -> Response {
+pub async fn pack(asked: &HeaderMap, response: Response, account: &Account) -> Response {
+    let response = held::counted(response, account);
     let Some(encoding) = accepted(asked) else { return response };
     let (mut parts, body) = response.into_parts();
     let Ok(collected) = body.collect().await else { return Response::from_parts(parts, Body::empty()) };
@@ -228,8 +237,13 @@ pub async fn pack(asked: &HeaderMap, response: Response) -> Response {
         return Response::from_parts(parts, Body::from(bytes));
     }
     let plain = bytes.clone();
-    match tokio::task::spawn_blocking(move || compress(encoding, &bytes)).await {
-        Ok(Ok(packed)) => {
+    let to = account.clone();
+    let packing = move || {
+        let packed = compress(encoding, &bytes)?;
+        Ok::<_, std::io::Error>(to.take_anyway(packed.len()).keep(packed.into()))
+    };
+    match account.off_thread(packing).await {
+        Ok(packed) => {
             let name = if encoding == Encoding::Gzip { "gzip" } else { "deflate" };
             parts.headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(name));
             parts.headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
@@ -277,14 +291,14 @@ pub(super) fn accepted(headers: &HeaderMap) -> Option<Encoding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::memory::BodyMemory;
+    use crate::principal::memory::RequestMemory;
 
     fn headers(name: header::HeaderName, value: &'static str) -> HeaderMap {
         HeaderMap::from_iter([(name, HeaderValue::from_static(value))])
     }
 
     fn unpacked(encoding: Encoding, packed: &[u8], limit: usize) -> Result<Vec<u8>, Unread> {
-        unpack(encoding, packed, limit, &mut BodyMemory::new(usize::MAX).hold())
+        unpack(encoding, packed, limit, &mut Account::unlimited().hold())
     }
 
     #[test]
@@ -314,8 +328,8 @@ mod tests {
         let packed = compress(Encoding::Gzip, &vec![0; 10 << 20]).unwrap();
         assert!(matches!(unpacked(Encoding::Gzip, &packed, 1000), Err(Unread::TooLarge)));
         assert!(matches!(unpacked(Encoding::Gzip, b"not gzip", 1000), Err(Unread::Other(_))));
-        let memory = BodyMemory::new(1 << 20);
-        let unpacked = unpack(Encoding::Gzip, &packed, 10 << 20, &mut memory.hold());
+        let memory = RequestMemory::new(1 << 20);
+        let unpacked = unpack(Encoding::Gzip, &packed, 10 << 20, &mut memory.account(Principal::Others).hold());
         assert!(matches!(unpacked, Err(Unread::NoRoom)));
         assert_eq!(memory.used(), 0);
     }

@@ -30,7 +30,8 @@ pub struct HttpConfig {
     /// The largest request body after decompression, in bytes.
     #[serde(deserialize_with = "in_range::<1024, 4_294_967_296, _, _>")]
     pub max_body_bytes: usize,
-    /// How much memory the bodies of all requests and answers may take together, in bytes.
+    /// How much memory the bodies of all requests and answers may take together, and what is made of them: tensors, decoded
+    /// pictures. In bytes.
     #[serde(deserialize_with = "in_range::<1_048_576, 1_099_511_627_776, _, _>")]
     pub max_memory_bytes: usize,
     /// The largest photograph, in pixels.
@@ -45,7 +46,8 @@ pub struct HttpConfig {
     /// How long a caller may take to send the body of a request, in milliseconds.
     #[serde(deserialize_with = "in_range::<100, 3_600_000, _, _>")]
     pub body_timeout_ms: u64,
-    /// How long a caller may take to read the next 64 KiB of an answer, or its rest, in milliseconds.
+    /// How long a caller may take to read the next 64 KiB of an answer, or its rest, in milliseconds. Beyond this time it has
+    /// to read 256 KiB a second on the whole.
     #[serde(deserialize_with = "in_range::<100, 3_600_000, _, _>")]
     pub write_timeout_ms: u64,
     /// The section `[http.tls]`: for addresses that start with `https://`.
@@ -148,6 +150,11 @@ impl HttpConfig {
         }
         problems.extend(self.tls.problems(self.serves_tls()));
         problems
+    }
+
+    /// How many files connections may have open, over TCP and over Unix sockets.
+    pub fn most_open(&self) -> u64 {
+        2 * self.max_connections as u64
     }
 
     /// Whether an address is listened on with TLS.

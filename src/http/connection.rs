@@ -39,6 +39,9 @@ const LINGER: Duration = Duration::from_millis(200);
 /// After such a start, those who connected meanwhile wait until the models are loaded, and at most so long.
 const HELD: Duration = Duration::from_secs(10);
 
+/// The largest head of a request, in bytes: so much may every connection hold before anybody knows whose it is.
+const LARGEST_HEAD: usize = 64 << 10;
+
 /// How many connections the system keeps until they are accepted.
 const BACKLOG: i32 = 1024;
 
@@ -76,6 +79,8 @@ impl Listeners {
     /// they are. At a restart this program leaves its own there.
     pub async fn bind(config: &HttpConfig, handover: &Handover) -> Result<Self, BindError> {
         let handover = handover.clone();
+        // First: an address that is listened on in another way than before is still taken by its old socket.
+        handover.retain(&config.listen);
         let mut listeners = Self { tcp: Vec::new(), unix: Vec::new(), handed_over: false, handover };
         for address in &config.listen {
             let refused = |error| BindError::Refused { address: address.to_string(), error };
@@ -90,12 +95,13 @@ impl Listeners {
                     listeners.tcp.push((bind_tcp(*at).map_err(refused)?, address.clone()));
                 }
                 (ListenAddress::Unix(path), left) => {
-                    let (listener, file) = match left {
-                        Some((socket, file)) if is_socket(path) => {
+                    // One whose file is gone ends here: later it would take the new file with it.
+                    let (listener, file) = match left.filter(|_| is_socket(path)) {
+                        Some((socket, file)) => {
                             let listener = UnixListener::from_std(nonblocking(socket).map_err(refused)?.into());
                             (listener.map_err(refused)?, file)
                         }
-                        _ => {
+                        None => {
                             remove_stale(path).await?;
                             (UnixListener::bind(path).map_err(refused)?, None)
                         }
@@ -132,16 +138,19 @@ impl Listeners {
         shutdown: &Shutdown,
     ) {
         let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(config.header_timeout());
+        builder.timer(TokioTimer::new()).header_read_timeout(config.header_timeout()).max_buf_size(LARGEST_HEAD);
         let server = Server {
             router: router.clone(),
             builder,
-            connections: Arc::new(Semaphore::new(config.max_connections)),
             write_timeout: config.write_timeout(),
             held_until: self.handed_over.then(|| readiness.clone()),
             shutdown: shutdown.clone(),
         };
+        // Each way has its own: whoever takes all of TCP cannot keep those who look after this box from its socket.
+        let places = || Arc::new(Semaphore::new(config.max_connections));
+        let (tcp_places, unix_places) = (places(), places());
         for (listener, address) in self.tcp {
+            let places = tcp_places.clone();
             let (server, handover) = (server.clone(), self.handover.clone());
             let tls = match address {
                 ListenAddress::Tls(_) => Some(tls.cloned()),
@@ -155,9 +164,14 @@ impl Listeners {
                     Ok((stream, peer.ip().to_canonical()))
                 };
                 match tls {
-                    None => server.accept(accept, |server, stream, ip| server.plain(stream, Peer::address(ip))).await,
+                    None => {
+                        server
+                            .accept(&places, accept, |server, stream, ip| server.plain(stream, Peer::address(ip)))
+                            .await;
+                    }
                     Some(Some(tls)) => {
-                        server.accept(accept, |server, stream, ip| server.encrypted(tls.clone(), stream, ip)).await;
+                        let serve = |server: Server, stream, ip| server.encrypted(tls.clone(), stream, ip);
+                        server.accept(&places, accept, serve).await;
                     }
                     Some(None) => server.shutdown.requested().await,
                 }
@@ -168,6 +182,7 @@ impl Listeners {
             });
         }
         for (listener, address, file) in self.unix {
+            let places = unix_places.clone();
             let (server, handover) = (server.clone(), self.handover.clone());
             shutdown.spawn_essential("http unix listener", async move {
                 let accept = || async {
@@ -175,7 +190,7 @@ impl Listeners {
                     let uid = stream.peer_cred()?.uid();
                     Ok((stream, Peer::User(uid)))
                 };
-                server.accept(accept, Server::plain).await;
+                server.accept(&places, accept, Server::plain).await;
                 if server.shutdown.is_restart() {
                     handover.keep(address, listener.into_std()?.into(), Some(file));
                 }
@@ -232,7 +247,6 @@ fn is_socket(path: &Path) -> bool {
 struct Server {
     router: Router,
     builder: http1::Builder,
-    connections: Arc<Semaphore>,
     /// How long a caller may take nothing of its answer.
     write_timeout: Duration,
     /// What the first connections wait for.
@@ -241,9 +255,13 @@ struct Server {
 }
 
 impl Server {
-    /// Accepts until the stop is asked for, and has each connection served.
-    async fn accept<S, P, A, F>(&self, mut accept: impl FnMut() -> A, serve: impl Fn(Self, S, P) -> F)
-    where
+    /// Accepts until the stop is asked for, and has each connection served that finds a place.
+    async fn accept<S, P, A, F>(
+        &self,
+        places: &Arc<Semaphore>,
+        mut accept: impl FnMut() -> A,
+        serve: impl Fn(Self, S, P) -> F,
+    ) where
         A: Future<Output = io::Result<(S, P)>>,
         F: Future<Output = ()> + Send + 'static,
     {
@@ -254,25 +272,29 @@ impl Server {
             }
         }
         loop {
-            // Beyond the limit, callers wait in the kernel's backlog. The semaphore is never closed.
-            let Ok(permit) = self.connections.clone().acquire_owned().await else { return };
             let accepted = tokio::select! {
                 accepted = accept() => accepted,
                 () = self.shutdown.requested() => return,
             };
-            match accepted {
-                Ok((stream, peer)) => {
-                    let connection = serve(self.clone(), stream, peer);
-                    self.shutdown.spawn(async move {
-                        connection.await;
-                        drop(permit);
-                    });
-                }
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
                     tokio::time::sleep(REST).await;
+                    continue;
                 }
-            }
+            };
+            // Beyond the limit this caller waits here, and others in the kernel's backlog. A listener that waits for callers
+            // holds no place, which another could need. Who still waits when the daemon stops is treated as those with one.
+            let place = tokio::select! {
+                place = places.clone().acquire_owned() => place.ok(),
+                () = self.shutdown.requested() => None,
+            };
+            let connection = serve(self.clone(), stream, peer);
+            self.shutdown.spawn(async move {
+                connection.await;
+                drop(place);
+            });
         }
     }
 
@@ -286,13 +308,14 @@ impl Server {
 
     /// A connection with TLS, from its handshake on.
     async fn encrypted(self, tls: ServerTls, stream: TcpStream, ip: IpAddr) {
+        let Some(guest) = tls.admit(ip) else { return };
         let stop = async {
             self.shutdown.requested().await;
             // One that has begun may come to its end.
             tokio::time::sleep(LINGER).await;
         };
         let accepted = tokio::select! {
-            accepted = tls.accept(stream, ip) => accepted,
+            accepted = tls.accept(stream, &guest) => accepted,
             () = stop => None,
         };
         if let Some((stream, caller)) = accepted {
@@ -351,5 +374,69 @@ impl Server {
             let reason = std::error::Error::source(&error).map(ToString::to_string);
             tracing::debug!(%error, reason, "connection ended");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use axum::routing::get;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    fn listening_on(address: ListenAddress) -> HttpConfig {
+        HttpConfig { listen: vec![address], max_connections: 1, ..HttpConfig::default() }
+    }
+
+    #[tokio::test]
+    async fn an_address_is_bound_anew_when_another_scheme_is_spoken_there() {
+        let left = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (handover, at) = (Handover::default(), left.local_addr().unwrap());
+        handover.keep(ListenAddress::Tcp(at), left.into(), None);
+        let listeners = Listeners::bind(&listening_on(ListenAddress::Tls(at)), &handover).await.unwrap();
+        assert_eq!(listeners.tcp[0].0.local_addr().unwrap(), at);
+        assert!(!listeners.handed_over);
+    }
+
+    #[tokio::test]
+    async fn a_socket_whose_file_is_gone_is_bound_anew_and_keeps_its_new_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let left = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let (handover, address) = (Handover::default(), ListenAddress::Unix(path.clone()));
+        handover.keep(address.clone(), left.into(), Some(SocketFile::new(path.clone())));
+        let listeners = Listeners::bind(&listening_on(address), &handover).await.unwrap();
+        assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
+        drop(listeners);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_full_box_hands_its_socket_over_while_the_last_answer_is_under_way() {
+        let (handover, shutdown, address) = (Handover::default(), Shutdown::default(), "127.0.0.1:0".parse().unwrap());
+        let config = listening_on(address);
+        let listeners = Listeners::bind(&config, &handover).await.unwrap();
+        let at = listeners.tcp[0].0.local_addr().unwrap();
+        let (asked, mut was_asked) = mpsc::unbounded_channel();
+        let never = move || {
+            asked.send(()).unwrap();
+            pending::<()>()
+        };
+        listeners.serve(&Router::new().route("/", get(never)), &config, None, &Arc::default(), &shutdown);
+        let mut busy = TcpStream::connect(at).await.unwrap();
+        busy.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        was_asked.recv().await.unwrap();
+        let _waits = TcpStream::connect(at).await.unwrap();
+        shutdown.request_restart();
+        let kept = async {
+            while handover.take(&config.listen[0]).is_none() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), kept).await.unwrap();
     }
 }

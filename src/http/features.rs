@@ -11,9 +11,10 @@ use super::App;
 use super::body::{self, Received};
 use super::models::PathParts;
 use super::reply::{Failure, json, json_bytes};
-use crate::features::online::{FeatureError, Pushed};
+use crate::features::online::{Columns, FeatureError, Pushed, bytes_of};
 use crate::features::view::{FeatureService, FeatureView};
 use crate::principal::Principal;
+use crate::principal::memory::{Account, Hold};
 use crate::protocol::call::LARGE_JSON;
 use crate::protocol::feast::describe::{self, EntityDocument, ServiceDocument, ViewDocument};
 use crate::protocol::feast::{self, FeastError, PushCall, PushMode};
@@ -30,17 +31,18 @@ const MANY_CELLS: usize = 5_000;
 /// `POST /get-online-features`.
 pub async fn get_online_features(State(app): State<App>, request: Request) -> Result<Response, FeastError> {
     let (parts, body) = request.into_parts();
-    let received = body::read(&parts.headers, body, &app).await.map_err(Failure::into_feast)?;
-    let Received { bytes, hold: _held } = received;
+    let Received { bytes, account } = body::read(&parts, body, &app).await.map_err(Failure::into_feast)?;
     let store = app.serving().features();
-    let call = decode(bytes, feast::decode_online_features).await?;
+    let call = decode(bytes, &account, feast::decode_online_features).await?;
+    let _held = held(&account, &call.request.entities)?;
     call.check_size(&store.registry())?;
     let full_names = call.full_feature_names;
     let features = store.get_online_features(call.request).await;
     let features = features.map_err(|error| FeastError::of_store(&error, "entities"))?;
     let cells: usize = features.columns.iter().map(|column| column.cells.len()).sum();
-    let reply = off_thread(cells > MANY_CELLS, move || feast::encode_online_features(&features, full_names)).await?;
-    Ok(body::pack(&parts.headers, json_bytes(reply)).await)
+    let encode = move || feast::encode_online_features(&features, full_names);
+    let reply = if cells > MANY_CELLS { account.off_thread(encode).await } else { encode() }?;
+    Ok(body::pack(&parts.headers, json_bytes(reply), &account).await)
 }
 
 /// `POST /push`.
@@ -49,8 +51,9 @@ pub async fn push(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, FeastError> {
-    let Received { bytes, hold: _held } = received(&app, request).await?;
-    let call = decode(bytes, feast::decode_push).await?;
+    let Received { bytes, account } = received(&app, request).await?;
+    let call = decode(bytes, &account, feast::decode_push).await?;
+    let _held = held(&account, &call.push.columns)?;
     write(&app, call, &principal).await
 }
 
@@ -61,8 +64,9 @@ pub async fn write_to_online_store(
     request: Request,
 ) -> Result<Response, FeastError> {
     let registry = app.serving().features().registry();
-    let Received { bytes, hold: _held } = received(&app, request).await?;
-    let call = decode(bytes, move |body| feast::decode_write(body, &registry)).await?;
+    let Received { bytes, account } = received(&app, request).await?;
+    let call = decode(bytes, &account, move |body| feast::decode_write(body, &registry)).await?;
+    let _held = held(&account, &call.push.columns)?;
     write(&app, call, &principal).await
 }
 
@@ -91,7 +95,8 @@ async fn write(app: &App, call: PushCall, principal: &Principal) -> Result<Respo
 
 /// `POST /materialize` and `/materialize-incremental`: there is nothing to materialize from.
 pub async fn materialize(State(app): State<App>, request: Request) -> FeastError {
-    body::discard(request.into_body(), app.config()).await;
+    let (parts, body) = request.into_parts();
+    body::turn_down(&parts.headers, body, app.config()).await;
     let message =
         "Ledge has no offline store to materialize from: rows come in by /push, /write-to-online-store or MQTT";
     FeastError::new(StatusCode::NOT_IMPLEMENTED.as_u16(), message)
@@ -99,25 +104,21 @@ pub async fn materialize(State(app): State<App>, request: Request) -> FeastError
 
 async fn received(app: &App, request: Request) -> Result<Received, FeastError> {
     let (parts, body) = request.into_parts();
-    body::read(&parts.headers, body, app).await.map_err(Failure::into_feast)
+    body::read(&parts, body, app).await.map_err(Failure::into_feast)
 }
 
 /// Decodes a body, a large one off the async thread.
 async fn decode<T: Send + 'static>(
     body: Bytes,
+    account: &Account,
     decode: impl FnOnce(&[u8]) -> Result<T, FeastError> + Send + 'static,
 ) -> Result<T, FeastError> {
-    off_thread(body.len() > LARGE_JSON, move || decode(&body)).await
+    if body.len() > LARGE_JSON { account.off_thread(move || decode(&body)).await } else { decode(&body) }
 }
 
-/// Does `work`, on a thread of its own when it is `much`: it would keep other callers waiting.
-async fn off_thread<T: Send + 'static>(much: bool, work: impl FnOnce() -> T + Send + 'static) -> T {
-    if much {
-        let working = tokio::task::spawn_blocking(work);
-        working.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
-    } else {
-        work()
-    }
+/// Counts the cells of a frame, of which there are never too many to be made first.
+fn held(account: &Account, columns: &Columns) -> Result<Hold, FeastError> {
+    account.take(bytes_of(columns)).map_err(|error| Failure::from(error).into_feast())
 }
 
 #[derive(Serialize)]

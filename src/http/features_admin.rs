@@ -183,7 +183,7 @@ pub async fn restore(
     let mut upload = match upload {
         Ok(upload) => upload,
         Err(failure) => {
-            body::discard(body, app.config()).await;
+            body::turn_down(&parts.headers, body, app.config()).await;
             return Err(failure);
         }
     };
@@ -239,7 +239,7 @@ pub async fn erase(
     request: Request,
 ) -> Result<Response, Failure> {
     let (parts, body) = request.into_parts();
-    let received = body::read(&parts.headers, body, &app).await?;
+    let received = body::read(&parts, body, &app).await?;
     let wrong = |reason: &dyn std::fmt::Display| {
         let message =
             format!("{reason}: expected {{\"entity\": {{\"JOIN_KEY\": VALUE}}}}, or \"entities\" with a list of such");

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::reply::Failure;
 use super::routes::{Form, Route, Scope};
-use super::{App, body, browser, memory};
+use super::{App, body, browser, held};
 use crate::identity::access::{Access, Role};
 use crate::identity::authentication::{Caller, Lacking, Peer, Place, Proof, Refused};
 use crate::names::ModelName;
@@ -45,7 +45,7 @@ pub async fn guard(State(Guard { app, route }): State<Guard>, mut request: Reque
         Ok(place) => {
             let response = next.run(request).await;
             // Under way until the caller has the answer.
-            if place.is_counted() { memory::held(response, place) } else { response }
+            if place.is_counted() { held::held(response, place) } else { response }
         }
         Err(Denied { failure, challenge, is_known }) => {
             // Who waits to be invited to send the body is not: to read it would be to invite.

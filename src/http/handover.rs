@@ -84,6 +84,11 @@ impl Handover {
         Some((socket, file))
     }
 
+    /// Closes what was left for addresses that are not among these.
+    pub(super) fn retain(&self, addresses: &[ListenAddress]) {
+        self.sockets().retain(|kept| addresses.contains(&kept.address));
+    }
+
     /// Closes what nobody took.
     pub(super) fn clear(&self) {
         self.sockets().clear();

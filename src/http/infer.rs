@@ -7,11 +7,11 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 
-use super::App;
 use super::body::{self, Received};
 use super::models::{PathParts, target};
 use super::reply::{Failure, json_bytes};
 use super::terms::HeaderTerms;
+use super::{App, held};
 use crate::principal::Principal;
 use crate::protocol::call::{self, Call, Form, HEADER_LENGTH};
 use crate::protocol::decode;
@@ -32,16 +32,18 @@ pub async fn infer(
     if body::is_large(&parts.headers) {
         let priority = HeaderTerms::read(&parts.headers, arrived)?.priority;
         if let Some(refused) = app.serving().refusal(&target.model, target.version, priority, &principal) {
-            body::discard(body, app.config()).await;
+            body::turn_down(&parts.headers, body, app.config()).await;
             return Err(refused.into());
         }
     }
-    let Received { bytes: body, hold: _held } = body::read(&parts.headers, body, &app).await?;
+    let Received { bytes: body, account } = body::read(&parts, body, &app).await?;
     let form = Form::of(content_type(&parts.headers), header_length(&parts.headers)?);
     let HeaderTerms { priority, deadline } = HeaderTerms::read(&parts.headers, arrived)?;
-    let call = Call { target, body, form, priority, deadline, arrived };
+    let call = Call { target, body, form, priority, deadline, arrived, account: account.clone() };
     let answer = call::answer(app.serving(), call, &principal).await?;
+    let bytes = answer.body.len();
     let mut response = json_bytes(answer.body);
+    held::mark(&mut response, bytes);
     let headers = response.headers_mut();
     if let Some(length) = answer.header_length {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
@@ -50,7 +52,7 @@ pub async fn infer(
     if let Some(outcome) = answer.cache {
         headers.insert(CACHE, HeaderValue::from_static(outcome.as_str()));
     }
-    Ok(body::pack(&parts.headers, response).await)
+    Ok(body::pack(&parts.headers, response, &account).await)
 }
 
 fn content_type(headers: &HeaderMap) -> Option<&str> {

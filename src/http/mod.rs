@@ -15,8 +15,8 @@ pub mod fuzz;
 mod guard;
 mod handover;
 mod health;
+mod held;
 mod infer;
-mod memory;
 mod metrics;
 mod models;
 mod openapi;
@@ -39,6 +39,8 @@ use axum::response::Response;
 use crate::audit::status::AuditState;
 use crate::egress::Egress;
 use crate::identity::authentication::Authenticator;
+use crate::principal::Principal;
+use crate::principal::memory::RequestMemory;
 use crate::readiness::Readiness;
 use crate::serving::Serving;
 use crate::shutdown::Shutdown;
@@ -48,7 +50,6 @@ use crate::updates::Updates;
 use config::HttpConfig;
 pub use connection::{BindError, Listeners};
 pub use handover::{Handover, VARIABLE as LISTENERS_VARIABLE};
-use memory::BodyMemory;
 use reply::{Failure, error};
 pub use tls::ServerTls;
 
@@ -88,14 +89,14 @@ pub struct Parts {
 #[derive(Debug)]
 struct Shared {
     parts: Parts,
-    memory: BodyMemory,
+    memory: RequestMemory,
     machine: MachineMonitor,
 }
 
 impl App {
     /// Over its parts.
     pub fn new(parts: Parts) -> Self {
-        let memory = BodyMemory::new(parts.config.max_memory_bytes);
+        let memory = RequestMemory::new(parts.config.max_memory_bytes);
         Self { shared: Arc::new(Shared { parts, memory, machine: MachineMonitor::default() }) }
     }
 
@@ -139,7 +140,7 @@ impl App {
         self.shared.parts.tls.as_ref()
     }
 
-    fn memory(&self) -> &BodyMemory {
+    fn memory(&self) -> &RequestMemory {
         &self.shared.memory
     }
 
@@ -163,11 +164,12 @@ impl App {
 
 /// Every route. Whether one exists is no secret: the description of all of them is public.
 pub fn router(app: App) -> Router {
-    let memory = app.memory().clone();
+    // Nobody's: what is read from the box at no small length is the same for all.
+    let account = app.memory().account(Principal::Others);
     routes::router(&app)
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_verb)
-        .layer(map_response(move |answer| std::future::ready(memory.of_answer(answer))))
+        .layer(map_response(move |answer| std::future::ready(held::counted(answer, &account))))
         .with_state(app)
 }
 

@@ -211,7 +211,7 @@ pub async fn index(
     request: Request,
 ) -> Result<Response, Failure> {
     let (parts, body) = request.into_parts();
-    let wanted = IndexRequest::decode(&body::read(&parts.headers, body, &app).await?.bytes)?;
+    let wanted = IndexRequest::decode(&body::read(&parts, body, &app).await?.bytes)?;
     let rows = app
         .serving()
         .repository()
@@ -241,7 +241,7 @@ pub async fn load(
 ) -> Result<StatusCode, Failure> {
     let (parts, body) = request.into_parts();
     let name = target(&path)?.model;
-    let wanted = LoadRequest::decode(&body::read(&parts.headers, body, &app).await?.bytes)?;
+    let wanted = LoadRequest::decode(&body::read(&parts, body, &app).await?.bytes)?;
     let sent: BTreeSet<&str> =
         wanted.files.iter().map(String::as_str).chain(wanted.config.as_ref().map(|_| "config")).collect();
     if !sent.is_empty() {
@@ -274,7 +274,7 @@ pub async fn unload(
     let (parts, body) = request.into_parts();
     let name = target(&path)?.model;
     // There are no ensembles, so there are no dependents to unload.
-    UnloadRequest::decode(&body::read(&parts.headers, body, &app).await?.bytes)?;
+    UnloadRequest::decode(&body::read(&parts, body, &app).await?.bytes)?;
     let repository = app.serving().repository().clone();
     app.to_the_end(async move { repository.unload(&name, &principal).await }).await??;
     Ok(StatusCode::OK)

@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use crate::features::online::FeatureError;
+use crate::principal::memory::NoRoom;
 use crate::protocol::call::{CallError, ErrorBody};
 use crate::protocol::feast::FeastError;
 use crate::protocol::{ProtocolError, status};
@@ -100,6 +101,12 @@ impl From<ServingError> for Failure {
 impl From<CallError> for Failure {
     fn from(error: CallError) -> Self {
         Self { retry_after_s: error.retry_after_s(), ..Self::new(status_code(error.status()), error.to_string()) }
+    }
+}
+
+impl From<NoRoom> for Failure {
+    fn from(error: NoRoom) -> Self {
+        Self::later(StatusCode::SERVICE_UNAVAILABLE, error.to_string(), NoRoom::RETRY_AFTER)
     }
 }
 

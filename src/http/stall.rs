@@ -11,21 +11,46 @@ use tokio::time::{Instant, Sleep};
 /// Within one limit a caller takes so much, or all there is. Who takes less, byte by byte, is as good as gone.
 const LEAST_TAKEN: usize = 64 << 10;
 
+/// So many bytes a second on the whole, beyond the first limit: an answer of 100 MB is held for less than seven minutes.
+const LEAST_RATE: u64 = 256 << 10;
+
 /// A stream that fails when the other side does not take what is written.
 ///
 /// The time runs while a write waits, and only then: an answer that is still being made has all the time it needs.
 pub struct Impatient<S> {
     stream: S,
     limit: Duration,
-    /// Until when so much must have been taken, and how much has been; it is used anew each time.
+    /// It is used anew each time.
     timer: Pin<Box<Sleep>>,
-    waiting: Option<usize>,
+    waiting: Option<Waiting>,
+    behind: Option<Behind>,
+}
+
+/// A write that waits.
+struct Waiting {
+    /// Until when [`LEAST_TAKEN`] must have been taken, and how much has been.
+    end: Instant,
+    taken: usize,
+}
+
+/// A caller that has not taken all there is.
+struct Behind {
+    since: Instant,
+    taken: u64,
 }
 
 impl<S> Impatient<S> {
     /// Over a stream whose other side may take nothing for so long.
     pub fn new(stream: S, limit: Duration) -> Self {
-        Self { stream, limit, timer: Box::pin(tokio::time::sleep(Duration::ZERO)), waiting: None }
+        Self { stream, limit, timer: Box::pin(tokio::time::sleep(Duration::ZERO)), waiting: None, behind: None }
+    }
+
+    /// Until when the caller must have taken more, now that it lets a write wait.
+    fn end(&mut self, now: Instant) -> Instant {
+        let limit = self.limit;
+        let waiting = self.waiting.get_or_insert_with(|| Waiting { end: now + limit, taken: 0 });
+        let behind = self.behind.get_or_insert(Behind { since: now, taken: 0 });
+        waiting.end.min(behind.since + limit + Duration::from_millis(behind.taken.saturating_mul(1000) / LEAST_RATE))
     }
 
     /// Looks at a write that took `Some` bytes, or all that was left (`None`).
@@ -37,17 +62,14 @@ impl<S> Impatient<S> {
     ) -> Poll<io::Result<T>> {
         match &written {
             Poll::Ready(Ok(result)) => {
-                let so_far = self.waiting.take();
-                self.waiting = match (so_far, bytes(result)) {
-                    (Some(so_far), Some(more)) if so_far + more < LEAST_TAKEN => Some(so_far + more),
-                    _ => None,
-                };
+                let more = bytes(result);
+                self.waiting = self.waiting.take().zip(more).and_then(|(waiting, more)| waiting.after(more));
+                self.behind = self.behind.take().zip(more).map(|(behind, more)| behind.after(more));
             }
             Poll::Ready(Err(_)) => {}
             Poll::Pending => {
-                if self.waiting.is_none() {
-                    self.waiting = Some(0);
-                    let end = Instant::now() + self.limit;
+                let end = self.end(Instant::now());
+                if self.timer.deadline() != end {
                     self.timer.as_mut().reset(end);
                 }
                 ready!(self.timer.as_mut().poll(context));
@@ -57,6 +79,21 @@ impl<S> Impatient<S> {
             }
         }
         written
+    }
+}
+
+impl Behind {
+    /// After so many bytes more.
+    fn after(self, more: usize) -> Self {
+        Self { taken: self.taken + more as u64, ..self }
+    }
+}
+
+impl Waiting {
+    /// After so many bytes more; `None` once there are enough.
+    fn after(self, more: usize) -> Option<Self> {
+        let taken = self.taken + more;
+        (taken < LEAST_TAKEN).then_some(Self { taken, ..self })
     }
 }
 
@@ -133,6 +170,27 @@ mod tests {
         let writing = async { writer.write_all(&vec![0; 10 * LEAST_TAKEN]).await };
         assert!(tokio::join!(reading, writing).1.is_ok());
         assert!(began.elapsed() > LIMIT * 2, "as a whole it took longer");
+    }
+
+    #[tokio::test]
+    async fn who_takes_enough_to_go_on_but_too_little_to_come_to_an_end_is_given_up() {
+        // After how many seconds a caller is given up that takes so much in each.
+        let given_up = |each: usize| {
+            let mut stream = Impatient::new(tokio::io::empty(), Duration::from_secs(30));
+            let began = Instant::now();
+            (0..1000).find(|second| {
+                let now = began + Duration::from_secs(*second);
+                let end = stream.end(now);
+                let written = Poll::Ready(Ok(each));
+                let taken =
+                    stream.taken(&mut Context::from_waker(std::task::Waker::noop()), written, |bytes| Some(*bytes));
+                assert!(taken.is_ready());
+                end <= now
+            })
+        };
+        assert_eq!(given_up(1 << 10), Some(30));
+        assert!(given_up(100 << 10).is_some_and(|seconds| seconds > 30 && seconds < 60));
+        assert_eq!(given_up(260 << 10), None);
     }
 
     #[tokio::test]

@@ -45,7 +45,7 @@ pub async fn check(
     request: Request,
 ) -> Result<Response, Failure> {
     let (parts, body) = request.into_parts();
-    let body = body::read(&parts.headers, body, &app).await?;
+    let body = body::read(&parts, body, &app).await?;
     let updates = configured(&app)?.clone();
     let from = source(&body.bytes)?;
     tracing::info!(%principal, from = from.as_ref().map(ToString::to_string), "asked to look for updates");

@@ -83,7 +83,7 @@ pub struct CertificateAccess {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MqttAccess {
-    /// What they may do.
+    /// What they may do: ask models, and have bindings push features.
     pub roles: Vec<Role>,
     /// The models they may ask; `["*"]` is all of them.
     #[serde(deserialize_with = "models", serialize_with = "models_or_all")]
@@ -119,6 +119,11 @@ impl AccessConfig {
             if self.certificates.iter().take(index).any(|earlier| earlier.name == entry.name) {
                 problems.push((format!("certificates[{index}].name"), format!("{} is named twice", entry.name)));
             }
+        }
+        let useful = [Role::Infer, Role::FeatureWriter, Role::Admin];
+        if let Some(role) = self.mqtt.roles.iter().find(|role| !useful.contains(role)) {
+            let problem = format!("{role} may do nothing over MQTT: set infer, feature-writer or admin");
+            problems.push(("mqtt.roles".to_owned(), problem));
         }
         problems
     }
@@ -307,6 +312,14 @@ mod tests {
         let keys = |told: Vec<(String, String)>| told.into_iter().map(|(key, _)| key).collect::<Vec<_>>();
         assert_eq!(keys(config.problems()), ["users[1].user", "users[3].user", "certificates[1].name"]);
         assert_eq!(keys(config.warnings()), ["users[2].user", "users[3].user"]);
+    }
+
+    #[test]
+    fn roles_that_may_do_nothing_over_mqtt_are_a_mistake() {
+        for (role, problems) in [("infer", 0), ("feature-writer", 0), ("admin", 0), ("viewer", 1), ("auditor", 1)] {
+            let config: AccessConfig = toml::from_str(&format!("mqtt = {{ roles = [\"infer\", {role:?}] }}")).unwrap();
+            assert_eq!(config.problems().len(), problems, "{role}");
+        }
     }
 
     #[test]

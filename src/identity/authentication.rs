@@ -178,11 +178,19 @@ struct Listed {
     gate: Option<Arc<Gate>>,
 }
 
+/// Which file was read last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    /// It could not be read, and is to be tried again although it may not change.
+    Unread,
+    /// The one with this stamp; `None` is that there was none.
+    File(Option<Stamp>),
+}
+
 /// The store as it was read last.
 #[derive(Debug)]
 struct Keys {
-    /// That of the file, or that there was none; `None` where it could not be read and is to be tried again.
-    stamp: Option<Option<Stamp>>,
+    seen: Seen,
     /// `None` when it cannot be read.
     known: Option<HashMap<KeyId, Known>>,
     /// What was revoked, and when. An older store that takes the place of a newer one revives nothing.
@@ -223,7 +231,7 @@ impl Authenticator {
                 certificates: config.certificates.iter().map(listed).collect(),
                 path: state.join(keys::FILE),
                 keys: ArcSwap::from_pointee(Keys {
-                    stamp: None,
+                    seen: Seen::Unread,
                     known: Some(HashMap::new()),
                     revoked: Recorded::load(state.to_owned()).revoked(),
                 }),
@@ -321,32 +329,32 @@ impl Authenticator {
         let path = &self.shared.path;
         let before = self.shared.keys.load();
         let stamp = match Stamp::of(path) {
-            Ok(stamp) if before.stamp == Some(stamp) => return None,
+            Ok(stamp) if before.seen == Seen::File(stamp) => return None,
             stamp => stamp,
         };
         // The stamp is older than what is read: a change in between is found by the next look.
-        let (stamp, read) = match stamp {
-            Ok(stamp) => (Some(stamp), keys::read(path)),
-            Err(source) => (None, Err(KeysError::Unreadable { path: path.clone(), source })),
+        let (seen, read) = match stamp {
+            Ok(stamp) => (Seen::File(stamp), keys::read(path)),
+            Err(source) => (Seen::Unread, Err(KeysError::Unreadable { path: path.clone(), source })),
         };
         let mut revoked = before.revoked.clone();
-        let (stamp, known) = match &read {
+        let (seen, known) = match &read {
             Ok(records) => {
                 revoked.extend(records.iter().filter_map(|record| Some((record.id, record.revoked_ms?))));
                 let known = |record: &KeyRecord| (record.id, Known::new(record, &before, &revoked));
-                (stamp, Some(records.iter().map(known).collect()))
+                (seen, Some(records.iter().map(known).collect()))
             }
             // The disk, or a process without a file to spare: it may be over by the next look, and the file as it was.
-            Err(KeysError::Unreadable { .. }) => (None, None),
-            Err(_) => (stamp, None),
+            Err(KeysError::Unreadable { .. }) => (Seen::Unread, None),
+            Err(_) => (seen, None),
         };
-        let is_told = before.known.is_none() && stamp.is_none();
+        let is_told = before.known.is_none() && seen == Seen::Unread;
         if let Err(error) = &read
             && !is_told
         {
             tracing::error!(error = %with_cause(error), "no API key lets anybody in");
         }
-        self.shared.keys.store(Arc::new(Keys { stamp, known, revoked }));
+        self.shared.keys.store(Arc::new(Keys { seen, known, revoked }));
         (!is_told).then_some(read)
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::{oneshot, watch};
 use super::backend::{ComputeTime, LoadError, LoadOptions, ModelFiles, RunError, RunResult, Runtime, Signature};
 use super::batcher::BatchPolicy;
 use super::engine::Engine;
-use super::queue::{Job, JobInputs, Preparation, QueueLimits};
+use super::queue::{Job, JobInputs, Preparation, QueueLimits, Unprepared};
 use super::scheduler::Scale;
 use super::terms::{Priority, Terms};
 use super::warm_up::WarmUp;
@@ -38,11 +38,8 @@ pub enum InferError {
         reason: String,
     },
     /// What came could not be made into the model's inputs.
-    #[error("{reason}")]
-    Unprepared {
-        /// What is wrong with it.
-        reason: String,
-    },
+    #[error(transparent)]
+    Unprepared(#[from] Unprepared),
     /// The run failed.
     #[error(transparent)]
     Run(#[from] RunError),

@@ -13,6 +13,7 @@ use super::batcher::{BatchPolicy, batch_together};
 use super::instance::{Answer, InferError};
 use super::terms::{Priority, Terms};
 use crate::principal::Principal;
+use crate::principal::memory::NoRoom;
 use crate::tensor::Tensor;
 
 /// One call of a model, waiting for an instance.
@@ -46,7 +47,18 @@ pub enum JobInputs {
 }
 
 /// Makes a job's tensors, or says what is wrong.
-pub type Preparation = Box<dyn FnOnce() -> Result<Vec<Tensor>, String> + Send>;
+pub type Preparation = Box<dyn FnOnce() -> Result<Vec<Tensor>, Unprepared> + Send>;
+
+/// Why what came did not become tensors.
+#[derive(Debug, thiserror::Error)]
+pub enum Unprepared {
+    /// It is none of what the model takes.
+    #[error("{0}")]
+    Misfit(String),
+    /// There is no room for them now.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+}
 
 impl std::fmt::Debug for JobInputs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -10,7 +10,7 @@ use super::batcher::{NotBatched, concat, split};
 use super::cores;
 use super::engine::Shared;
 use super::instance::{Answer, InferError};
-use super::queue::{Job, JobInputs};
+use super::queue::{Job, JobInputs, Unprepared};
 use super::scheduler::{Instance, Next, Task};
 use crate::sys;
 use crate::tensor::Tensor;
@@ -117,12 +117,12 @@ fn run_alone(instance: &mut Instance, job: Job, taken: Instant) -> bool {
         JobInputs::Prepare { make, .. } => {
             let cpu = thread_cpu_time();
             let made = catch_unwind(AssertUnwindSafe(make))
-                .unwrap_or_else(|panic| Err(format!("cannot be read: {}", panic_message(&*panic))));
+                .unwrap_or_else(|panic| Err(Unprepared::Misfit(format!("cannot be read: {}", panic_message(&*panic)))));
             instance.observer.prepared(thread_cpu_time().saturating_sub(cpu));
             match made {
                 Ok(tensors) => (tensors, start.elapsed()),
-                Err(reason) => {
-                    let _ = reply.send(Err(InferError::Unprepared { reason }));
+                Err(error) => {
+                    let _ = reply.send(Err(error.into()));
                     return false;
                 }
             }

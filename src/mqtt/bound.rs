@@ -17,6 +17,7 @@ use crate::clock;
 use crate::features::online::{Columns, Push};
 use crate::features::registry::Registry;
 use crate::names::{DeviceName, ModelName};
+use crate::principal::memory::Account;
 use crate::protocol::call::{self, Answered, Call, Form, LARGE_JSON};
 use crate::protocol::{Target, status};
 use crate::serving::Serving;
@@ -204,6 +205,7 @@ impl BoundMessage {
             priority: Some(config.priority),
             deadline: self.binding.timeout().and_then(|timeout| self.arrived.checked_add(timeout)),
             arrived: self.arrived,
+            account: Account::unlimited(),
         };
         let principal = principal(&self.source);
         let mut answered = call::answer(serving, call, &principal).await?;

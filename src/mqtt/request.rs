@@ -15,6 +15,7 @@ use crate::identity::authentication::{Authenticator, Place};
 use crate::inference::terms::Priority;
 use crate::names::DeviceName;
 use crate::principal::Principal;
+use crate::principal::memory::Account;
 use crate::protocol::call::{self, Call, Form, HEADER_LENGTH};
 use crate::protocol::{Target, parse_header_length};
 use crate::serving::Serving;
@@ -204,7 +205,7 @@ fn call(target: Target, body: Bytes, properties: &Properties, arrived: Instant) 
     let priority = priority.map_err(|error| bad(&error, "priority"))?;
     let form = Form::sniffed(&body, properties.content_type.as_deref(), length);
     let deadline = properties.message_expiry_s.and_then(|left| arrived.checked_add(Duration::from_secs(left.into())));
-    Ok(Call { target, body, form, priority, deadline, arrived })
+    Ok(Call { target, body, form, priority, deadline, arrived, account: Account::unlimited() })
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use super::held::HeldBytes;
 use super::request::{Request, too_large};
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
 use crate::features::online::Columns;
+use crate::identity::authentication::Authenticator;
 use crate::names::{DeviceName, ModelName};
 use crate::principal::Principal;
 use crate::serving::Serving;
@@ -25,6 +26,8 @@ pub struct Trial<'a> {
     pub topics: &'a DeviceTopics,
     /// Its bindings.
     pub bindings: &'a Bindings,
+    /// Who may ask.
+    pub authenticator: &'a Authenticator,
     /// What answers. The models that the message is for are loaded.
     pub serving: &'a Serving,
     /// The largest payload that is taken, in bytes.
@@ -38,6 +41,8 @@ pub struct Trial<'a> {
 pub struct Handled {
     /// Who took it.
     pub taker: Taker,
+    /// Who asked, where somebody did.
+    pub principal: Option<Principal>,
     /// The model that it is for; `None` when the topic names none.
     pub model: Option<ModelName>,
     /// What a binding would push into the feature store.
@@ -96,7 +101,9 @@ impl Trial<'_> {
         let not_loaded = self.load(model.as_ref()).await;
         let refusal = too_large(&received, self.max_payload);
         let request = Request::read(route, received, Instant::now(), refusal)
+            .map(|request| request.admitted(self.authenticator, self.serving.audit(), Instant::now()))
             .and_then(|request| request.unless_misdirected(self.response_topics, self.bindings.iter()));
+        let principal = request.as_ref().ok().map(|request| request.principal().clone());
         let (message, problem) = match request {
             Ok(request) => {
                 let (answer, status) = request.run(self.serving, &self.topics.device).await;
@@ -104,7 +111,7 @@ impl Trial<'_> {
             }
             Err(why) => (None, Some(format!("it is not answered: {why}"))),
         };
-        Handled { taker: Taker::Call { owner }, model, rows: None, not_loaded, message, problem }
+        Handled { taker: Taker::Call { owner }, principal, model, rows: None, not_loaded, message, problem }
     }
 
     async fn bound(&self, received: Received) -> Vec<Handled> {
@@ -118,6 +125,7 @@ impl Trial<'_> {
                     binding: binding.clone(),
                     captures: captures.iter().map(|&capture| capture.to_owned()).collect(),
                 },
+                principal: None,
                 model: config.model.clone(),
                 rows: None,
                 not_loaded: None,

@@ -5,18 +5,19 @@
 
 use std::fmt;
 use std::io::Cursor;
-use std::panic::catch_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use image::codecs::png::PngDecoder;
 use image::codecs::webp::WebPDecoder;
 use image::metadata::Orientation;
-use image::{DynamicImage, ImageDecoder as _, Limits, RgbImage};
+use image::{DynamicImage, ImageDecoder, Limits, RgbImage};
 use zune_core::bytestream::ZCursor;
 use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
 use super::containers;
+use crate::principal::memory::{Account, Hold, NoRoom};
 
 /// The longest side of any picture: JPEG's own limit, taken for all formats because the weights of a resize grow with
 /// the sides and not with the area.
@@ -109,12 +110,18 @@ impl Default for DecodeLimits {
 
 impl DecodeLimits {
     /// Refuses a size before anything is allocated for it.
-    fn check(self, width: u32, height: u32) -> Result<(), ImageError> {
+    fn check(self, (width, height): (u32, u32)) -> Result<(), ImageError> {
         if width.max(height) > MAX_SIDE || u64::from(width) * u64::from(height) > self.max_pixels {
             return Err(ImageError::TooLarge { width, height, max_pixels: self.max_pixels });
         }
         Ok(())
     }
+}
+
+/// Takes the memory for a picture whose pixels take so many bytes each.
+fn take(hold: &mut Hold, (width, height): (u32, u32), bytes_each: u64) -> Result<(), NoRoom> {
+    let bytes = u64::from(width) * u64::from(height) * bytes_each;
+    hold.grow(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
 /// Why bytes do not make a picture.
@@ -142,6 +149,9 @@ pub enum ImageError {
         /// The format.
         format: ImageFormat,
     },
+    /// There is no memory for its pixels now.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
     /// The decoder refused the file.
     #[error("the {format} image cannot be decoded: {reason}")]
     Malformed {
@@ -194,13 +204,18 @@ impl fmt::Debug for Rgb8Image {
 /// What is transparent is laid over white: product pictures and scans are made for white paper, and a model trained on
 /// photographs takes white for background. Exif orientation is applied; colour profiles are not.
 pub fn decode(bytes: &[u8], limits: DecodeLimits) -> Result<Rgb8Image, ImageError> {
+    decode_within(bytes, limits, &mut Account::unlimited().hold())
+}
+
+/// [`decode`], within the memory that there is: `hold` has what the decoder takes, and what the picture does.
+pub fn decode_within(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rgb8Image, ImageError> {
     let format = ImageFormat::sniff(bytes).ok_or(ImageError::Unrecognized { size: bytes.len() })?;
-    // A panic would end the daemon; the decoders own nothing that could be seen afterwards.
-    catch_unwind(|| match format {
-        ImageFormat::Jpeg => decode_jpeg(bytes, limits),
-        ImageFormat::Png => decode_png(bytes, limits),
-        ImageFormat::WebP => decode_webp(bytes, limits),
-    })
+    // A panic would end the daemon; the decoders own nothing that could be seen afterwards, and a hold is whole.
+    catch_unwind(AssertUnwindSafe(|| match format {
+        ImageFormat::Jpeg => decode_jpeg(bytes, limits, hold),
+        ImageFormat::Png => decode_png(bytes, limits, hold),
+        ImageFormat::WebP => decode_webp(bytes, limits, hold),
+    }))
     .unwrap_or_else(|_| Err(malformed(format, "the decoder panicked")))
 }
 
@@ -210,7 +225,7 @@ pub fn fuzz_image(data: &[u8]) {
     let _ = decode(data, DecodeLimits { max_pixels: 1 << 20 });
 }
 
-fn decode_jpeg(bytes: &[u8], limits: DecodeLimits) -> Result<Rgb8Image, ImageError> {
+fn decode_jpeg(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rgb8Image, ImageError> {
     let refused = |reason: zune_jpeg::errors::DecodeErrors| malformed(ImageFormat::Jpeg, reason);
     let length = containers::jpeg_length(bytes).map_err(|_| ImageError::CutOff { format: ImageFormat::Jpeg })?;
     let scans = bytes.get(..length.saturating_sub(JPEG_END.len())).unwrap_or_default();
@@ -224,38 +239,47 @@ fn decode_jpeg(bytes: &[u8], limits: DecodeLimits) -> Result<Rgb8Image, ImageErr
         .jpeg_set_out_colorspace(ColorSpace::RGB);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
     decoder.decode_headers().map_err(refused)?;
-    let (width, height) =
-        decoder.info().map(|info| (u32::from(info.width), u32::from(info.height))).unwrap_or_default();
-    limits.check(width, height)?;
+    let info = decoder.info();
+    let (width, height) = info.as_ref().map(|info| (u32::from(info.width), u32::from(info.height))).unwrap_or_default();
+    limits.check((width, height))?;
     let orientation = decoder.exif().and_then(|exif| Orientation::from_exif_chunk(exif));
+    // Coefficients are kept until the last scan; what is turned is there twice.
+    let is_baseline = info.is_some_and(|info| info.sof.is_sequential_dct());
+    let turned = orientation.is_some_and(|orientation| orientation != Orientation::NoTransforms);
+    take(hold, (width, height), if is_baseline { 3 } else { 9 } + if turned { 3 } else { 0 })?;
     let pixels = decoder.decode().map_err(refused)?;
     let image = RgbImage::from_raw(width, height, pixels)
         .ok_or_else(|| malformed(ImageFormat::Jpeg, "it holds fewer pixels than its header says"))?;
     upright(ImageFormat::Jpeg, image.into(), orientation.unwrap_or(Orientation::NoTransforms))
 }
 
-fn decode_png(bytes: &[u8], limits: DecodeLimits) -> Result<Rgb8Image, ImageError> {
+fn decode_png(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rgb8Image, ImageError> {
     let refused = |reason| refused_by_image(ImageFormat::Png, reason);
     let mut metadata = Limits::no_limits();
     metadata.max_alloc = Some(MAX_PNG_METADATA_BYTES);
     let mut decoder = PngDecoder::with_limits(Cursor::new(bytes), metadata).map_err(refused)?;
-    let (width, height) = decoder.dimensions();
-    limits.check(width, height)?;
+    limits.check(decoder.dimensions())?;
+    take(hold, decoder.dimensions(), bytes_each(&decoder))?;
     let orientation = decoder.orientation().map_err(refused)?;
     upright(ImageFormat::Png, DynamicImage::from_decoder(decoder).map_err(refused)?, orientation)
 }
 
-fn decode_webp(bytes: &[u8], limits: DecodeLimits) -> Result<Rgb8Image, ImageError> {
+fn decode_webp(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rgb8Image, ImageError> {
     let refused = |reason| refused_by_image(ImageFormat::WebP, reason);
     let found = containers::inspect_webp(bytes).map_err(|_| ImageError::CutOff { format: ImageFormat::WebP })?;
     let (_, width, height) = found.largest;
-    limits.check(width, height)?;
+    limits.check((width, height))?;
     let decoder = WebPDecoder::new(Cursor::new(found.file)).map_err(refused)?;
-    let (width, height) = decoder.dimensions();
-    limits.check(width, height)?;
+    limits.check(decoder.dimensions())?;
+    take(hold, decoder.dimensions(), bytes_each(&decoder))?;
     // Not the decoder's own `orientation`: it allocates whatever size the chunk claims.
     let orientation = found.exif.and_then(Orientation::from_exif_chunk).unwrap_or(Orientation::NoTransforms);
     upright(ImageFormat::WebP, DynamicImage::from_decoder(decoder).map_err(refused)?, orientation)
+}
+
+/// What a pixel takes as it is decoded, and once more as RGB, or with alpha before it.
+fn bytes_each(decoder: &impl ImageDecoder) -> u64 {
+    u64::from(decoder.color_type().bytes_per_pixel()) + 4
 }
 
 /// Turns a decoded image to RGB over white, and the right way up.

@@ -7,16 +7,18 @@ use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::decode::{DecodedRequest, Target, decode_request};
-use super::encode::encode_response;
+use super::decode::{DecodedRequest, Target, decode_within};
+use super::encode::encode_within;
 use super::error::ProtocolError;
 use super::photograph::PhotographAnswer;
 use super::status;
 use crate::complaints::Complaints;
+use crate::features::online::bytes_of;
 use crate::inference::terms::Priority;
 use crate::names::ModelVersion;
 use crate::pipeline::image::ImageFormat;
 use crate::principal::Principal;
+use crate::principal::memory::{Account, NoRoom};
 use crate::serving::request::{CacheOutcome, PhotographRequest};
 use crate::serving::{Serving, ServingError};
 
@@ -41,6 +43,8 @@ pub struct Call {
     pub deadline: Option<Instant>,
     /// When it came.
     pub arrived: Instant,
+    /// Who pays for what is made of it.
+    pub account: Account,
 }
 
 /// What a body is.
@@ -100,6 +104,9 @@ pub enum CallError {
     /// The request was not served.
     #[error(transparent)]
     Serving(#[from] ServingError),
+    /// What comes of it has no room now.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
     /// A photograph that did not say so.
     #[error("the body is a photograph: send it with 'Content-Type: {content_type}'")]
     UnmarkedPhotograph {
@@ -114,6 +121,7 @@ impl CallError {
         match self {
             Self::Protocol(error) => error.status(),
             Self::Serving(error) => status::of_serving(error),
+            Self::NoRoom(_) => 503,
             Self::UnmarkedPhotograph { .. } => 400,
         }
     }
@@ -122,6 +130,7 @@ impl CallError {
     pub fn retry_after_s(&self) -> Option<u64> {
         match self {
             Self::Serving(error) => error.retry_after().map(whole_seconds),
+            Self::NoRoom(_) | Self::Protocol(ProtocolError::NoRoom(_)) => Some(whole_seconds(NoRoom::RETRY_AFTER)),
             Self::Protocol(_) | Self::UnmarkedPhotograph { .. } => None,
         }
     }
@@ -193,9 +202,9 @@ fn complain(status: u16) -> Option<u64> {
 }
 
 async fn photograph(serving: &Serving, call: Call, principal: &Principal) -> Result<Answered, CallError> {
-    let Call { target: Target { model, version }, body: photograph, priority, deadline, .. } = call;
-    let answer =
-        serving.classify(PhotographRequest { model, version, photograph, deadline, priority }, principal).await?;
+    let Call { target: Target { model, version }, body: photograph, priority, deadline, account, .. } = call;
+    let request = PhotographRequest { model, version, photograph, deadline, priority, account };
+    let answer = serving.classify(request, principal).await?;
     let body = serde_json::to_vec(&PhotographAnswer::new(&answer));
     let body = body.map_err(|error| ProtocolError::Encode { reason: error.to_string() })?.into();
     let response = answer.response;
@@ -210,8 +219,8 @@ async fn tensors(
     told_id: &mut Option<String>,
 ) -> Result<Answered, CallError> {
     let looks_like = ImageFormat::sniff(&call.body).filter(|_| header_length.is_none());
-    let (priority, deadline) = (call.priority, call.deadline);
-    let decoded = decode(call.target, call.body, header_length, call.arrived).await;
+    let (priority, deadline, account) = (call.priority, call.deadline, call.account);
+    let decoded = decode(call.target, call.body, header_length, call.arrived, &account).await;
     let DecodedRequest { id, mut request, reply } = decoded.map_err(|error| match looks_like {
         Some(format) => CallError::UnmarkedPhotograph { content_type: format.content_type() },
         None => error.into(),
@@ -219,10 +228,18 @@ async fn tensors(
     told_id.clone_from(&id);
     request.priority = request.priority.or(priority);
     request.deadline = [deadline, request.deadline].into_iter().flatten().min();
+    let cells = || account.take(bytes_of(&request.features.entities) + bytes_of(&request.features.given));
+    let _cells = if request.features.is_empty() { None } else { Some(cells()?) };
+    let mut hold = account.take(serving.output_bytes(&request))?;
     let response = serving.infer(request, principal).await?;
-    let encoded = encode_response(&response, id.as_deref(), &reply)?;
+    hold.resize(response.outputs.iter().map(|(_, tensor)| tensor.data().len()).sum())?;
+    let outputs = hold.bytes();
+    let encoded = encode_within(&response, id.as_deref(), &reply, &mut hold)?;
+    hold.cover(outputs + encoded.content_length())?;
     let header_length = encoded.header_length;
-    Ok(Answered { body: encoded.into_bytes(), header_length, version: response.version, cache: response.cache })
+    let body = encoded.into_bytes();
+    hold.resize(body.len())?;
+    Ok(Answered { body: hold.keep(body), header_length, version: response.version, cache: response.cache })
 }
 
 /// Decodes a request, a large one off the async thread: 1 MB of JSON takes some milliseconds.
@@ -231,12 +248,13 @@ async fn decode(
     body: Bytes,
     header_length: Option<usize>,
     arrived: Instant,
+    account: &Account,
 ) -> Result<DecodedRequest, ProtocolError> {
     if header_length.unwrap_or(body.len()) <= LARGE_JSON {
-        return decode_request(target, body, header_length, arrived);
+        return decode_within(target, body, header_length, arrived, account);
     }
-    let decoding = tokio::task::spawn_blocking(move || decode_request(target, body, header_length, arrived));
-    decoding.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+    let payer = account.clone();
+    account.off_thread(move || decode_within(target, body, header_length, arrived, &payer)).await
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use super::error::{ProtocolError, excerpt};
 use super::wire;
 use crate::inference::terms::Priority;
 use crate::names::{ModelName, ModelVersion};
+use crate::principal::memory::Account;
 use crate::serving::request::{FeatureRequest, InferRequest, Inputs, OutputRequest};
 
 /// The model that a request is for, as its path or topic says.
@@ -70,6 +71,17 @@ pub fn decode_request(
     header_length: Option<usize>,
     received: Instant,
 ) -> Result<DecodedRequest, ProtocolError> {
+    decode_within(target, body, header_length, received, &Account::unlimited())
+}
+
+/// [`decode_request`], within the memory that there is: what is made of the body counts as long as it is there.
+pub fn decode_within(
+    target: Target,
+    body: Bytes,
+    header_length: Option<usize>,
+    received: Instant,
+    account: &Account,
+) -> Result<DecodedRequest, ProtocolError> {
     let Target { model, version } = target;
     if header_length == Some(0) {
         let request = InferRequest {
@@ -89,7 +101,8 @@ pub fn decode_request(
     }
     let mut binary = body;
     let json = binary.split_to(length);
-    let wire::Request { id, parameters, inputs, outputs, entities, features } = wire::read(&json, binary, &model)?;
+    let wire::Request { id, parameters, inputs, outputs, entities, features } =
+        wire::read(&json, binary, &model, account)?;
 
     let named = outputs.iter().filter_map(|o| Some((o.name.clone(), o.parameters.binary_data?))).collect();
     let reply = ReplyFormat { binary: parameters.binary_data_output.unwrap_or(false), named };

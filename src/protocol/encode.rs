@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 
 use bytes::Bytes;
 use half::{bf16, f16};
@@ -12,6 +13,7 @@ use super::decode::ReplyFormat;
 use super::error::{ProtocolError, excerpt};
 use super::used_features::{Cells, UsedFeatures};
 use crate::names::ModelName;
+use crate::principal::memory::{Account, Hold, NoRoom};
 use crate::serving::request::InferResponse;
 use crate::tensor::{DataType, Tensor};
 
@@ -46,6 +48,16 @@ pub fn encode_response(
     id: Option<&str>,
     format: &ReplyFormat,
 ) -> Result<Encoded, ProtocolError> {
+    encode_within(response, id, format, &mut Account::unlimited().hold())
+}
+
+/// [`encode_response`], within the memory that there is: `hold` grows by the JSON.
+pub fn encode_within(
+    response: &InferResponse,
+    id: Option<&str>,
+    format: &ReplyFormat,
+    hold: &mut Hold,
+) -> Result<Encoded, ProtocolError> {
     let mut binary = Vec::new();
     let mut outputs = Vec::with_capacity(response.outputs.len());
     // Names and shapes are short; numbers take about three times their bytes.
@@ -69,13 +81,48 @@ pub fn encode_response(
         outputs,
         features: (!response.features.is_empty()).then_some(UsedFeatures(&response.features)),
     };
-    let mut json = Vec::with_capacity(estimate);
-    serde_json::to_writer(&mut json, &body).map_err(|error| ProtocolError::Encode { reason: error.to_string() })?;
+    let beside = hold.bytes();
+    let mut counted = Counted { json: Vec::with_capacity(estimate), covered: 0, beside, hold };
+    serde_json::to_writer(&mut counted, &body).map_err(|error| {
+        // The writer fails for nothing else.
+        if error.is_io() { NoRoom.into() } else { ProtocolError::Encode { reason: error.to_string() } }
+    })?;
+    let json = counted.json;
     let header_length = (!binary.is_empty()).then_some(json.len());
     let mut chunks = Vec::with_capacity(1 + binary.len());
     chunks.push(Bytes::from(json));
     chunks.append(&mut binary);
     Ok(Encoded { header_length, chunks })
+}
+
+/// JSON that counts as it grows.
+struct Counted<'h> {
+    json: Vec<u8>,
+    /// Up to this length it counts already.
+    covered: usize,
+    /// What the hold has beside it.
+    beside: usize,
+    hold: &'h mut Hold,
+}
+
+impl Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_all(bytes).map(|()| bytes.len())
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let length = self.json.len() + bytes.len();
+        if length > self.covered {
+            self.hold.cover(self.beside + length).map_err(io::Error::other)?;
+            self.covered = self.hold.bytes() - self.beside;
+        }
+        self.json.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The form of an answer in JSON, as JSON Schema.

@@ -1,6 +1,7 @@
 //! Why a message of the protocol is refused, in the words that the client gets.
 
 use crate::names::ModelName;
+use crate::principal::memory::NoRoom;
 use crate::tensor::DataType;
 
 /// Why a request cannot be read or an answer cannot be written. Texts are Triton's where it has one.
@@ -228,6 +229,17 @@ pub enum ProtocolError {
         /// The byte.
         byte: u8,
     },
+    /// A tensor of more strings than are taken.
+    #[error("input '{input}' has more than {limit} strings: send them in several requests")]
+    TooManyStrings {
+        /// The input.
+        input: String,
+        /// The most accepted.
+        limit: usize,
+    },
+    /// What the request is made into, or its answer, has no room now.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
     /// JSON has no NaN and no infinity.
     #[error(
         "output '{output}' has a value that is not finite, which JSON cannot carry: ask for it with 'binary_data': true"

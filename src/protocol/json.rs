@@ -16,9 +16,17 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, Visitor};
 use self::nest::Level;
 use super::error::{ProtocolError, excerpt};
 use super::object::Failure;
+use crate::principal::memory::{Account, Hold};
 use crate::tensor::{DataType, Element, Tensor, element_count, push_string};
 
 mod nest;
+
+/// The most elements of a `BYTES` tensor.
+pub(super) const MOST_STRINGS: usize = 1_000_000;
+
+/// What a string takes at most beside its bytes, here and in a runtime that makes its own of it and gives as many back. With
+/// ONNX Runtime 20 million empty ones took 2.5 GB.
+const BESIDE_STRING: usize = 128;
 
 /// Reads the `data` of one input. Why it failed, if not for broken JSON, is left in `failure`.
 pub(super) struct TensorSeed<'s> {
@@ -30,6 +38,8 @@ pub(super) struct TensorSeed<'s> {
     pub shape: &'s [usize],
     /// Bytes of JSON that hold the data at most; bounds what is allocated before anything is read.
     pub body_length: usize,
+    /// Who pays for it, where it may be large.
+    pub account: Option<&'s Account>,
     /// Where the reason goes.
     pub failure: &'s mut Failure,
 }
@@ -58,25 +68,50 @@ impl<'de> DeserializeSeed<'de> for TensorSeed<'_> {
 }
 
 impl TensorSeed<'_> {
-    fn numbers<'de, T: JsonElement, D: Deserializer<'de>>(self, deserializer: D) -> Result<Tensor, D::Error> {
+    fn numbers<'de, T: JsonElement, D: Deserializer<'de>>(mut self, deserializer: D) -> Result<Tensor, D::Error> {
         // An element and its comma take at least two bytes.
-        let capacity = element_count(self.shape).unwrap_or(usize::MAX).min(self.body_length / 2 + 1);
-        let mut sink = Numbers(Vec::<T>::with_capacity(capacity));
+        let expected = self.expected();
+        let capacity = expected.min(self.body_length / 2 + 1);
+        let hold = self.take(capacity.saturating_mul(size_of::<T>()))?;
+        let mut sink = Numbers { elements: Vec::<T>::with_capacity(capacity), most: expected, count: 0 };
         let shape = self.fill(&mut sink, deserializer)?;
-        Tensor::from_vec(shape, sink.0).map_err(D::Error::custom)
+        let tensor = Tensor::from_vec(shape, sink.elements).map_err(D::Error::custom)?;
+        Ok(kept(tensor, hold))
     }
 
-    fn strings<'de, D: Deserializer<'de>>(self, deserializer: D) -> Result<Tensor, D::Error> {
-        let mut sink = Strings { data: Vec::new(), count: 0 };
+    fn strings<'de, D: Deserializer<'de>>(mut self, deserializer: D) -> Result<Tensor, D::Error> {
+        let expected = self.expected();
+        if expected > MOST_STRINGS {
+            let error = ProtocolError::TooManyStrings { input: excerpt(self.input), limit: MOST_STRINGS };
+            return Err(self.failure.refuse(error));
+        }
+        let beside = expected.min(self.body_length / 3 + 1) * BESIDE_STRING;
+        let mut hold = self.take(beside + self.body_length)?;
+        let mut sink = Strings { data: Vec::new(), most: expected, count: 0 };
         let shape = self.fill(&mut sink, deserializer)?;
-        Tensor::new(DataType::Bytes, shape, sink.data.into()).map_err(D::Error::custom)
+        let tensor = Tensor::new(DataType::Bytes, shape, sink.data.into()).map_err(D::Error::custom)?;
+        if let Some(hold) = &mut hold {
+            hold.resize(beside + tensor.data().len()).map_err(D::Error::custom)?;
+        }
+        Ok(kept(tensor, hold))
+    }
+
+    fn expected(&self) -> usize {
+        element_count(self.shape).unwrap_or(usize::MAX)
+    }
+
+    /// Takes so many bytes, where somebody has to pay.
+    fn take<E: serde::de::Error>(&mut self, bytes: usize) -> Result<Option<Hold>, E> {
+        let hold = self.account.map(|account| account.take(bytes)).transpose();
+        hold.map_err(|error| self.failure.refuse(error.into()))
     }
 
     fn fill<'de, S: Sink, D: Deserializer<'de>>(self, sink: &mut S, deserializer: D) -> Result<Vec<usize>, D::Error> {
         let mut problem = None;
+        let expected = self.expected();
         let level = Level { sink, dims: self.shape, outermost: true, problem: &mut problem };
         let result = level.deserialize(deserializer);
-        let (got, expected) = (sink.len(), element_count(self.shape).unwrap_or(usize::MAX));
+        let got = sink.len();
         let (input, shape) = (excerpt(self.input), self.shape.to_vec());
         Err(self.failure.refuse(match (result, problem) {
             (Ok(()), _) if got == expected => return Ok(shape),
@@ -87,6 +122,13 @@ impl TensorSeed<'_> {
                 ProtocolError::Element { input, datatype, index: got, reason }
             }
         }))
+    }
+}
+
+fn kept(tensor: Tensor, hold: Option<Hold>) -> Tensor {
+    match hold {
+        Some(hold) => tensor.kept(hold),
+        None => tensor,
     }
 }
 
@@ -121,29 +163,38 @@ rounded_elements!(f16, f32, f16::from_f32; bf16, f32, bf16::from_f32; f32, f32, 
 
 /// Takes elements in row-major order.
 trait Sink {
-    /// Reads and keeps one element.
+    /// Reads one element, and keeps it unless there are enough.
     fn push<'de, D: Deserializer<'de>>(&mut self, deserializer: D) -> Result<(), D::Error>;
 
-    /// Elements kept so far.
+    /// Elements read so far.
     fn len(&self) -> usize;
 }
 
-struct Numbers<T>(Vec<T>);
+struct Numbers<T> {
+    elements: Vec<T>,
+    most: usize,
+    count: usize,
+}
 
 impl<T: JsonElement> Sink for Numbers<T> {
     fn push<'de, D: Deserializer<'de>>(&mut self, deserializer: D) -> Result<(), D::Error> {
-        self.0.push(T::read(deserializer)?);
+        let element = T::read(deserializer)?;
+        if self.count < self.most {
+            self.elements.push(element);
+        }
+        self.count += 1;
         Ok(())
     }
 
     fn len(&self) -> usize {
-        self.0.len()
+        self.count
     }
 }
 
 /// Elements as a binary body would carry them.
 struct Strings {
     data: Vec<u8>,
+    most: usize,
     count: usize,
 }
 
@@ -168,7 +219,9 @@ impl Visitor<'_> for &mut Strings {
         if u32::try_from(string.len()).is_err() {
             return Err(E::custom("the string is longer than 4 GiB"));
         }
-        push_string(&mut self.data, string.as_bytes());
+        if self.count < self.most {
+            push_string(&mut self.data, string.as_bytes());
+        }
         self.count += 1;
         Ok(())
     }

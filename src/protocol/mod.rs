@@ -13,6 +13,7 @@ pub mod metadata;
 pub mod photograph;
 pub mod status;
 
+mod cells;
 mod json;
 mod object;
 mod parameters;

@@ -37,9 +37,11 @@ impl ProtocolError {
             | Self::IncompleteString { .. }
             | Self::StringCount { .. }
             | Self::NotABool { .. }
+            | Self::TooManyStrings { .. }
             | Self::NotFinite { .. }
             | Self::NotUtf8 { .. } => 400,
             Self::Encode { .. } => 500,
+            Self::NoRoom(_) => 503,
         }
     }
 }
@@ -52,7 +54,7 @@ pub fn of_serving(error: &ServingError) -> u16 {
         ServingError::Features(error) => of_feature_input(error),
         ServingError::Overloaded { .. } | ServingError::Refused(_) => 429,
         ServingError::ModelFailed { .. } => 500,
-        ServingError::Unavailable { .. } => 503,
+        ServingError::Unavailable { .. } | ServingError::NoRoom(_) => 503,
         ServingError::DeadlineExceeded { .. } => 504,
     }
 }

@@ -7,11 +7,13 @@ use serde::de::{IgnoredAny, MapAccess, SeqAccess};
 
 use self::columns::ColumnsReader;
 use self::input::InputReader;
+use super::cells::MOST_VALUES;
 use super::error::{ProtocolError, excerpt};
 use super::object::{self, Array, Failure, Fields, Items, Nullable, Object};
 use super::parameters::{Known, OutputParameters, Parameters, RequestParameters};
 use crate::features::online::Columns;
 use crate::names::ModelName;
+use crate::principal::memory::{Account, SMALL};
 use crate::tensor::Tensor;
 
 mod columns;
@@ -41,10 +43,13 @@ pub(super) struct Output {
     pub parameters: OutputParameters,
 }
 
-/// Reads a request out of its JSON and the binary data behind it.
-pub(super) fn read(json: &[u8], binary: Bytes, model: &ModelName) -> Result<Request, ProtocolError> {
+/// Reads a request out of its JSON and the binary data behind it. Its tensors count as long as they are there.
+pub(super) fn read(json: &[u8], binary: Bytes, model: &ModelName, account: &Account) -> Result<Request, ProtocolError> {
     let mut failure = Failure::default();
-    let source = Source { model, binary, json_length: json.len(), failure: &mut failure };
+    // What is made of a little JSON is little, too.
+    let account = (json.len() > SMALL).then_some(account);
+    let source =
+        Source { model, binary, json_length: json.len(), account, cells_left: MOST_VALUES, failure: &mut failure };
     let mut reader = RequestReader { source, request: Request::default(), seen: Seen::default() };
     let result = object::read(json, &mut reader);
     let RequestReader { source: Source { binary, .. }, request, seen } = reader;
@@ -68,6 +73,10 @@ struct Source<'s> {
     /// Binary data not taken yet.
     binary: Bytes,
     json_length: usize,
+    /// Who pays for tensors that are made of JSON, where they may be large.
+    account: Option<&'s Account>,
+    /// How many cells "entities" and "features" may still have.
+    cells_left: usize,
     failure: &'s mut Failure,
 }
 
@@ -91,7 +100,7 @@ impl Source<'_> {
         columns: &mut Columns,
         map: &mut A,
     ) -> Result<(), A::Error> {
-        let mut reader = ColumnsReader { key, columns, failure: &mut *self.failure };
+        let mut reader = ColumnsReader { key, columns, left: &mut self.cells_left, failure: &mut *self.failure };
         let result = map.next_value_seed(Nullable(Object(&mut reader)));
         self.failure.field(REQUEST, key, result).map(|_| ())
     }

@@ -10,6 +10,7 @@ use crate::inference::terms::{Priority, Terms};
 use crate::inference::warm_up::WarmUp;
 use crate::pipeline::image::DecodeLimits;
 use crate::principal::Principal;
+use crate::principal::memory::Account;
 use crate::tensor::Tensor;
 
 /// A model that needs longer than this for one warm-up run is refused.
@@ -96,7 +97,7 @@ pub async fn warm_up(model: &LoadedModel, warm_up: &WarmUp) {
 
 async fn photograph(model: &LoadedModel, golden: &Golden, content: &[u8]) -> Result<(), String> {
     let pipeline = model.config.pipeline.image_classification.as_ref().ok_or("the model has no image pipeline")?;
-    let (make, output) = model.photograph(content.to_vec().into(), DecodeLimits::default())?;
+    let (make, output) = model.photograph(content.to_vec().into(), DecodeLimits::default(), Account::unlimited())?;
     let answer = model.run_prepared(make, content.len(), vec![output], terms()).await;
     let answer = answer.map_err(|error| error.to_string())?;
     let scores = answer.run.outputs.first().ok_or("no output came")?;

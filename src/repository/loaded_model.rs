@@ -15,12 +15,13 @@ use crate::identity::sealing::Sealer;
 use crate::inference::backend::{Port, Runtime, Signature};
 use crate::inference::batcher::BatchPolicy;
 use crate::inference::instance::{Answer, InferError, Instances, Residence};
-use crate::inference::queue::Preparation;
+use crate::inference::queue::{Preparation, Unprepared};
 use crate::inference::scheduler::Scale;
 use crate::inference::terms::{Priority, Terms};
 use crate::names::{ModelName, ModelVersion};
-use crate::pipeline::image::{self, DecodeLimits};
+use crate::pipeline::image::{self, DecodeLimits, ImageError};
 use crate::principal::Principal;
+use crate::principal::memory::Account;
 use crate::tensor::Tensor;
 
 /// What the daemon's configuration says for every model.
@@ -162,14 +163,25 @@ impl LoadedModel {
     }
 
     /// How a photograph (JPEG, PNG or WebP) becomes the model's input, and the output that holds the scores.
-    pub fn photograph(&self, content: Bytes, limits: DecodeLimits) -> Result<(Preparation, usize), String> {
+    /// The picture counts for `account` while it is there.
+    pub fn photograph(
+        &self,
+        content: Bytes,
+        limits: DecodeLimits,
+        account: Account,
+    ) -> Result<(Preparation, usize), String> {
         let (input, output) = self.image_ports()?;
         let datatype = self.signature.inputs.get(input).ok_or("the model has no input")?.datatype;
         let pipeline = self.config.pipeline.image_classification.as_ref().ok_or("the model has no image pipeline")?;
         let preparation = pipeline.preparation();
         let make = move || {
-            let image = image::decode(&content, limits).map_err(|error| error.to_string())?;
-            Ok(vec![preparation.prepare(&image, datatype).map_err(|error| error.to_string())?])
+            let mut hold = account.hold();
+            let image = image::decode_within(&content, limits, &mut hold).map_err(|error| match error {
+                ImageError::NoRoom(error) => Unprepared::NoRoom(error),
+                error => Unprepared::Misfit(error.to_string()),
+            })?;
+            let tensor = preparation.prepare(&image, datatype);
+            Ok(vec![tensor.map_err(|error| Unprepared::Misfit(error.to_string()))?])
         };
         Ok((Box::new(make), output))
     }

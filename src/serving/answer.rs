@@ -3,15 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-
 use super::ServingError;
 use super::cache::{Found, Key, ResponseCache};
 use super::call::Counted;
 use super::inputs::{Fitted, Misfit};
-use super::request::{CacheOutcome, InferResponse, Timings};
+use super::request::{CacheOutcome, InferResponse, PhotographRequest, Timings};
 use crate::inference::backend::RunError;
 use crate::inference::instance::{self, InferError};
+use crate::inference::queue::Unprepared;
 use crate::inference::terms::Terms;
 use crate::pipeline::image::DecodeLimits;
 use crate::repository::LoadedModel;
@@ -68,14 +67,16 @@ pub(super) async fn run(
 /// Decodes a photograph on a core of its own and runs the model on it.
 pub(super) async fn run_photograph(
     model: &LoadedModel,
-    photograph: Bytes,
+    request: PhotographRequest,
     limits: DecodeLimits,
     terms: Terms,
     started: Instant,
 ) -> Result<Answer, ServingError> {
     // Queued, a photograph waits undecoded: that is a few hundred kB, not some MB.
+    let PhotographRequest { photograph, account, .. } = request;
     let bytes = photograph.len();
-    let (make, output) = model.photograph(photograph, limits).map_err(|reason| Misfit::Photograph { reason })?;
+    let preparation = model.photograph(photograph, limits, account);
+    let (make, output) = preparation.map_err(|reason| Misfit::Photograph { reason })?;
     taken_apart(model, model.run_prepared(make, bytes, vec![output], terms).await, 1, started)
 }
 
@@ -89,7 +90,8 @@ fn taken_apart(
         InferError::Overloaded { depth } => ServingError::Overloaded { model: model.name.clone(), depth },
         InferError::DeadlineExceeded { .. } => late(model, started),
         InferError::Unavailable { reason } => ServingError::Unavailable { model: model.name.clone(), reason },
-        InferError::Unprepared { reason } => Misfit::Photograph { reason }.into(),
+        InferError::Unprepared(Unprepared::Misfit(reason)) => Misfit::Photograph { reason }.into(),
+        InferError::Unprepared(Unprepared::NoRoom(error)) => error.into(),
         InferError::Run(error @ RunError::Input { .. }) => {
             ServingError::BadInput { model: model.name.clone(), reason: error.to_string() }
         }

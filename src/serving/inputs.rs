@@ -2,7 +2,7 @@
 
 use crate::inference::backend::Port;
 use crate::repository::LoadedModel;
-use crate::tensor::{DataType, Tensor, push_string};
+use crate::tensor::{DataType, Tensor, element_count, push_string};
 
 use super::request::{Inputs, OutputRequest};
 
@@ -181,6 +181,21 @@ pub fn fit(model: &LoadedModel, inputs: Inputs, outputs: Option<&[OutputRequest]
     Ok(Fitted { inputs, outputs, batch })
 }
 
+/// About how many bytes the outputs asked for will take. One whose size is not known is taken to be as large as the inputs.
+pub fn output_bytes(model: &LoadedModel, inputs: &Inputs, wanted: Option<&[OutputRequest]>) -> usize {
+    let is_wanted = |port: &&Port| wanted.is_none_or(|wanted| wanted.iter().any(|output| output.name == port.name));
+    let bytes = |port: &Port| {
+        let (batch, dims) = match (model.batch_limit, port.shape.split_first()) {
+            (Some(_), Some((_, dims))) => (inputs.batch(), dims),
+            _ => (1, port.shape.as_slice()),
+        };
+        let dims = dims.iter().map(|&dim| usize::try_from(dim).ok()).collect::<Option<Vec<_>>>()?;
+        element_count(&dims)?.checked_mul(port.datatype.size()?)?.checked_mul(batch)
+    };
+    let outputs = model.signature.outputs.iter().filter(is_wanted);
+    outputs.map(|port| bytes(port).unwrap_or_else(|| inputs.bytes())).fold(0, usize::saturating_add)
+}
+
 fn order(model: &LoadedModel, named: Vec<(String, Tensor)>) -> Result<Vec<Tensor>, Misfit> {
     let ports = &model.signature.inputs;
     let mut slots: Vec<Option<Tensor>> = vec![None; ports.len()];
@@ -250,7 +265,7 @@ fn raw(model: &LoadedModel, bytes: bytes::Bytes) -> Result<Tensor, Misfit> {
         return Err(error(format!("input '{}' has {variable} variable dimensions, at most one is allowed", port.name)));
     }
     let known: Vec<usize> = shape.iter().flatten().copied().collect();
-    let fixed = crate::tensor::element_count(&known).and_then(|count| count.checked_mul(size)).unwrap_or(usize::MAX);
+    let fixed = element_count(&known).and_then(|count| count.checked_mul(size)).unwrap_or(usize::MAX);
     if let Some(free) = shape.iter_mut().find(|dim| dim.is_none()) {
         *free = bytes.len().checked_div(fixed);
     }

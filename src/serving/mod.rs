@@ -26,6 +26,7 @@ use crate::names::{ModelName, ModelVersion};
 use crate::pipeline::classification::{self, Label};
 use crate::pipeline::image::DecodeLimits;
 use crate::principal::Principal;
+use crate::principal::memory::{NoRoom, SMALL};
 use crate::repository::candidate::Watched;
 use crate::repository::model_config::Limits;
 use crate::repository::statistics::Refusal;
@@ -88,6 +89,9 @@ pub enum ServingError {
         /// Why.
         reason: String,
     },
+    /// What the call is made into has no room now.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
     /// The model failed on this input.
     #[error("model '{model}': {reason}")]
     ModelFailed {
@@ -106,6 +110,7 @@ impl ServingError {
             // A queue of small models drains in well under that.
             Self::Overloaded { .. } => Some(Duration::from_secs(1)),
             Self::Features(error) => error.retry_after(),
+            Self::NoRoom(_) => Some(NoRoom::RETRY_AFTER),
             Self::Pin(_)
             | Self::Misfit(_)
             | Self::DeadlineExceeded { .. }
@@ -126,6 +131,7 @@ impl ServingError {
             | Self::Features(_)
             | Self::BadInput { .. }
             | Self::Unavailable { .. }
+            | Self::NoRoom(_)
             | Self::ModelFailed { .. } => None,
         }
     }
@@ -350,11 +356,11 @@ impl Serving {
         let terms = terms(model, request.deadline, request.priority, started, call.principal);
         call.given(|| Content::Photograph(request.photograph.clone()));
         let answer = match self.cache(model) {
-            None => run_photograph(model, request.photograph, self.limits, terms, started).await?,
+            None => run_photograph(model, request, self.limits, terms, started).await?,
             Some(cache) => {
                 let times = Times { started, since: Instant::now() };
                 let key = cache.keys.of_photograph(&request.photograph).await;
-                let compute = || run_photograph(model, request.photograph, self.limits, terms.clone(), started);
+                let compute = || run_photograph(model, request, self.limits, terms.clone(), started);
                 Box::pin(cached(cache, key, model, &terms, times, compute)).await?
             }
         };
@@ -386,6 +392,16 @@ impl Serving {
         let error = ServingError::Overloaded { model: name.clone(), depth };
         Call::new(&self.audit, model, principal, Instant::now()).refuse(Refusal::QueueFull);
         Some(error)
+    }
+
+    /// About how many bytes the outputs of a call will take, as far as its model tells before it has run. A call with little
+    /// input is not asked for any.
+    pub fn output_bytes(&self, request: &InferRequest) -> usize {
+        if request.inputs.bytes() <= SMALL {
+            return 0;
+        }
+        let model = self.repository.pin(&request.model, request.version);
+        model.map_or(0, |model| inputs::output_bytes(&model, &request.inputs, request.outputs.as_deref()))
     }
 
     /// Lets a call in within the limits of `model`, or says why not.

@@ -9,6 +9,7 @@ use crate::features::value::Value;
 use crate::inference::backend::Runtime;
 use crate::inference::terms::Priority;
 use crate::names::{ModelName, ModelVersion};
+use crate::principal::memory::Account;
 use crate::tensor::Tensor;
 
 /// An inference call. Valid as far as it can be without the model: its tensors fill their shapes.
@@ -61,6 +62,8 @@ pub struct PhotographRequest {
     pub deadline: Option<Instant>,
     /// How urgent it is; `None` is the default.
     pub priority: Option<Priority>,
+    /// Who pays for the decoded picture.
+    pub account: Account,
 }
 
 /// The inputs of a call.
@@ -70,6 +73,24 @@ pub enum Inputs {
     Named(Vec<(String, Tensor)>),
     /// The bytes of the model's only input, as one batch element (the protocol's raw binary request).
     Raw(Bytes),
+}
+
+impl Inputs {
+    /// How many bytes they have.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Named(named) => named.iter().map(|(_, tensor)| tensor.data().len()).sum(),
+            Self::Raw(bytes) => bytes.len(),
+        }
+    }
+
+    /// How many batch elements they have, for a model whose first dimension is a batch.
+    pub fn batch(&self) -> usize {
+        match self {
+            Self::Named(named) => named.first().and_then(|(_, tensor)| tensor.shape().first().copied()).unwrap_or(1),
+            Self::Raw(_) => 1,
+        }
+    }
 }
 
 /// One output asked for.

@@ -8,7 +8,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::answer::{names, run, run_photograph};
@@ -32,7 +31,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 enum Asked {
     Tensors { inputs: Inputs, features: FeatureRequest, outputs: Option<Vec<OutputRequest>> },
-    Photograph(Bytes),
+    Photograph(PhotographRequest),
 }
 
 /// Named outputs.
@@ -75,7 +74,7 @@ impl Serving {
         watched: Watched,
         request: PhotographRequest,
     ) -> Result<Classified, ServingError> {
-        let again = watched.other.is_some().then(|| Asked::Photograph(request.photograph.clone()));
+        let again = watched.other.is_some().then(|| Asked::Photograph(request.clone()));
         let answered = match self.admit(&call, gatekeeper(&call, &watched), request.priority) {
             Ok(_permit) => self.classify_pinned(&call, request).await,
             Err(refused) => Err(refused.into()),
@@ -157,7 +156,9 @@ impl Serving {
                 observations.compared(pairs.is_some_and(|pairs| agreement::agree(&pairs, config.tolerance)));
             }
             // Background work comes after everybody else's: that it had no turn says nothing of the candidate.
-            Err(ServingError::Overloaded { .. } | ServingError::DeadlineExceeded { .. }) => observations.skipped(),
+            Err(ServingError::Overloaded { .. } | ServingError::DeadlineExceeded { .. } | ServingError::NoRoom(_)) => {
+                observations.skipped();
+            }
             Err(error) => {
                 tracing::debug!(model = %candidate.name, version = %candidate.version, %error, "a candidate failed in shadow");
                 observations.failed(Role::Candidate);
@@ -217,8 +218,8 @@ impl Serving {
                 let names = names(model, &fitted.outputs);
                 (run(model, fitted, terms, started).await?, names)
             }
-            Asked::Photograph(photograph) => {
-                let answer = run_photograph(model, photograph, self.limits, terms, started).await?;
+            Asked::Photograph(request) => {
+                let answer = run_photograph(model, request, self.limits, terms, started).await?;
                 let output = model.image_ports().ok().map(|(_, output)| output);
                 (answer, names(model, output.as_slice()))
             }
@@ -274,7 +275,7 @@ fn fault(error: &ServingError) -> Fault {
         | ServingError::Features(_)
         | ServingError::BadInput { .. }
         | ServingError::ModelFailed { .. } => Fault::Unclear,
-        ServingError::Pin(_) | ServingError::Refused(_) => Fault::Nobody,
+        ServingError::Pin(_) | ServingError::Refused(_) | ServingError::NoRoom(_) => Fault::Nobody,
     }
 }
 

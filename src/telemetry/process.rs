@@ -2,6 +2,7 @@
 
 use std::num::NonZero;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
 
 /// What this process uses.
@@ -28,6 +29,15 @@ pub fn usage() -> Option<ProcessUsage> {
     let cpu_seconds = process.accumulated_cpu_time() as f64 / 1e3;
     let threads = process.tasks().map_or(1, std::collections::HashSet::len);
     Some(ProcessUsage { resident_bytes: process.memory(), cpu_seconds, threads, started_at: process.start_time() })
+}
+
+/// Lets this process open as many files as it ever may, and says how many that are. Programs that count them by `select` are
+/// why fewer are usual.
+pub fn raise_open_files() -> u64 {
+    let most = getrlimit(Resource::Nofile).maximum;
+    // What is refused is as it was.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most });
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Resident memory of this process in bytes, shared pages included; 0 where the system does not tell.
@@ -74,5 +84,11 @@ mod tests {
         let peak = peak_resident_bytes();
         assert!(peak >= 1 << 20 && resident_bytes_of(std::process::id()).is_some_and(|now| now > 1 << 20), "{peak}");
         assert_eq!(resident_bytes_of(u32::MAX), None);
+    }
+
+    #[test]
+    fn it_may_open_as_many_files_as_it_ever_may() {
+        let most = raise_open_files();
+        assert_eq!(most, getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX));
     }
 }

@@ -185,6 +185,7 @@ impl BlobStore {
     }
 
     /// The same, where so many bytes of the disk stay free when files are sealed anew.
+    #[must_use]
     pub fn keeping_free(self, min_free: u64) -> Self {
         Self { min_free, ..self }
     }

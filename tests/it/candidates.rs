@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use ledge::principal::Principal;
+use ledge::principal::memory::Account;
 use ledge::repository::{Candidate, CandidateShare};
 use ledge::serving::request::{CacheOutcome, InferRequest, OutputRequest, PhotographRequest};
 
@@ -182,6 +183,7 @@ async fn photographs_are_mirrored_too() {
         photograph: data("photos/chelsea.jpg").into(),
         deadline: None,
         priority: None,
+        account: Account::unlimited(),
     };
     let answer = own.serving.classify(photograph.clone(), &Principal::Local).await.unwrap();
     assert_eq!(answer.response.version, version(1));

@@ -194,6 +194,31 @@ fn a_message_tried_out_says_what_is_published_where_and_how() {
 }
 
 #[test]
+fn a_call_tried_out_is_answered_to_whom_the_daemon_would_answer() {
+    let root = with_bindings();
+    let file = root.folder.path().join("call.json");
+    let input = |name| serde_json::json!({"name": name, "datatype": "FP32", "shape": [1, 16], "data": vec![1; 16]});
+    write(&file, serde_json::json!({"inputs": [input("INPUT0"), input("INPUT1")]}).to_string().as_bytes());
+    let topic = "ledge/v1/box/infer/add_sub";
+    let attempt = |more: &[&str]| {
+        let output = run(&root, &[&["mqtt", "try", topic, file.to_str().unwrap(), "--json"], more].concat());
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let handled = &report["handled"][0];
+        (output.status.success(), handled["principal"].clone(), handled["problem"].clone())
+    };
+    let anonymous = Value::from("mqtt:ledge/v1/box/result/add_sub");
+    assert_eq!(attempt(&[]), (true, anonymous.clone(), Value::Null));
+    let refused = Value::from("the answer is an error, with status 401");
+    assert_eq!(attempt(&["--set", "access.mqtt.roles=[]"]), (false, anonymous.clone(), refused.clone()));
+    assert_eq!(attempt(&["--property", "authorization=Bearer ledge_x"]), (false, anonymous, refused));
+    let text = run(&root, &["mqtt", "try", topic, file.to_str().unwrap()]);
+    assert!(
+        text.status.success() && self::text(&text.stdout).contains("by mqtt:ledge/v1/box/result/add_sub"),
+        "{text:?}"
+    );
+}
+
+#[test]
 fn a_message_without_a_result_says_why_and_fails() {
     let root = with_bindings();
     let file = root.folder.path().join("message");

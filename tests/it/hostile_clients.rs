@@ -95,9 +95,21 @@ impl Target {
         }
     }
 
+    /// How much memory the daemon has now, and from now on its peak is measured.
     fn rss_kb(&self) -> u64 {
+        let clear = format!("/proc/{}/clear_refs", self.daemon.pid());
+        std::fs::File::options().write(true).open(clear).unwrap().write_all(b"5").unwrap();
+        self.status_kb("VmRSS:")
+    }
+
+    /// The most it had since.
+    fn peak_kb(&self) -> u64 {
+        self.status_kb("VmHWM:")
+    }
+
+    fn status_kb(&self, key: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.daemon.pid())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        let line = status.lines().find(|line| line.starts_with(key)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 }

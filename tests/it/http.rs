@@ -1,6 +1,7 @@
 //! The transport: keep-alive, pipelining, chunks, packing, limits, deadlines, photographs.
 
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 
 use flate2::Compression;
 use flate2::read::{GzDecoder, ZlibDecoder};
@@ -222,4 +223,17 @@ fn a_photograph_is_answered_in_words_and_tensors_in_tensors() {
     );
     assert_eq!(raw.status, 200, "the header length means tensors whatever the type: {raw:?}");
     assert_eq!(raw.header("content-type"), Some("application/octet-stream"));
+}
+
+#[test]
+fn a_listener_that_waits_for_callers_keeps_no_connection_from_another() {
+    let root = TestRoot::new().set("http.listen=[\"127.0.0.1:0\", \"127.0.0.1:0\"]").set("http.max_connections=1");
+    let daemon = root.start();
+    let bound = |line: Value| line["address"].as_str().unwrap().parse().unwrap();
+    let one: SocketAddr = bound(daemon.wait_for_log_since_start("listening"));
+    let other = bound(daemon.wait_for_log("listening"));
+    assert_ne!(one, other);
+    for address in [one, other, other, one, one] {
+        assert_eq!(Client::tcp(address).get("/v2").status, 200);
+    }
 }

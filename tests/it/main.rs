@@ -47,6 +47,7 @@ mod runtimes;
 mod systemd;
 mod tidy;
 mod tls;
+mod tls_cli;
 mod tls_kit;
 mod top;
 mod update_faults;

@@ -7,6 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use ledge::identity::sealing::{KEY, Sealer};
 use ledge::updates::package::{DeclaredPort, Limits, Package, Requirements};
 use ledge::updates::plan::Gate;
 use ledge::updates::state::{Cause, Reason};
@@ -242,4 +243,17 @@ fn a_runtime_is_tried_with_what_it_would_run() {
     assert_eq!(cause(run("onnxruntime", broken.path(), &[])), Cause::Load);
     write(&broken.path().join("libonnxruntime.so"), b"no library");
     assert_eq!(cause(run("onnxruntime", broken.path(), &[])), Cause::Load);
+}
+
+#[test]
+fn a_sealed_release_that_cannot_be_opened_now_is_not_refused_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    write(&folder.path().join("model.onnx"), b"weights");
+    let settings = TrialSettings { sealer: Sealer::with_keys(&[[1; KEY]]), ..settings() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let reason = runtime.block_on(trial::open(folder.path(), &settings)).unwrap_err();
+    assert_eq!(reason.cause, Cause::Disk, "{reason}");
+    write(&folder.path().join(".sha256sums"), format!("{}  model.onnx\n", "0".repeat(64)).as_bytes());
+    let opened = runtime.block_on(trial::open(folder.path(), &settings)).unwrap().unwrap();
+    assert_eq!(std::fs::read(opened.path().join("model.onnx")).unwrap(), b"weights");
 }

@@ -89,11 +89,7 @@ fn each_topic_answers_whom_the_readme_lets_ask() {
     let granted = [
         (None, table.mqtt.clone(), None),
         (Some("access.mqtt.roles=[]"), vec![], None),
-        (
-            Some("access.mqtt.roles=[\"viewer\", \"operator\", \"auditor\", \"feature-writer\"]"),
-            vec![Role::Viewer],
-            None,
-        ),
+        (Some("access.mqtt.roles=[\"feature-writer\"]"), vec![Role::FeatureWriter], None),
         (Some("access.mqtt.models=[\"other\"]"), table.mqtt.clone(), Some("other")),
     ];
     for (setting, roles, models) in granted {

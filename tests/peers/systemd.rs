@@ -159,3 +159,23 @@ fn a_daemon_of_which_one_thread_hangs_says_so_until_it_goes_on_and_is_started_an
     let journal = machine.ask(&["journalctl", "-u", "ledge", "-o", "cat", "--no-pager", "PART=audit log"]);
     assert!(journal.contains("a part does nothing"), "{journal}");
 }
+
+#[test]
+fn root_reads_the_master_key_of_the_service_while_it_runs_and_its_memory_is_its_own() {
+    let mut machine = Machine::boot(&[]);
+    machine.models(&["wine_mlp"]);
+    machine.shell(
+        "mkdir -p /etc/ledge && ledge encryption make-key /root/master.key && \
+         printf '[encryption]\nmaster_key_file = \"credential:ledge-master\"\n' > /etc/ledge/ledge.toml",
+    );
+    machine.drop_in("[Service]\nLoadCredential=ledge-master:/root/master.key\n");
+    let ask = |machine: &Machine| machine.ask(&["sh", "-c", "ledge encryption status 2>&1; echo ends $?"]);
+    let said = ask(&machine);
+    assert!(said.contains("sudo ledge") && said.contains("ends 78"), "{said}");
+    machine.run(&["systemctl", "start", "ledge"]);
+    machine.until("everything is sealed", |machine| ask(machine).contains("ends 0"));
+    let said = ask(&machine);
+    assert!(said.contains("master key ") && said.contains("audit keys: 2 sealed under"), "{said}");
+    let owner = machine.shell("stat -c %U /proc/$(systemctl show ledge --value -p MainPID)/environ");
+    assert_eq!(owner.trim(), "root", "a process of the same user can look into the memory of the daemon");
+}

@@ -23,6 +23,11 @@ pub fn of_counts(counts: HashMap<CallKey, CallCounts>, at_ms: u64) -> Vec<Entry>
     counts.into_iter().map(entry).collect()
 }
 
+/// Denials that had no record of their own.
+pub fn of_denials(denials: Vec<(Principal, AuditEvent)>, at_ms: u64) -> impl Iterator<Item = Entry> {
+    denials.into_iter().map(move |(principal, event)| Entry { at_ms, what: Recorded::Event(principal, event) })
+}
+
 /// How many inference calls an entry stands for; `None` for what is no inference.
 pub fn calls(entry: &Entry) -> Option<u64> {
     match &entry.what {

@@ -7,6 +7,7 @@ use super::figures::Outcome;
 use super::inputs::Payload;
 use super::random::Random;
 use crate::principal::Principal;
+use crate::principal::memory::Account;
 use crate::protocol::decode;
 use crate::protocol::status;
 use crate::serving::request::{FeatureRequest, InferRequest, InferResponse, Inputs, PhotographRequest};
@@ -32,7 +33,8 @@ pub async fn ask(serving: &Serving, target: &decode::Target, payload: Payload) -
     let decode::Target { model, version } = target.clone();
     match payload {
         Payload::Photo(photograph) => {
-            let request = PhotographRequest { model, version, photograph, deadline: None, priority: None };
+            let account = Account::unlimited();
+            let request = PhotographRequest { model, version, photograph, deadline: None, priority: None, account };
             Ok(serving.classify(request, &Principal::Local).await?.response)
         }
         Payload::Tensors(tensors) => {

@@ -23,6 +23,13 @@ impl FromStr for Url {
         if text.starts_with("http://") || text.starts_with("unix:") {
             return Ok(Self::Http(text.to_owned()));
         }
+        if text.starts_with("https://") {
+            return Err(
+                "https:// is not measured: expected http://HOST:PORT or unix:PATH, on the machine that the server \
+                        runs on"
+                    .to_owned(),
+            );
+        }
         Err("expected http://HOST:PORT, unix:PATH, mqtt://HOST[:PORT] or mqtts://HOST[:PORT]".to_owned())
     }
 }

@@ -72,7 +72,9 @@ fn log(config: &Config) -> Check {
 fn status(config: &Config) -> Value {
     let asked = || {
         let url = own_daemon(&config.http.listen).ok()?;
-        let answer = block_on(async { DaemonConnection::open(&url).await?.get("/audit/status").await }).ok()?.ok()?;
+        let answer = block_on(async { DaemonConnection::open(&url.as_str().into()).await?.get("/audit/status").await })
+            .ok()?
+            .ok()?;
         serde_json::from_slice(&answer.body).ok()
     };
     asked().unwrap_or_default()

@@ -35,7 +35,9 @@ pub fn check(config: &Config) -> Option<Check> {
 /// The state of the store, when its daemon answers.
 fn state(config: &Config) -> Option<String> {
     let url = own_daemon(&config.http.listen).ok()?;
-    let answer = block_on(async { DaemonConnection::open(&url).await?.get("/features/status").await }).ok()?.ok()?;
+    let answer = block_on(async { DaemonConnection::open(&url.as_str().into()).await?.get("/features/status").await })
+        .ok()?
+        .ok()?;
     let status: serde_json::Value = serde_json::from_slice(&answer.body).ok()?;
     Some(status.get("state")?.as_str()?.to_owned())
 }

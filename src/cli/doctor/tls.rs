@@ -3,12 +3,23 @@
 use crate::cli::checks::Check;
 use crate::clock;
 use crate::config::Config;
+use crate::http::config::ListenAddress;
 use crate::http::tls::{self, Inspected, WARNED_BEFORE};
 
 /// Whether `https://` can be served; `None` where it is not to be.
 pub fn check(config: &Config) -> Option<Check> {
     let found = tls::inspect(&config.http, &config.state.path)?;
     Some(judge(config, found, clock::FLOOR.plausible_millis(clock::unix_millis())))
+}
+
+/// Whether the command line finds this box by itself.
+pub fn local(config: &Config) -> Option<Check> {
+    let is_tls = |address: &ListenAddress| matches!(address, ListenAddress::Tls(_));
+    config.http.listen.iter().all(is_tls).then(|| {
+        let advice = "add \"unix:ledge.sock\" to http.listen: without it `ledge top`, `ledge features` and `ledge update` need \
+                      --url, --ca-file and --key-file here, too";
+        Check::warn("local access", "every address in http.listen starts with https://", advice)
+    })
 }
 
 fn judge(config: &Config, found: Result<Inspected, tls::ServerTlsError>, now_ms: u64) -> Check {
@@ -29,6 +40,11 @@ fn judge(config: &Config, found: Result<Inspected, tls::ServerTlsError>, now_ms:
     let left_ms = certificate.not_after_ms.saturating_sub(now_ms);
     if left_ms == 0 {
         Check::fail(name, format!("{detail}: it has expired"), "renew it: callers refuse it")
+    } else if now_ms < certificate.not_before_ms {
+        let from = clock::rfc3339(certificate.not_before_ms);
+        let advice = "correct the clock of this machine, or take one that has begun; until then a server that runs shows the \
+                      certificate of before";
+        Check::fail(name, format!("{detail}: it begins at {from} only"), advice)
     } else if u128::from(left_ms) < WARNED_BEFORE.as_millis() {
         Check::warn(name, detail, "renew it: it is about to expire; the server takes up the new files by itself")
     } else if config.http.tls.self_signed {

@@ -9,8 +9,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
 
 use crate::cli::Globals;
+use crate::cli::server::ServerArgs;
 use crate::cli::top::own_daemon;
-use crate::egress::{Answer, DaemonConnection, Download};
+use crate::egress::{Answer, DaemonAddress, DaemonConnection, Download};
 use crate::features::value::{ScalarType, ValueType};
 use crate::toml_check::from_text;
 
@@ -19,7 +20,7 @@ const TRIES: u32 = 30;
 
 /// A daemon.
 pub struct Daemon {
-    url: String,
+    address: DaemonAddress,
     connection: Option<DaemonConnection>,
 }
 
@@ -64,24 +65,24 @@ impl View {
 
 impl Daemon {
     /// The one at `url`, or the one that has this configuration.
-    pub fn new(globals: &Globals, url: Option<&str>) -> anyhow::Result<Self> {
+    pub fn new(globals: &Globals, url: Option<&str>, server: &ServerArgs) -> anyhow::Result<Self> {
         let url = match url {
             Some(url) => url.to_owned(),
             None => own_daemon(&globals.load_config()?.http.listen).context("say which server with --url")?,
         };
-        Ok(Self { url, connection: None })
+        Ok(Self { address: server.at(&url)?, connection: None })
     }
 
     /// Another connection to the same one.
     pub fn another(&self) -> Self {
-        Self { url: self.url.clone(), connection: None }
+        Self { address: self.address.clone(), connection: None }
     }
 
     /// The connection.
     pub async fn connection(&mut self) -> anyhow::Result<&mut DaemonConnection> {
         Ok(match &mut self.connection {
             Some(connection) => connection,
-            none => none.insert(DaemonConnection::open(&self.url).await?),
+            none => none.insert(DaemonConnection::open(&self.address).await?),
         })
     }
 
@@ -147,8 +148,9 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> anyhow::Result<T> {
     serde_json::from_slice(body).context("the server answers in another form; is it of another version?")
 }
 
-/// What is said to a user who may not: the command line has no credential but the user that runs it.
-const ANOTHER_USER: &str = "Or run this command as root or as the user that Ledge runs as: sudo -u ledge ledge ...";
+/// What is said to a user who may not: without a key, the command line has no credential but the user that runs it.
+const ANOTHER_USER: &str = "Or show an API key with --key-file FILE; or run this command on the box as root or as the user \
+                            that Ledge runs as: sudo -u ledge ledge ...";
 
 /// What an error answer says, in Ledge's own form or in Feast's.
 pub fn message(status: u16, body: &[u8]) -> String {

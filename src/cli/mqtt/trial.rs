@@ -13,6 +13,7 @@ use crate::cli::{Exit, Output, block_on};
 use crate::config::Config;
 use crate::daemon;
 use crate::features::online::PushTarget;
+use crate::identity::authentication::Authenticator;
 use crate::mqtt::bindings::Bindings;
 use crate::mqtt::client::packet::{Message, Properties, Qos};
 use crate::mqtt::topics::{DeviceTopics, TopicName};
@@ -67,11 +68,13 @@ pub fn run(config: &Config, args: &TrialArgs, out: &mut Output) -> anyhow::Resul
     let handled = block_on(async {
         // Nobody reads the events of a command line.
         let audit = AuditSink::to_nowhere();
+        let authenticator = Authenticator::open(&config.access, &config.state.path, audit.clone());
         let serving = &daemon::serving_alone(config, audit);
         let max_payload = config.mqtt.max_payload_bytes;
         let trial = Trial {
             topics: &topics,
             bindings: &bindings,
+            authenticator: &authenticator,
             serving,
             max_payload,
             response_topics: &config.mqtt.response_topics,
@@ -142,6 +145,7 @@ fn as_json(handled: &Handled) -> Value {
         })
     });
     if let Some(row) = row.as_object_mut() {
+        row.insert("principal".into(), json!(handled.principal.as_ref().map(ToString::to_string)));
         row.insert("model".into(), json!(handled.model.as_ref().map(ModelName::as_str)));
         row.insert("pushes".into(), pushed_json(handled));
         row.insert("not_loaded".into(), json!(handled.not_loaded));
@@ -159,7 +163,8 @@ fn text(handled: &Handled, topics: &DeviceTopics) -> String {
                 Some(group) => format!("to the group {group}, of which one box answers"),
                 None => "that names no model".to_owned(),
             };
-            format!("An inference call {whom}{}", for_model(handled))
+            let who = handled.principal.as_ref().map(|principal| format!(", by {principal}")).unwrap_or_default();
+            format!("An inference call {whom}{}{who}", for_model(handled))
         }
         Taker::Binding { binding, captures } => {
             format!("The binding {} takes it{}{}", binding.name(), captured(captures), for_model(handled))

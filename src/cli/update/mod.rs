@@ -12,6 +12,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::features::daemon::Daemon;
+use super::server::ServerArgs;
 use super::{Exit, Globals, Output, block_on};
 use crate::updates::handle::Order;
 use crate::updates::report::UpdatesReport;
@@ -25,6 +26,9 @@ pub struct UpdateArgs {
     /// the configuration, else its first address].
     #[arg(long, global = true)]
     pub url: Option<String>,
+    /// How to come to it.
+    #[command(flatten)]
+    pub server: ServerArgs,
     /// Write JSON instead of text.
     #[arg(long, global = true)]
     pub json: bool,
@@ -145,13 +149,13 @@ fn ask(
     out: &mut Output,
     show: impl FnOnce(&UpdatesReport, &mut Output) -> anyhow::Result<()>,
 ) -> anyhow::Result<Exit> {
-    let mut daemon = Daemon::new(globals, args.url.as_deref())?;
+    let mut daemon = Daemon::new(globals, args.url.as_deref(), &args.server)?;
     let report = block_on(daemon.get("/updates"))??;
     told(&report, args.json, out, show)
 }
 
 fn post(globals: &Globals, args: &UpdateArgs, path: &str, body: &serde_json::Value) -> anyhow::Result<UpdatesReport> {
-    let mut daemon = Daemon::new(globals, args.url.as_deref())?;
+    let mut daemon = Daemon::new(globals, args.url.as_deref(), &args.server)?;
     block_on(daemon.post(path, body))?
 }
 

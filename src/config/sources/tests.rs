@@ -171,6 +171,19 @@ fn a_problem_of_a_table_in_an_array_is_blamed_on_its_line() {
 }
 
 #[test]
+fn a_binding_pushes_where_callers_over_mqtt_may() {
+    let root = Root::new("[[mqtt.bindings]]\ntopic = 'a'\npush_source = 's'\n");
+    let refused = |roles: &str| {
+        // Nobody declares the push source, which is a mistake of its own.
+        let mistakes = root.sources(&[], &[&format!("access.mqtt.roles={roles}")]).load().unwrap_err();
+        let problem = "ledge.toml:3: mqtt.bindings[0].push_source: is for callers who may push: add feature-writer to \
+                       access.mqtt.roles";
+        mistakes.iter().any(|mistake| mistake.to_string().ends_with(problem))
+    };
+    assert_eq!(["[]", "['infer']", "['feature-writer']", "['admin']"].map(refused), [true, true, false, false]);
+}
+
+#[test]
 fn holders_of_certificates_are_for_a_box_that_asks_for_certificates() {
     let root = Root::new("[[access.certificates]]\nname = 'till'\nroles = ['infer']\n");
     let problem = "is for callers who show a certificate, and nobody is asked for one: set http.tls.client_certificates to \

@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 
 use aws_lc_rs::digest;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use rustls::pki_types::CertificateDer;
 use serde::Serialize;
 use x509_cert::Certificate;
@@ -43,6 +45,8 @@ pub struct CertificateFacts {
     pub not_after_ms: u64,
     /// The SHA-256 of it, in small hexadecimal digits.
     pub fingerprint: String,
+    /// The SHA-256 of its public key, which stays when it is renewed with the same key, as `curl --pinnedpubkey` takes it.
+    pub public_key: String,
 }
 
 /// Why a certificate says nothing.
@@ -80,7 +84,13 @@ impl CertificateFacts {
             not_before_ms: millis(body.validity.not_before),
             not_after_ms: millis(body.validity.not_after),
             fingerprint: hex(digest::digest(&digest::SHA256, der).as_ref()),
+            public_key: pin(&body.subject_public_key_info.to_der().unwrap_or_default()),
         })
+    }
+
+    /// Whether its public key is this one, as a SubjectPublicKeyInfo.
+    pub(super) fn is_of(&self, public_key: &[u8]) -> bool {
+        self.public_key == pin(public_key)
     }
 
     /// As a request carries it.
@@ -151,6 +161,10 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 
 fn millis(time: Time) -> u64 {
     u64::try_from(time.to_unix_duration().as_millis()).unwrap_or(u64::MAX)
+}
+
+fn pin(public_key: &[u8]) -> String {
+    format!("sha256//{}", STANDARD.encode(digest::digest(&digest::SHA256, public_key)))
 }
 
 fn hex(bytes: &[u8]) -> String {

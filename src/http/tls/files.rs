@@ -6,14 +6,14 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateRevocationListDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{NoServerSessionStorage, ProducesTickets, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, ProducesTickets, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
 use super::certificate::{CertificateFacts, UnreadableCertificate, next_update_ms};
 use super::config::{ClientCertificates, HttpTlsConfig};
 use super::self_signed::SelfSignedError;
-use crate::egress::{CertificateTime, TlsError, certificates, identity_error, private_key};
+use crate::egress::{CertificateTime, LARGEST_LIST, TlsError, certificates, identity_error, private_key};
 use crate::secret::SecretFile;
 
 /// The only application protocol.
@@ -41,6 +41,14 @@ pub enum ServerTlsError {
     Expired {
         /// As configured.
         file: SecretFile,
+    },
+    /// Another one that is worse, for now.
+    #[error("the certificate in {file} begins at {from}")]
+    NotYet {
+        /// As configured.
+        file: SecretFile,
+        /// When, as RFC 3339 writes it.
+        from: String,
     },
     /// A list of revoked certificates that is none.
     #[error("{file} holds no list of revoked certificates (CRL, as PEM or DER) that can be used: {reason}")]
@@ -76,8 +84,16 @@ pub(super) struct Material {
     pub crl_due_ms: Option<u64>,
     /// Of all that was read.
     pub digest: blake3::Hash,
-    /// Of what client certificates are judged by.
-    pub trust: blake3::Hash,
+    /// What client certificates are judged by.
+    pub trust: Trust,
+}
+
+/// What client certificates are judged by.
+#[derive(Clone)]
+pub(super) struct Trust {
+    /// Of the authorities, and what they have revoked.
+    pub digest: blake3::Hash,
+    pub verifier: Arc<dyn ClientCertVerifier>,
 }
 
 /// How to make it.
@@ -109,14 +125,15 @@ impl Recipe<'_> {
 
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let clients = Clients::read(self.settings)?;
-        let trust = clients.digest();
-        digest.update(trust.as_bytes());
+        let trust_digest = clients.digest();
+        digest.update(trust_digest.as_bytes());
         let crl_due_ms = clients.crls.iter().filter_map(|crl| next_update_ms(crl)).min();
         let asks = clients.asks();
-        let builder = ServerConfig::builder_with_details(provider.clone(), Arc::new(self.time))
+        let trust = Trust { digest: trust_digest, verifier: clients.verifier(self.settings, provider.clone())? };
+        let builder = ServerConfig::builder_with_details(provider, Arc::new(self.time))
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
             .map_err(|error| ServerTlsError::Setup(error.to_string()))?
-            .with_client_cert_verifier(clients.verifier(self.settings, provider)?);
+            .with_client_cert_verifier(trust.verifier.clone());
         let mut config =
             builder.with_single_cert(chain, key).map_err(|error| identity_error(error, certificate_file, key_file))?;
         config.alpn_protocols = vec![ALPN.to_vec()];
@@ -187,17 +204,18 @@ impl Clients {
             ClientCertificates::Required => builder,
             _ => builder.allow_unauthenticated(),
         };
-        let reason = |error: rustls::server::VerifierBuilderError| ServerTlsError::ClientCa {
-            file: file.clone(),
-            reason: error.to_string(),
-        };
-        builder.build().map_err(reason)
+        builder.build().map_err(|error| match (error, &settings.client_crl_file) {
+            (VerifierBuilderError::InvalidCrl(error), Some(file)) => {
+                ServerTlsError::Revoked { file: file.clone(), reason: format!("{error:?}") }
+            }
+            (error, _) => ServerTlsError::ClientCa { file: file.clone(), reason: error.to_string() },
+        })
     }
 }
 
 /// As PEM, or as the DER that authorities publish.
 fn revocation_lists(file: &SecretFile) -> Result<Vec<CertificateRevocationListDer<'static>>, ServerTlsError> {
-    let content = file.read().map_err(TlsError::from)?;
+    let content = file.read_at_most(LARGEST_LIST).map_err(TlsError::from)?;
     let wrong = |reason: String| ServerTlsError::Revoked { file: file.clone(), reason };
     // The tag of a sequence, with which no PEM text begins.
     if content.first() == Some(&0x30) {

@@ -1,32 +1,35 @@
 //! The start of a connection over TLS: under a time limit, and not more at once than leaves room for others.
 
-use std::collections::HashMap;
 use std::future::pending;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustls::Error;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 use tokio_rustls::server::TlsStream;
 
+use super::callers::{Callers, Guest};
 use super::certificate::CertificateFacts;
+use super::files::Trust;
 use super::{ServerTls, now_ms};
 use crate::complaints::Complaints;
 use crate::http::config::HttpConfig;
 use crate::identity::certificate::PeerCertificate;
+use crate::principal::Principal;
 use crate::protocol::call::ErrorBody;
-
-/// How many handshakes one address may have under way at once.
-const MOST_OF_ONE: usize = 32;
 
 /// The first byte of a TLS record with a handshake message (RFC 8446, 5.1).
 const HANDSHAKE: u8 = 22;
+
+/// What the audit log has of a client certificate that is not good.
+const NOT_GOOD: &str = "certificate";
 
 /// How long a caller without TLS may take to read that it needs TLS, and how much of its request is read meanwhile.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -38,24 +41,42 @@ pub(in crate::http) struct TlsCaller {
     pub certificate: Option<Arc<PeerCertificate>>,
     /// When its certificate ends, in milliseconds since the Unix epoch.
     not_after_ms: Option<u64>,
+    /// Its certificate, and those behind it, as it presented them.
+    chain: Vec<CertificateDer<'static>>,
     /// What certificates are judged by.
-    trust: watch::Receiver<Option<blake3::Hash>>,
+    trust: watch::Receiver<Option<Trust>>,
 }
 
 impl TlsCaller {
-    /// Waits until what it proved has to be proven anew: its certificate has expired, or what certificates are judged by has
-    /// changed.
+    /// Waits until what it proved does not hold any more: its certificate has expired, or is not good by what certificates are
+    /// judged by since. That is renewed every few hours as a rule, and most callers stay good.
     pub async fn outdated(mut self) {
         if self.certificate.is_none() {
             return pending().await;
         }
         let left = Duration::from_millis(self.not_after_ms.unwrap_or(u64::MAX).saturating_sub(now_ms()));
-        tokio::select! {
-            () = tokio::time::sleep(left) => {}
+        let expired = tokio::time::sleep(left);
+        let refused = async {
             // The sender lives as long as the listener; nothing is outdated by its end.
-            changed = self.trust.changed() => if changed.is_err() { pending().await },
+            while self.trust.changed().await.is_ok() {
+                let trust = self.trust.borrow_and_update().clone();
+                if !trust.is_some_and(|trust| is_good(&self.chain, &trust)) {
+                    return;
+                }
+            }
+            pending().await
+        };
+        tokio::select! {
+            () = expired => {}
+            () = refused => {}
         }
     }
+}
+
+/// Whether a certificate, and those behind it, are good now.
+fn is_good(chain: &[CertificateDer<'_>], trust: &Trust) -> bool {
+    let now = UnixTime::since_unix_epoch(Duration::from_millis(now_ms()));
+    chain.split_first().is_some_and(|(own, others)| trust.verifier.verify_client_cert(own, others, now).is_ok())
 }
 
 /// How handshakes ended since the start.
@@ -71,7 +92,7 @@ pub struct HandshakeCounts {
     pub timed_out: u64,
     /// The caller spoke no TLS.
     pub not_tls: u64,
-    /// The caller had too many under way, or all together had.
+    /// The caller's network had too many connections, or too many handshakes were under way for too long.
     pub too_many: u64,
     /// There was no certificate to show.
     pub unavailable: u64,
@@ -80,9 +101,7 @@ pub struct HandshakeCounts {
 /// The handshakes that are under way, and how the others ended.
 pub(super) struct Handshakes {
     limit: Duration,
-    /// Of all callers together: half of the connections stay for those who are through.
-    most: usize,
-    under_way: Mutex<HashMap<IpAddr, usize>>,
+    callers: Arc<Callers>,
     complaints: Mutex<Complaints>,
     ends: [AtomicU64; 7],
 }
@@ -103,28 +122,29 @@ enum End {
 struct Failed {
     end: End,
     reason: String,
+    /// Of a caller whose certificate was missing or not good: which of both.
+    denied: Option<&'static str>,
     /// Of a caller that speaks HTTP without TLS.
     plain: Option<TcpStream>,
 }
 
 impl Failed {
     fn new(end: End, reason: impl Into<String>) -> Self {
-        Self { end, reason: reason.into(), plain: None }
+        Self { end, reason: reason.into(), denied: None, plain: None }
     }
-}
 
-/// The place of one handshake.
-struct Place<'a> {
-    handshakes: &'a Handshakes,
-    of: IpAddr,
+    fn of(error: io::Error) -> Self {
+        let denied = denied(&error);
+        let end = if denied.is_some() { End::Refused } else { End::Failed };
+        Self { denied, ..Self::new(end, error.to_string()) }
+    }
 }
 
 impl Handshakes {
     pub fn new(http: &HttpConfig) -> Self {
         Self {
             limit: http.tls.handshake_timeout(),
-            most: (http.max_connections / 2).max(1),
-            under_way: Mutex::default(),
+            callers: Arc::new(Callers::new(http.max_connections)),
             complaints: Mutex::default(),
             ends: Default::default(),
         }
@@ -136,24 +156,6 @@ impl Handshakes {
         HandshakeCounts { accepted, refused, failed, timed_out, not_tls, too_many, unavailable }
     }
 
-    /// A place for a handshake of this caller, if there is one left.
-    fn place(&self, peer: IpAddr) -> Option<Place<'_>> {
-        let of = network(peer);
-        let mut under_way = self.under_way();
-        let all: usize = under_way.values().sum();
-        let own = under_way.get(&of).copied().unwrap_or(0);
-        if all >= self.most || own >= MOST_OF_ONE {
-            return None;
-        }
-        under_way.insert(of, own + 1);
-        Some(Place { handshakes: self, of })
-    }
-
-    fn under_way(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-        // Nothing panics under this lock.
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Counts an end. Some are told, each kind at most once a minute: anybody can make thousands of them.
     fn ended(&self, end: End, peer: IpAddr, reason: &str) {
         if let Some(count) = self.ends.get(end as usize) {
@@ -162,7 +164,7 @@ impl Handshakes {
         let told = match end {
             End::Accepted => return,
             End::Refused => "a client certificate was refused",
-            End::TooMany => "too many TLS handshakes are under way: a caller was turned away",
+            End::TooMany => "too many connections of one network, or too many TLS handshakes: a caller was turned away",
             End::Unavailable => "a caller was turned away: there is no certificate to show yet",
             End::Failed | End::TimedOut | End::NotTls => {
                 // Callers that hang up or send nonsense: worth a look when debugging, never an alarm.
@@ -177,39 +179,31 @@ impl Handshakes {
     }
 }
 
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        let mut under_way = self.handshakes.under_way();
-        if let Some(own) = under_way.get_mut(&self.of) {
-            *own -= 1;
-            if *own == 0 {
-                under_way.remove(&self.of);
-            }
-        }
-    }
-}
-
-/// Whom a caller is counted as: over IPv6 one customer has 2^64 addresses.
-fn network(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
-        IpAddr::V4(address) => address.into(),
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
-    }
-}
-
 impl ServerTls {
+    /// Lets a connection in, which is a guest until its end; `None` when its network has enough of them.
+    pub(in crate::http) fn admit(&self, ip: IpAddr) -> Option<Guest> {
+        let handshakes = &self.shared.handshakes;
+        let guest = handshakes.callers.admit(ip);
+        if guest.is_none() {
+            handshakes.ended(End::TooMany, ip, "its network has its share of the connections");
+        }
+        guest
+    }
+
     /// Shakes hands with a caller; `None` when that comes to nothing.
     pub(in crate::http) async fn accept(
         &self,
         stream: TcpStream,
-        peer: IpAddr,
+        guest: &Guest,
     ) -> Option<(TlsStream<TcpStream>, TlsCaller)> {
-        let handshakes = &self.shared.handshakes;
-        let Some(_place) = handshakes.place(peer) else {
-            handshakes.ended(End::TooMany, peer, "");
+        let (handshakes, peer) = (&self.shared.handshakes, guest.ip);
+        // Many come at once when all have lost their connections: they wait, and are not turned away.
+        let until = tokio::time::Instant::now() + handshakes.limit;
+        let Ok(Some(_place)) = timeout_at(until, guest.place()).await else {
+            handshakes.ended(End::TooMany, peer, "it waited too long for its handshake");
             return None;
         };
-        let Ok(shaken) = timeout(handshakes.limit, self.shake(stream)).await else {
+        let Ok(shaken) = timeout_at(until, self.shake(stream)).await else {
             handshakes.ended(End::TimedOut, peer, "it took too long");
             return None;
         };
@@ -218,8 +212,11 @@ impl ServerTls {
                 handshakes.ended(End::Accepted, peer, "");
                 Some(accepted)
             }
-            Err(Failed { end, reason, plain }) => {
+            Err(Failed { end, reason, denied, plain }) => {
                 handshakes.ended(end, peer, &reason);
+                if let Some(cause) = denied {
+                    self.shared.audit.record_unauthenticated(&Principal::Peer(peer), cause);
+                }
                 if let Some(stream) = plain {
                     let _ = timeout(FAREWELL, refuse_plain(stream)).await;
                 }
@@ -229,9 +226,8 @@ impl ServerTls {
     }
 
     async fn shake(&self, stream: TcpStream) -> Result<(TlsStream<TcpStream>, TlsCaller), Failed> {
-        let failed = |error: io::Error| Failed::new(end_of(&error), error.to_string());
         let mut first = [0];
-        if stream.peek(&mut first).await.map_err(failed)? == 0 {
+        if stream.peek(&mut first).await.map_err(Failed::of)? == 0 {
             return Err(Failed::new(End::Failed, "nothing was sent"));
         }
         let [first] = first;
@@ -245,24 +241,27 @@ impl ServerTls {
         let Some(acceptor) = self.shared.live.load().as_ref().map(|live| live.acceptor.clone()) else {
             return Err(Failed::new(End::Unavailable, "see the log for what is wrong with the files of http.tls"));
         };
-        let stream = acceptor.accept(stream).await.map_err(failed)?;
-        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).map(CertificateFacts::read);
-        let facts = match shown.transpose() {
+        let stream = acceptor.accept(stream).await.map_err(Failed::of)?;
+        let chain: Vec<_> = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
+        let facts = match chain.first().map(CertificateFacts::read).transpose() {
             Ok(facts) => facts,
             // It was verified, but nobody could say whose it is.
-            Err(error) => return Err(Failed::new(End::Refused, error.to_string())),
+            Err(error) => {
+                return Err(Failed { denied: Some(NOT_GOOD), ..Failed::new(End::Refused, error.to_string()) });
+            }
         };
         let not_after_ms = facts.as_ref().map(|facts| facts.not_after_ms);
-        Ok((stream, TlsCaller { certificate: facts.map(|facts| Arc::new(facts.into_peer())), not_after_ms, trust }))
+        let certificate = facts.map(|facts| Arc::new(facts.into_peer()));
+        Ok((stream, TlsCaller { certificate, not_after_ms, chain, trust }))
     }
 }
 
-fn end_of(error: &io::Error) -> End {
-    match error.get_ref().and_then(|error| error.downcast_ref()) {
-        Some(Error::NoCertificatesPresented | Error::InvalidCertificate(_) | Error::InvalidCertRevocationList(_)) => {
-            End::Refused
-        }
-        _ => End::Failed,
+/// Why the audit log has a handshake that failed.
+fn denied(error: &io::Error) -> Option<&'static str> {
+    match error.get_ref()?.downcast_ref()? {
+        Error::NoCertificatesPresented => Some("no_certificate"),
+        Error::InvalidCertificate(_) | Error::InvalidCertRevocationList(_) => Some(NOT_GOOD),
+        _ => None,
     }
 }
 
@@ -277,25 +276,4 @@ async fn refuse_plain(mut stream: TcpStream) -> io::Result<()> {
     stream.shutdown().await?;
     // What is closed with unread bytes resets the connection, and the answer with it.
     tokio::io::copy(&mut stream.take(FAREWELL_BYTES), &mut tokio::io::sink()).await.map(|_| ())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_caller_has_so_many_handshakes_under_way_and_all_together_half_the_connections() {
-        let handshakes =
-            Handshakes::new(&HttpConfig { max_connections: 2 * (MOST_OF_ONE + 1), ..HttpConfig::default() });
-        let address = |text: &str| text.parse::<IpAddr>().unwrap();
-        let mut of_one: Vec<_> =
-            (0..MOST_OF_ONE).map(|last| handshakes.place(address(&format!("2001:db8::{last:x}"))).unwrap()).collect();
-        assert!(handshakes.place(address("2001:db8::ffff:0:0:1")).is_none(), "one network");
-        let other = handshakes.place(address("2001:db8:0:1::1")).unwrap();
-        assert!(handshakes.place(address("192.0.2.1")).is_none(), "half of the connections");
-        of_one.pop();
-        assert!(handshakes.place(address("192.0.2.1")).is_some());
-        drop((of_one, other));
-        assert!(handshakes.under_way().is_empty());
-    }
 }

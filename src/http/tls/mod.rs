@@ -1,5 +1,6 @@
 //! TLS as a server: the certificate of this box, renewed while it serves, and those of its callers.
 
+mod callers;
 mod certificate;
 pub mod config;
 mod files;
@@ -17,13 +18,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use super::config::HttpConfig;
+use crate::audit_event::AuditSink;
 use crate::clock;
 use crate::egress::CertificateTime;
 use crate::secret::SecretFile;
 use crate::shutdown::Shutdown;
 pub use certificate::{CertificateFacts, UnreadableCertificate, fuzz_certificate};
 pub use files::ServerTlsError;
-use files::{Material, Recipe};
+use files::{Material, Recipe, Trust};
 pub use handshake::HandshakeCounts;
 use handshake::Handshakes;
 pub(super) use handshake::TlsCaller;
@@ -53,9 +55,11 @@ struct Shared {
     /// `None` until the files could be read: then callers are turned away.
     live: ArcSwapOption<Material>,
     /// What client certificates are judged by now.
-    trust: watch::Sender<Option<blake3::Hash>>,
+    trust: watch::Sender<Option<Trust>>,
     tickets: Option<Arc<dyn ProducesTickets>>,
     handshakes: Handshakes,
+    /// Records whose certificate was refused.
+    audit: AuditSink,
     told: Mutex<Told>,
 }
 
@@ -106,7 +110,7 @@ impl ServerTls {
     ///
     /// Files that cannot be used are told in the log, and callers with TLS are turned away until they can: what this box
     /// serves otherwise does not wait for them.
-    pub fn open(http: &HttpConfig, state: &Path) -> Option<Self> {
+    pub fn open(http: &HttpConfig, state: &Path, audit: AuditSink) -> Option<Self> {
         if !http.serves_tls() {
             return None;
         }
@@ -120,6 +124,7 @@ impl ServerTls {
             trust: watch::Sender::new(None),
             tickets: tickets.ok(),
             handshakes: Handshakes::new(http),
+            audit,
             told: Mutex::default(),
         };
         let tls = Self { shared: Arc::new(shared) };
@@ -212,9 +217,14 @@ impl ServerTls {
         if material.digest == live.digest {
             return Ok(None);
         }
-        if material.facts.not_after_ms <= now_ms && now_ms < live.facts.not_after_ms {
+        let is_valid = |facts: &CertificateFacts| (facts.not_before_ms..facts.not_after_ms).contains(&now_ms);
+        if is_valid(&live.facts) && !is_valid(&material.facts) {
             let (file, _) = self.shared.source.pair()?;
-            return Err(ServerTlsError::Expired { file });
+            return Err(if material.facts.not_after_ms <= now_ms {
+                ServerTlsError::Expired { file }
+            } else {
+                ServerTlsError::NotYet { file, from: clock::rfc3339(material.facts.not_before_ms) }
+            });
         }
         Ok(Some(material))
     }
@@ -222,10 +232,13 @@ impl ServerTls {
     fn take_up(&self, material: Material) {
         let CertificateFacts { names, not_after_ms, .. } = material.facts.clone();
         let (fingerprint, until) = (material.facts.shown_fingerprint(), clock::rfc3339(not_after_ms));
-        let trust = material.trust;
+        let trust = material.trust.clone();
         self.shared.live.store(Some(Arc::new(material)));
-        // Connections that were judged otherwise end after the request that they are at.
-        self.shared.trust.send_if_modified(|before| before.replace(trust).is_some_and(|before| before != trust));
+        // Those who are connected are judged anew.
+        let digest = trust.digest;
+        self.shared
+            .trust
+            .send_if_modified(|before| before.replace(trust).is_some_and(|before| before.digest != digest));
         // From here on everybody sees it.
         tracing::info!(?names, until, fingerprint, "the certificate for https:// was read");
         if self.shared.source.http.tls.self_signed {
@@ -323,10 +336,8 @@ impl Source {
         if !self.http.tls.self_signed {
             return Ok(());
         }
-        let kept = self.read(None).ok().map(|material| material.facts);
         let names = BoxNames::find(Path::new("/"), &self.http.listen);
-        if let Some(reason) = self_signed::outdated(kept.as_ref(), &names, now_ms) {
-            self_signed::make(&self.state, &names, now_ms)?;
+        if let Some(reason) = self_signed::renew(&self.state, &names, now_ms)? {
             tracing::info!(reason, "a self-signed certificate was made");
         }
         Ok(())

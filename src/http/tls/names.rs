@@ -13,6 +13,8 @@ pub(super) struct BoxNames {
     pub names: Vec<String>,
     /// Those of its interfaces, and those that it listens on.
     pub addresses: BTreeSet<IpAddr>,
+    /// Those that it is told to listen on. Others come and go with whatever is said in the network.
+    pub listened: BTreeSet<IpAddr>,
 }
 
 impl BoxNames {
@@ -27,13 +29,15 @@ impl BoxNames {
         // Text, and not the calls that would answer the same: a service that is locked down has no netlink sockets.
         let mut addresses: BTreeSet<_> = v4(&read("proc/self/net/fib_trie")).map(IpAddr::from).collect();
         addresses.extend(v6(&read("proc/self/net/if_inet6")).map(IpAddr::from));
-        addresses.extend(listen.iter().filter_map(|address| match address {
+        let listened = listen.iter().filter_map(|address| match address {
             ListenAddress::Tls(at) => Some(at.ip().to_canonical()),
             _ => None,
-        }));
+        });
+        let listened: BTreeSet<_> = listened.filter(|address| !address.is_unspecified()).collect();
+        addresses.extend(&listened);
         addresses.extend([IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()]);
         addresses.retain(|address| !address.is_unspecified());
-        Self { names, addresses }
+        Self { names, addresses, listened }
     }
 }
 
@@ -118,6 +122,7 @@ fe80000000000000021122fffe334455 02 40 20 80     eth0
         let found = BoxNames::find(folder.path(), &listen);
         let expected = ["127.0.0.1", "192.0.2.1", "::1"].map(|text| text.parse::<IpAddr>().unwrap());
         assert_eq!(found.addresses, BTreeSet::from(expected));
+        assert_eq!(found.listened, BTreeSet::from([expected[1]]));
         assert_eq!(found.names.last().map(String::as_str), Some("localhost"));
     }
 

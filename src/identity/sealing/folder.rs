@@ -160,8 +160,8 @@ impl SealedFolder {
             sealed.rewind().map_err(FolderError::at(path))?;
             return io::copy(&mut sealed, &mut plain).map(drop).map_err(FolderError::at(target));
         };
-        let name: String = header.name.iter().map(|byte| format!("{byte:02x}")).collect();
-        if name != sha256 {
+        let digits: Vec<_> = header.name.iter().map(|byte| format!("{byte:02x}")).collect();
+        if digits.concat() != sha256 {
             return Err(FolderError::Open { path: path.to_owned(), error: OpenError::Forged });
         }
         let mut written = Ok(());
@@ -307,7 +307,7 @@ mod tests {
 
     fn list(home: &Path, files: &[(&str, u8)]) {
         let line = |(name, hash): &(&str, u8)| format!("{}  {name}\n", format!("{hash:02x}").repeat(32));
-        durable::replace(&home.join(LIST), files.iter().map(line).collect::<String>().as_bytes()).unwrap();
+        durable::replace(&home.join(LIST), files.iter().map(line).collect::<Vec<_>>().concat().as_bytes()).unwrap();
     }
 
     fn find(home: &Path, sealer: &Sealer) -> Option<SealedFolder> {

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::inference::instance::Answer;
+use crate::inference::queue::Unprepared;
 
 type Receiver = oneshot::Receiver<Result<Answer, InferError>>;
 
@@ -204,7 +205,7 @@ fn what_is_still_to_be_made_into_tensors_does_not_wait_for_company() {
     let policy = BatchPolicy::powers_of_two(4, Duration::from_millis(5));
     let mut queue = Queue::new(LIMITS);
     let mut job = maker.stays(1, 1, 1.0);
-    job.inputs = JobInputs::Prepare { make: Box::new(|| Err(String::new())), bytes: 7 };
+    job.inputs = JobInputs::Prepare { make: Box::new(|| Err(Unprepared::Misfit(String::new()))), bytes: 7 };
     queue.offer(job);
     assert_eq!(queue.due(Priority::Interactive, Some(&policy), maker.now), Due::Now);
     queue.offer(maker.stays(1, 1, 2.0));

@@ -1,8 +1,8 @@
 //! The columns of "entities" and "features": an object of arrays, with an element for each batch element.
 
 use serde::de::MapAccess;
-use serde_json::Value;
 
+use super::super::cells::Cells;
 use super::super::error::{ProtocolError, excerpt};
 use super::super::object::{Failure, Fields};
 use super::MAX_ENTRIES;
@@ -13,6 +13,8 @@ pub(super) struct ColumnsReader<'r> {
     /// Its key, for messages.
     pub key: &'static str,
     pub columns: &'r mut Columns,
+    /// How many values there may still be in the request.
+    pub left: &'r mut usize,
     pub failure: &'r mut Failure,
 }
 
@@ -27,7 +29,8 @@ impl<'de> Fields<'de> for ColumnsReader<'_> {
         if self.columns.len() == MAX_ENTRIES {
             return Err(self.failure.refuse(ProtocolError::TooMany { key: self.key, limit: MAX_ENTRIES }));
         }
-        let cells: Vec<Value> = self.failure.field(&place(), name, map.next_value())?;
+        let cells = map.next_value_seed(Cells { left: self.left, column: name });
+        let cells = self.failure.field(&place(), name, cells)?;
         self.columns.push((name.to_owned(), cells));
         Ok(())
     }

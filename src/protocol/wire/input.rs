@@ -1,12 +1,14 @@
 //! One input: its fields in any order, then its data out of the JSON or out of the binary part of the body.
 
+use std::fmt;
 use std::mem::replace;
 
-use serde::de::{DeserializeSeed, IgnoredAny, MapAccess};
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::super::error::{ProtocolError, excerpt};
-use super::super::json::TensorSeed;
+use super::super::json::{MOST_STRINGS, TensorSeed};
 use super::super::object::{Failure, Fields};
 use super::super::parameters::InputParameters;
 use super::Source;
@@ -58,6 +60,7 @@ impl<'r, 's> InputReader<'r, 's, '_> {
             datatype: DataType::from_name(self.datatype.as_deref()?)?,
             shape: self.shape.as_deref()?,
             body_length: self.source.json_length,
+            account: self.source.account,
             failure: &mut *self.source.failure,
         })
     }
@@ -78,7 +81,9 @@ impl<'r, 's> InputReader<'r, 's, '_> {
             (Some(Data::Unread(json)), None) => {
                 let mut failure = Failure::default();
                 let body_length = json.get().len();
-                let seed = TensorSeed { input: &name, datatype, shape: &shape, body_length, failure: &mut failure };
+                let account = self.source.account;
+                let seed =
+                    TensorSeed { input: &name, datatype, shape: &shape, body_length, account, failure: &mut failure };
                 seed.deserialize(&mut serde_json::Deserializer::from_str(json.get()))
                     .map_err(|error| failure.or(ProtocolError::Json { reason: error.to_string() }))?
             }
@@ -101,7 +106,7 @@ impl<'de> Fields<'de> for InputReader<'_, '_, 'de> {
             }
             "shape" => {
                 self.source.failure.once(&self.place, "shape", self.shape.is_some())?;
-                let shape: Vec<usize> = self.source.failure.field(&self.place, "shape", map.next_value())?;
+                let Dims(shape) = self.source.failure.field(&self.place, "shape", map.next_value())?;
                 let reason = if shape.len() > MAX_RANK {
                     Some("has more than 64 dimensions")
                 } else if element_count(&shape).is_none() {
@@ -136,6 +141,35 @@ impl<'de> Fields<'de> for InputReader<'_, '_, 'de> {
     }
 }
 
+/// A shape, of which no more is kept than it takes to know that it is too long.
+struct Dims(Vec<usize>);
+
+impl<'de> Deserialize<'de> for Dims {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(DimsVisitor)
+    }
+}
+
+struct DimsVisitor;
+
+impl<'de> Visitor<'de> for DimsVisitor {
+    type Value = Dims;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("a sequence")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Dims, A::Error> {
+        let mut dims = Vec::new();
+        while let Some(dim) = seq.next_element()? {
+            if dims.len() <= MAX_RANK {
+                dims.push(dim);
+            }
+        }
+        Ok(Dims(dims))
+    }
+}
+
 /// The next `size` bytes of the binary part of the body (oip.md section 5); the bytes are shared, not copied.
 fn binary_tensor(
     source: &mut Source<'_>,
@@ -147,6 +181,10 @@ fn binary_tensor(
     let (input, model) = (excerpt(name), source.model.clone());
     if let Some(missing) = size.checked_sub(source.binary.len()).filter(|missing| *missing > 0) {
         return Err(ProtocolError::ShortBinary { input, missing, model });
+    }
+    // An element takes four bytes here, and many times as much in a runtime.
+    if datatype == DataType::Bytes && element_count(&shape).is_none_or(|count| count > MOST_STRINGS) {
+        return Err(ProtocolError::TooManyStrings { input, limit: MOST_STRINGS });
     }
     Tensor::new(datatype, shape, source.binary.split_to(size)).map_err(|error| match error {
         TensorError::TooLarge { .. } => {

@@ -58,7 +58,9 @@ impl StoreSurvey {
         match Lies::of(path) {
             Ok(Lies::Plain) => self.keys.count(None),
             Ok(Lies::Sealed { under, is_whole }) => {
-                under.into_iter().for_each(|key| self.keys.count(Some(key)));
+                for key in under {
+                    self.keys.count(Some(key));
+                }
                 self.damaged += u64::from(!is_whole && !is_on_its_way);
             }
             // It went meanwhile.

@@ -84,7 +84,8 @@ fn wait_until_served(target: &Target, way: Way, body: &str) {
 #[test]
 fn bodies_share_one_memory_and_who_finds_no_room_is_told_when_to_come_again() {
     let target = Target::start(&["http.max_body_bytes=1000000", "http.max_memory_bytes=2000000"]);
-    let large = tensor(300_000);
+    // As a tensor it takes twice as much, and as many bytes are set aside for what is made of that.
+    let large = tensor(120_000);
     for way in WAYS {
         let mut holding: Vec<_> = (0..2).map(|_| target.connect(way)).collect();
         for stream in &mut holding {
@@ -119,15 +120,52 @@ fn bodies_share_one_memory_and_who_finds_no_room_is_told_when_to_come_again() {
 
 #[test]
 fn answers_that_nobody_reads_count_until_they_are_cut_off() {
-    let settings = ["http.max_body_bytes=8100000", "http.max_memory_bytes=8100000", "http.write_timeout_ms=5000"];
+    let settings = ["http.max_body_bytes=8100000", "http.max_memory_bytes=36000000", "http.write_timeout_ms=5000"];
     let target = Target::start(&settings);
     let body = tensor(ELEMENTS);
     let mut unread = target.connect(Way::Tcp);
     let head = head(&format!("content-length: {}\r\n", body.len()));
     unread.write_all(&[head.as_bytes(), body.as_bytes()].concat()).unwrap();
-    // The answer is larger than the request, and than what there is room for.
-    wait_until_held(&target, 8_100_001);
-    let refused = ask(&target, Way::Tcp, &tensor(1));
+    // Less is held once the tensors have become an answer, of which the sockets take a part.
+    wait_until_held(&target, 24_000_000);
+    let began = Instant::now();
+    while held(&target) > 17_000_000.0 {
+        assert!(began.elapsed() < LIMIT, "{} bytes are held", held(&target));
+    }
+    let refused = ask(&target, Way::Tcp, &body);
     assert_eq!(refused.status, 503, "{refused:?}");
+    assert_eq!(ask(&target, Way::Tcp, &tensor(1)).status, 200, "small ones are answered as ever");
     wait_until_served(&target, Way::Tcp, &body);
+}
+
+#[test]
+fn a_caller_has_no_more_than_half_of_the_memory_while_another_has_some() {
+    let target = Target::start(&["http.max_body_bytes=2000000", "http.max_memory_bytes=8000000"]);
+    let mut other = target.connect(Way::Unix);
+    other.write_all(head("content-length: 1000000\r\n").as_bytes()).unwrap();
+    other.write_all(&vec![b' '; 100_000]).unwrap();
+    other.flush().unwrap();
+    wait_until_held(&target, 100_000);
+    // The request is small, and what is made of it is not: a tensor of 3 MB, and as much once more.
+    let body = tensor(750_000);
+    let refused = ask(&target, Way::Tcp, &body);
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{refused:?}");
+    drop(other);
+    wait_until_served(&target, Way::Tcp, &body);
+}
+
+#[test]
+fn who_waits_to_be_invited_is_not_invited_to_be_refused() {
+    let target = Target::start(&["http.max_body_bytes=1000000", "http.max_memory_bytes=1048576"]);
+    let mut holding = target.connect(Way::Tcp);
+    holding.write_all(head("content-length: 1000000\r\n").as_bytes()).unwrap();
+    holding.write_all(&vec![b' '; 900_000]).unwrap();
+    holding.flush().unwrap();
+    wait_until_held(&target, 900_000);
+    let began = Instant::now();
+    for way in WAYS {
+        let waiting = head("content-length: 900000\r\nexpect: 100-continue\r\n");
+        assert_eq!(target.statuses(way, waiting.as_bytes()), [503], "{way:?}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(30), "nobody waits for the bodies");
 }

@@ -12,6 +12,10 @@ use crate::daemon::TestRoot;
 /// How often each attack comes at once.
 const ATTACKERS: usize = 4;
 
+/// What the bodies of all of them may take together, and how much the daemon may grow with it at most.
+const MEMORY: &str = "http.max_memory_bytes=268435456";
+const PEAK_KB: u64 = 2 * (256 << 10);
+
 /// How much more the daemon may hold after it all than after the first round, in kB.
 const GROWTH_KB: u64 = 32 << 10;
 
@@ -86,12 +90,14 @@ fn attack_for(target: &Target, time: Duration) -> u64 {
 fn minutes_of_attacks_leave_the_daemon_as_it_was() {
     let minutes = std::env::var("HOSTILE_MINUTES").map_or(5, |text| text.parse().unwrap());
     let root = TestRoot::new().models(&["efficientnet_lite0", "identity_fp32"]);
-    let target = Target::with(root, &["log.level=\"info\"", "http.write_timeout_ms=2000"]);
+    let target = Target::with(root, &["log.level=\"info\"", "http.write_timeout_ms=2000", MEMORY]);
     attack_for(&target, Duration::from_secs(20));
     let before = target.rss_kb();
     let mut requests = 0;
     for minute in 1..=minutes {
         requests += attack_for(&target, Duration::from_mins(1));
+        let peak = target.peak_kb();
+        assert!(peak < before + PEAK_KB, "{before} kB before, {peak} kB at most");
         println!("minute {minute}: {requests} attacks, {} kB (before {before} kB)", target.rss_kb());
     }
     target.serves();

@@ -63,11 +63,11 @@ impl Store {
     /// As the daemon asks for it, from a thread that may wait.
     fn reseal(&self) -> Result<Resealed, String> {
         let features = self.features.clone();
-        let task = move || {
+        let reseal = move || {
             let mut done = Resealed::default();
             Reseal::reseal(&features, &|| false, &mut done).map(|()| done)
         };
-        self.runtime.block_on(self.runtime.spawn_blocking(task)).unwrap()
+        self.runtime.block_on(self.runtime.spawn_blocking(reseal)).unwrap()
     }
 
     fn engine(&self) -> &Engine {

@@ -226,6 +226,8 @@ fn a_release_under_a_lost_key_is_not_here_and_is_fetched_again() {
     assert_eq!(keys_in(folder.path()), BTreeMap::from([(other.current(), 1)]));
 }
 
+type Step<'a> = &'a dyn Fn(&BlobStore) -> Result<(), StoreError>;
+
 #[test]
 fn a_rotation_that_is_cut_after_any_step_leaves_every_release_whole_and_goes_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -234,7 +236,6 @@ fn a_rotation_that_is_cut_after_any_step_leaves_every_release_whole_and_goes_on(
     let store = BlobStore::open_with(folder.path(), &old()).unwrap();
     let paths = [1, 2].map(|version| assemble(&store, &model, version, &[("model.onnx", CANARY)]));
     drop(store);
-    type Step<'a> = &'a dyn Fn(&BlobStore) -> Result<(), StoreError>;
     let done = || Resealed::default();
     let steps: [Step<'_>; 5] = [
         &|store| {
