@@ -220,7 +220,7 @@ impl Backup {
                 let bytes = engine.protection.encode(&key, &record).map_err(io::Error::other)?;
                 writer.add(&key, &bytes)?;
                 written += 1;
-                if written % PERSISTED == 0 {
+                if written.is_multiple_of(PERSISTED) {
                     engine.protection.persist().map_err(io::Error::other)?;
                 }
             }

@@ -153,7 +153,7 @@ fn check(daemon: &TestDaemon, known: &BTreeMap<i64, State>, is_sealed: bool) {
     }
     let erased: Vec<i64> = people.into_iter().filter(|person| known[person] == State::Erased).collect();
     let store = daemon.root.folder.path().join("features");
-    assert_eq!(files_with(&store, &erased), [PathBuf::new(); 0]);
+    assert_eq!(files_with(&store, &erased), Vec::<PathBuf>::new());
     if is_sealed {
         assert_eq!(with_key(&store, &erased), [0; 0]);
     }
@@ -252,5 +252,5 @@ fn sealing_what_was_plain_survives_kill_9() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(rows(&mut client, &people), [3; 200]);
-    assert_eq!(files_with(&store, &people), [PathBuf::new(); 0]);
+    assert_eq!(files_with(&store, &people), Vec::<PathBuf>::new());
 }

@@ -159,9 +159,9 @@ fn an_erasure_says_so_when_an_old_file_cannot_be_removed() {
         [(files.folder().join(snapshot::file_name(0)), true), (files.index(0), false), (journal, true)]
     {
         if is_folder {
-            fs::create_dir(&path).unwrap()
+            fs::create_dir(&path).unwrap();
         } else {
-            fs::write(&path, "an index").unwrap()
+            fs::write(&path, "an index").unwrap();
         }
         let refused = store.erase(&json!({ "customer": 4 })).unwrap_err();
         assert!(matches!(refused, FeatureError::NotErased { .. }), "{}: {refused}", path.display());
