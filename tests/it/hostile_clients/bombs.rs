@@ -60,16 +60,18 @@ fn heads_and_paths_without_end_are_refused() {
         ("a long path", format!("GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", long.repeat(10)), 431),
         ("a long verb", format!("{} / HTTP/1.1\r\nhost: localhost\r\n\r\n", long.repeat(10)), 431),
     ];
-    for way in WAYS {
-        for (name, request, status) in &cases {
+    let endless = format!("GET / HTTP/1.1\r\nx: {}", long.repeat(20));
+    let cases = cases.into_iter().chain([("a head without an end", endless, 431)]);
+    let mut answers = 0;
+    for (name, request, status) in cases {
+        for way in WAYS {
             // A connection that is closed on a caller who still sends may take its answer with it.
             let told = target.statuses(way, request.as_bytes());
-            assert!(told.is_empty() || told == [*status], "{way:?}, {name}: {told:?}");
+            assert!(told.is_empty() || told == [status], "{way:?}, {name}: {told:?}");
+            answers += told.len();
         }
-        // Without an end at all.
-        let endless = target.statuses(way, format!("GET / HTTP/1.1\r\nx: {}", long.repeat(20)).as_bytes());
-        assert_eq!(endless, [431], "{way:?}");
     }
+    assert!(answers > 0, "nobody was told why");
     target.serves();
 }
 
