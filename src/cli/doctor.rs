@@ -16,12 +16,14 @@ use std::io::Write;
 use std::path::Path;
 
 use clap::Args;
+use serde_json::Value;
 
 use super::checks::{Check, Status, text};
-use super::{BadConfiguration, Exit, Globals, Output};
+use super::top::own_daemon;
+use super::{BadConfiguration, Exit, Globals, Output, block_on};
 use crate::config::Config;
 use crate::daemon::formats;
-use crate::egress::EgressCounts;
+use crate::egress::{DaemonConnection, EgressCounts};
 
 /// The arguments of `ledge doctor`.
 #[derive(Debug, Args)]
@@ -94,6 +96,13 @@ fn checks(globals: &Globals) -> Vec<Check> {
 fn defaults(globals: &Globals) -> Config {
     let root = globals.root.clone().or_else(|| globals.config.as_ref()?.parent().map(Path::to_owned));
     root.map_or_else(Config::packaged, |root| Config::with_root(&root))
+}
+
+/// What the daemon of this configuration answers at `path`, if it does.
+fn own_answer(config: &Config, path: &str) -> Option<Value> {
+    let url = own_daemon(&config.http.listen).ok()?;
+    let asked = block_on(async { DaemonConnection::open(&url.as_str().into()).await?.get(path).await });
+    serde_json::from_slice(&asked.ok()?.ok()?.body).ok()
 }
 
 /// A number of bytes for people.

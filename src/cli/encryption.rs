@@ -80,6 +80,23 @@ struct Held {
     damaged: u64,
 }
 
+impl Held {
+    /// Says so, with how what is under each key, or under none, stands.
+    fn tell(&self, out: &mut Output, state: impl Fn(Option<KeyId>) -> String) -> io::Result<()> {
+        let Self { what, keys, damaged } = self;
+        if keys.is_empty() && *damaged == 0 {
+            writeln!(out, "{what}: none")?;
+        }
+        for (key, count) in keys {
+            writeln!(out, "{what}: {count} {}", state(*key))?;
+        }
+        if *damaged > 0 {
+            writeln!(out, "{what}: {damaged} damaged: some of the file is missing")?;
+        }
+        Ok(())
+    }
+}
+
 /// What is sealed on this box, by what holds it.
 fn surveys(config: &Config) -> anyhow::Result<Vec<Held>> {
     let audit = audit::sealed::survey(&config.audit.path)?;
@@ -98,10 +115,8 @@ fn status(config: &Config, out: &mut Output) -> anyhow::Result<Exit> {
         Ok(sealer) => sealer,
         Err(error) => {
             // Which keys are needed is in the files.
-            for Held { what, keys, damaged } in surveys(config)? {
-                tell(what, &keys, damaged, out, |key| {
-                    key.map_or("plain".to_owned(), |key| format!("sealed under {key}"))
-                })?;
+            for held in surveys(config)? {
+                held.tell(out, |key| key.map_or("plain".to_owned(), |key| format!("sealed under {key}")))?;
             }
             return Err(error.into());
         }
@@ -114,15 +129,16 @@ fn status(config: &Config, out: &mut Output) -> anyhow::Result<Exit> {
         writeln!(out, "old key    {old}")?;
     }
     let (mut done, mut uses_old) = (true, false);
-    for Held { what, keys, damaged } in surveys(config)? {
-        tell(what, &keys, damaged, out, |key| match key {
+    for held in surveys(config)? {
+        held.tell(out, |key| match key {
             None if !sealer.is_on() => "plain".to_owned(),
             None => "plain; the server seals it at its next start or SIGHUP".to_owned(),
             Some(key) if Some(key) == sealer.current() => format!("sealed under {key}"),
             Some(key) if sealer.ids().contains(&key) => format!("sealed under {key}, an old key"),
             Some(key) => format!("sealed under {key}, WHICH IS NOT HERE: set it in encryption.old_key_files"),
         })?;
-        done &= damaged == 0 && keys.keys().all(|key| *key == sealer.current());
+        let keys = &held.keys;
+        done &= held.damaged == 0 && keys.keys().all(|key| *key == sealer.current());
         uses_old |= keys.keys().flatten().any(|key| Some(*key) != sealer.current());
     }
     if sealer.ids().len() > 1 && !uses_old {
@@ -132,25 +148,6 @@ fn status(config: &Config, out: &mut Output) -> anyhow::Result<Exit> {
         )?;
     }
     Ok(if done { Exit::Success } else { Exit::Failure })
-}
-
-fn tell(
-    what: &str,
-    keys: &BTreeMap<Option<KeyId>, u64>,
-    damaged: u64,
-    out: &mut Output,
-    state: impl Fn(Option<KeyId>) -> String,
-) -> io::Result<()> {
-    if keys.is_empty() && damaged == 0 {
-        writeln!(out, "{what}: none")?;
-    }
-    for (key, count) in keys {
-        writeln!(out, "{what}: {count} {}", state(*key))?;
-    }
-    if damaged > 0 {
-        writeln!(out, "{what}: {damaged} damaged: some of the file is missing")?;
-    }
-    Ok(())
 }
 
 fn make_key(file: &Path, out: &mut Output) -> anyhow::Result<Exit> {

@@ -8,7 +8,7 @@ mod gate;
 mod watch;
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -54,6 +54,16 @@ impl Peer {
             Self::Address { ip, .. } => Principal::Peer(*ip),
             Self::User(uid) => Principal::User(*uid),
         }
+    }
+}
+
+/// Whom a caller is counted as: over IPv6 one customer has 2^64 addresses. Loopback is itself.
+pub fn network(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(address) if !address.is_loopback() => {
+            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
+        }
+        address => address,
     }
 }
 

@@ -2,7 +2,6 @@
 //!
 //! Never the host name: boxes installed from one image would share it.
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -115,11 +114,7 @@ fn kept(path: &Path) -> Result<Option<DeviceName>, DeviceError> {
 fn create(state: &Path, path: &Path) -> io::Result<DeviceName> {
     let mut random = [0u8; 16];
     getrandom::fill(&mut random)?;
-    let mut id = String::from("ledge-");
-    for byte in random {
-        let _ = write!(id, "{byte:02x}");
-    }
-    let id: DeviceName = id.parse().map_err(io::Error::other)?;
+    let id: DeviceName = format!("ledge-{}", hex::encode(random)).parse().map_err(io::Error::other)?;
     std::fs::create_dir_all(state)?;
     durable::replace(path, format!("{id}\n").as_bytes())?;
     Ok(id)

@@ -278,8 +278,5 @@ fn tag() -> String {
     let mut random = [0_u8; 4];
     // Without it the two would throw each other out, and each say so.
     let _ = getrandom::fill(&mut random);
-    random.iter().fold(String::new(), |mut tag, byte| {
-        let _ = write!(tag, "{byte:02x}");
-        tag
-    })
+    hex::encode(random)
 }

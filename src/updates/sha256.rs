@@ -1,7 +1,5 @@
 //! SHA-256, by which files and metadata are known.
 
-use std::fmt::Write as _;
-
 use aws_lc_rs::digest::{SHA256, digest};
 
 /// The digest of `bytes`.
@@ -13,10 +11,7 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
 
 /// The digest of `bytes` in hexadecimal, as it is signed.
 pub fn sha256_hex(bytes: &[u8]) -> String {
-    sha256(bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hex::encode(sha256(bytes))
 }
 
 #[cfg(test)]

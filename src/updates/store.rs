@@ -41,7 +41,7 @@ use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use aws_lc_rs::digest::{Context, Digest, SHA256};
+use aws_lc_rs::digest::{Context, SHA256};
 
 use super::state::{Cause, Installed};
 use super::subject::Subject;
@@ -254,12 +254,6 @@ impl BlobStore {
     }
 }
 
-/// A digest as blobs are named.
-fn hex(digest: &Digest) -> String {
-    let digits: Vec<_> = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    digits.concat()
-}
-
 /// Reads the next `length` bytes, or all, into a hash; how many there were.
 fn hash_some(file: &mut File, context: &mut Context, length: u64) -> io::Result<u64> {
     let mut block = vec![0; BLOCK];
@@ -311,5 +305,5 @@ fn hash(path: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<String, Sto
         }
     }
     progress();
-    Ok(hex(&context.finish()))
+    Ok(hex::encode(context.finish()))
 }

@@ -253,14 +253,6 @@ fn found_in(folder: &Path, searcher: &AhoCorasick) -> (usize, BTreeSet<String>) 
     (count, names)
 }
 
-fn copy(from: &Path, to: &Path) {
-    for file in files(from) {
-        let target = to.join(file.strip_prefix(from).unwrap());
-        fs::create_dir_all(target.parent().unwrap()).unwrap();
-        fs::copy(&file, &target).unwrap();
-    }
-}
-
 const NOTHING: (usize, BTreeSet<String>) = (0, BTreeSet::new());
 
 #[test]

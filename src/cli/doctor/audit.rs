@@ -5,15 +5,14 @@ use std::time::Duration;
 use rustix::fs::Access;
 use serde_json::Value;
 
-use super::size;
+use super::{own_answer, size};
 use crate::audit::config::SyncAddress;
 use crate::audit::key::AuditKey;
 use crate::audit_event::AuditSink;
 use crate::cli::block_on;
 use crate::cli::checks::Check;
-use crate::cli::top::own_daemon;
 use crate::config::Config;
-use crate::egress::{DaemonConnection, Egress, HttpClient, HttpSettings, Purpose};
+use crate::egress::{Egress, HttpClient, HttpSettings, Purpose};
 use crate::identity::device;
 use crate::identity::sealing::{MasterKeyError, Sealer};
 use crate::secret::SecretError;
@@ -70,14 +69,7 @@ fn log(config: &Config) -> Check {
 
 /// How the log does, when its daemon answers.
 fn status(config: &Config) -> Value {
-    let asked = || {
-        let url = own_daemon(&config.http.listen).ok()?;
-        let answer = block_on(async { DaemonConnection::open(&url.as_str().into()).await?.get("/audit/status").await })
-            .ok()?
-            .ok()?;
-        serde_json::from_slice(&answer.body).ok()
-    };
-    asked().unwrap_or_default()
+    own_answer(config, "/audit/status").unwrap_or_default()
 }
 
 /// The key that signs the log.

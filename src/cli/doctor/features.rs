@@ -1,11 +1,9 @@
 //! The feature store: what is declared, and where it lies.
 
 use crate::cli::checks::Check;
-use crate::cli::doctor::size;
-use crate::cli::top::own_daemon;
-use crate::cli::{BadConfiguration, block_on, load_registry};
+use crate::cli::doctor::{own_answer, size};
+use crate::cli::{BadConfiguration, load_registry};
 use crate::config::Config;
-use crate::egress::DaemonConnection;
 
 /// How the feature store is; `None` where no feature view is declared.
 pub fn check(config: &Config) -> Option<Check> {
@@ -34,10 +32,5 @@ pub fn check(config: &Config) -> Option<Check> {
 
 /// The state of the store, when its daemon answers.
 fn state(config: &Config) -> Option<String> {
-    let url = own_daemon(&config.http.listen).ok()?;
-    let answer = block_on(async { DaemonConnection::open(&url.as_str().into()).await?.get("/features/status").await })
-        .ok()?
-        .ok()?;
-    let status: serde_json::Value = serde_json::from_slice(&answer.body).ok()?;
-    Some(status.get("state")?.as_str()?.to_owned())
+    Some(own_answer(config, "/features/status")?.get("state")?.as_str()?.to_owned())
 }

@@ -75,19 +75,9 @@ struct FormOfNames {
     entities: BTreeMap<String, When>,
 }
 
-fn to_hex(bytes: &[u8]) -> String {
-    let digits: Vec<_> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    digits.concat()
-}
-
 fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let mut bytes = [0; N];
-    let digits: Option<Vec<u8>> = text.chars().map(|digit| u8::try_from(digit.to_digit(16)?).ok()).collect();
-    let digits = digits.filter(|digits| digits.len() == 2 * N)?;
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
-        *byte = pair.iter().fold(0, |byte, digit| byte << 4 | digit);
-    }
-    Some(bytes)
+    hex::decode_to_slice(text, &mut bytes).ok().map(|()| bytes)
 }
 
 impl List {
@@ -106,10 +96,10 @@ impl List {
     fn encode(&self) -> io::Result<Vec<u8>> {
         let of_names = |(names, entities): (&Vec<String>, &HashMap<Hash, When>)| FormOfNames {
             join_keys: names.clone(),
-            entities: entities.iter().map(|(hash, when)| (to_hex(hash), *when)).collect(),
+            entities: entities.iter().map(|(hash, when)| (hex::encode(hash), *when)).collect(),
         };
         let erased = self.erased.iter().map(of_names).collect();
-        let form = Form { secret: to_hex(&self.secret), doomed_keys: self.doomed.clone(), erased };
+        let form = Form { secret: hex::encode(self.secret), doomed_keys: self.doomed.clone(), erased };
         Ok(serde_json::to_vec(&form)?)
     }
 

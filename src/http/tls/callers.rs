@@ -1,12 +1,13 @@
 //! How much of this box the callers of one network take: connections, and handshakes under way.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::identity::authentication::network;
 use crate::token_bucket::{Refill, TokenBucket};
 
 /// How many handshakes one network may have under way at once.
@@ -129,16 +130,6 @@ impl Drop for Guest {
                 networks.remove(&self.network);
             }
         }
-    }
-}
-
-/// Whom a caller is counted as: over IPv6 one customer has 2^64 addresses. Loopback is itself.
-fn network(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V6(address) if !address.is_loopback() => {
-            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
-        }
-        address => address,
     }
 }
 

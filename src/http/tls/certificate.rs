@@ -83,7 +83,7 @@ impl CertificateFacts {
             self_signed: body.issuer == body.subject,
             not_before_ms: millis(body.validity.not_before),
             not_after_ms: millis(body.validity.not_after),
-            fingerprint: hex(digest::digest(&digest::SHA256, der).as_ref()),
+            fingerprint: hex::encode(digest::digest(&digest::SHA256, der)),
             public_key: pin(&body.subject_public_key_info.to_der().unwrap_or_default()),
         })
     }
@@ -165,12 +165,4 @@ fn millis(time: Time) -> u64 {
 
 fn pin(public_key: &[u8]) -> String {
     format!("sha256//{}", STANDARD.encode(digest::digest(&digest::SHA256, public_key)))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut digits, byte| {
-        let _ = write!(digits, "{byte:02x}");
-        digits
-    })
 }

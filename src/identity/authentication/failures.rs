@@ -1,9 +1,10 @@
 //! How many attempts to come in may fail: ten at once, then one in six seconds, for each place that they come from.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use super::network;
 use crate::token_bucket::{Refill, TokenBucket};
 
 const REFILL: Refill = Refill { interval: Duration::from_secs(6), burst: 10 };
@@ -25,13 +26,7 @@ pub enum Source {
 impl Source {
     /// That of an address.
     pub fn network(ip: IpAddr) -> Self {
-        Self::Network(match ip.to_canonical() {
-            IpAddr::V6(ip) => {
-                let [a, b, c, d, ..] = ip.segments();
-                Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
-            }
-            ip @ IpAddr::V4(_) => ip,
-        })
+        Self::Network(network(ip))
     }
 }
 

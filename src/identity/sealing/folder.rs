@@ -160,8 +160,7 @@ impl SealedFolder {
             sealed.rewind().map_err(FolderError::at(path))?;
             return io::copy(&mut sealed, &mut plain).map(drop).map_err(FolderError::at(target));
         };
-        let digits: Vec<_> = header.name.iter().map(|byte| format!("{byte:02x}")).collect();
-        if digits.concat() != sha256 {
+        if hex::encode(header.name) != sha256 {
             return Err(FolderError::Open { path: path.to_owned(), error: OpenError::Forged });
         }
         let mut written = Ok(());

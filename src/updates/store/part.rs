@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use aws_lc_rs::digest::{Context, SHA256};
 
 use super::sealed_part::Chunks;
-use super::{BlobStore, StoreError, hash_some, hex};
+use super::{BlobStore, StoreError, hash_some};
 use crate::durable;
 use crate::identity::sealing::{CHUNK, Header};
 
@@ -106,7 +106,7 @@ impl Part {
     /// Makes it a blob, if it is what its name says; else the answer is `false`. The blob survives a power cut, and the part
     /// is one no more.
     pub(in crate::updates) fn finish(&mut self) -> Result<bool, StoreError> {
-        let found = hex(&self.context.clone().finish());
+        let found = hex::encode(self.context.clone().finish());
         if self.blob.file_name().is_none_or(|name| name != found.as_str()) {
             return Ok(false);
         }
@@ -146,7 +146,7 @@ impl Part {
             // All of it was here, and only its name was not given: no byte is fetched for that.
             let mut context = self.context.clone();
             let rest = hash_some(&mut self.file, &mut context, u64::MAX)?;
-            if hex(&context.clone().finish()) == sha256 {
+            if hex::encode(context.clone().finish()) == sha256 {
                 (self.context, self.length) = (context, self.length + rest);
                 return Ok(());
             }

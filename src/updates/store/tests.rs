@@ -14,7 +14,7 @@ fn release(version: u64) -> Installed {
 }
 
 fn sha256(content: &[u8]) -> String {
-    hex(&aws_lc_rs::digest::digest(&SHA256, content))
+    hex::encode(aws_lc_rs::digest::digest(&SHA256, content))
 }
 
 /// Puts a file into the store as a download does.

@@ -13,7 +13,8 @@ use ledge::principal::Principal;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::{NOTHING, Store, copy, customer, found_in, mark, patterns, ready, sealer};
+use super::{NOTHING, Store, customer, found_in, mark, patterns, ready, sealer};
+use crate::daemon::copy;
 
 #[test]
 fn an_erased_entity_is_in_no_file_and_no_later_backup() {

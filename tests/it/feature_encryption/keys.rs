@@ -11,7 +11,8 @@ use ledge::identity::sealing::{EncryptionConfig, Sealer};
 use ledge::secret::SecretFile;
 use tempfile::TempDir;
 
-use super::{MASTER, copy, customer, customers_columns, files, mark, open, ready, sealer};
+use super::{MASTER, customer, customers_columns, files, mark, open, ready, sealer};
+use crate::daemon::copy;
 use crate::daemon::write;
 
 #[test]

@@ -1,6 +1,7 @@
 //! Certificates of callers: which are good, what they open, and how long.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use ledge::audit::record::ActorKind;
 use ledge::audit_event::AuditEvent;
@@ -13,6 +14,23 @@ use crate::certificates::{Authority, Identity};
 use crate::client::Client;
 use crate::daemon::{TestRoot, write};
 use crate::tls_kit::{TlsClient, with_certificate};
+
+/// A box that wants certificates of this authority, and where its list of revoked ones belongs.
+fn judging(authority: &Authority) -> (TestRoot, PathBuf) {
+    let root = with_certificate(TestRoot::new(), authority)
+        .set("http.tls.client_certificates=required")
+        .set("http.tls.client_ca_file=\"clients.pem\"")
+        .set("http.tls.client_crl_file=\"clients.crl\"");
+    write(&root.folder.path().join("clients.pem"), authority.pem().as_bytes());
+    let list = root.folder.path().join("clients.crl");
+    (root, list)
+}
+
+/// A caller whose certificate has this serial number.
+fn client(authority: &Authority, serial: u64) -> TlsClient {
+    let identity = authority.issue_with("till", |params| params.serial_number = Some(SerialNumber::from(serial)));
+    TlsClient::new(authority.pem(), Some(&identity))
+}
 
 #[test]
 fn client_certificates_are_judged_by_their_authority_their_time_and_what_was_revoked() {
@@ -102,19 +120,10 @@ fn a_client_certificate_opens_what_its_name_is_listed_for() {
 #[test]
 fn a_certificate_that_is_revoked_later_ends_the_connection_that_it_has() {
     let authority = Authority::new();
-    let root = with_certificate(TestRoot::new(), &authority)
-        .set("http.tls.client_certificates=required")
-        .set("http.tls.client_ca_file=\"clients.pem\"")
-        .set("http.tls.client_crl_file=\"clients.crl\"");
-    write(&root.folder.path().join("clients.pem"), authority.pem().as_bytes());
-    let list = root.folder.path().join("clients.crl");
+    let (root, list) = judging(&authority);
     write(&list, authority.revoke(&[]).as_bytes());
     let daemon = root.start();
-    let with_serial = |serial: u64| {
-        let identity = authority.issue_with("till", |params| params.serial_number = Some(SerialNumber::from(serial)));
-        TlsClient::new(authority.pem(), Some(&identity))
-    };
-    let (revoked, other) = (with_serial(1), with_serial(2));
+    let (revoked, other) = (client(&authority, 1), client(&authority, 2));
     let mut connection = revoked.client(daemon.address).unwrap();
     let mut stays = other.client(daemon.address).unwrap();
     assert_eq!((connection.get("/v2").status, stays.get("/v2").status), (200, 200));
@@ -130,22 +139,13 @@ fn a_certificate_that_is_revoked_later_ends_the_connection_that_it_has() {
 #[test]
 fn a_long_list_of_revoked_certificates_counts_to_its_end_and_one_that_is_none_is_named() {
     let authority = Authority::new();
-    let root = with_certificate(TestRoot::new(), &authority)
-        .set("http.tls.client_certificates=required")
-        .set("http.tls.client_ca_file=\"clients.pem\"")
-        .set("http.tls.client_crl_file=\"clients.crl\"");
-    write(&root.folder.path().join("clients.pem"), authority.pem().as_bytes());
-    let list = root.folder.path().join("clients.crl");
+    let (root, list) = judging(&authority);
     let long = authority.revoke(&(1..=40_000).collect::<Vec<_>>());
     assert!(long.len() > 1 << 20);
     write(&list, long.as_bytes());
     let daemon = root.start();
-    let client = |serial: u64| {
-        let identity = authority.issue_with("till", |params| params.serial_number = Some(SerialNumber::from(serial)));
-        TlsClient::new(authority.pem(), Some(&identity))
-    };
-    assert!(!client(40_000).is_served(daemon.address));
-    assert!(client(40_001).is_served(daemon.address));
+    assert!(!client(&authority, 40_000).is_served(daemon.address));
+    assert!(client(&authority, 40_001).is_served(daemon.address));
     let nonsense = [0x30, 3, 2, 1, 7];
     write(&list, &nonsense);
     daemon.signal("HUP");

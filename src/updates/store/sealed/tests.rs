@@ -25,7 +25,7 @@ fn content(length: usize) -> Vec<u8> {
 }
 
 fn sha256(content: &[u8]) -> String {
-    super::super::hex(&aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, content))
+    hex::encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, content))
 }
 
 fn release(version: u64) -> Installed {
