@@ -25,6 +25,7 @@ use super::key::{AuditKey, CheckpointError, SignedCheckpoint};
 use super::layout::{CHECKPOINT, WIDTH, push_entry};
 use super::local;
 use super::record::LONGEST;
+use super::status::LogFigures;
 use crate::audit_event::PreviousLog;
 use crate::durable;
 
@@ -134,6 +135,11 @@ impl Log {
     /// The first record that is still on this box.
     pub fn first(&self) -> u64 {
         self.first
+    }
+
+    /// What there is of it on the disk.
+    pub fn figures(&self) -> LogFigures {
+        LogFigures { size: self.durable_size(), first: self.first, bytes: self.bytes }
     }
 
     /// The last signed head.

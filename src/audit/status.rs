@@ -16,12 +16,8 @@ pub struct AuditStatus {
     pub origin: String,
     /// What its checkpoints are checked with.
     pub verifier_key: String,
-    /// How many records are durable.
-    pub size: u64,
-    /// The first record that is still on this box.
-    pub first: u64,
-    /// What it takes on the disk, in bytes.
-    pub bytes: u64,
+    /// What is on the disk; not known until the log is open.
+    pub log: Option<LogFigures>,
     /// What it may take, in bytes.
     pub quota: u64,
     /// What is wrong with it; records are lost until it is put right.
@@ -34,6 +30,17 @@ pub struct AuditStatus {
     pub sync: Option<SyncStatus>,
     /// How live copies do.
     pub copies: Vec<CopyStatus>,
+}
+
+/// What there is of the log on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LogFigures {
+    /// How many records are durable.
+    pub size: u64,
+    /// The first record that is still on this box.
+    pub first: u64,
+    /// What it takes on the disk, in bytes.
+    pub bytes: u64,
 }
 
 /// How the copy of the log on the platform does.

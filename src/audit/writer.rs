@@ -441,7 +441,7 @@ impl Writer {
         self.state.update(|status| {
             status.lost = lost;
             if let Some(OpenLog { log, .. }) = &self.open {
-                (status.size, status.first, status.bytes) = (log.durable_size(), log.first(), log.bytes());
+                status.log = Some(log.figures());
             }
         });
     }

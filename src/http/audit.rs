@@ -27,9 +27,10 @@ pub async fn status(State(app): State<App>) -> Response {
 struct StatusDocument<'a> {
     origin: &'a str,
     verifier_key: &'a str,
-    size: u64,
-    first: u64,
-    bytes: u64,
+    /// `null`, as the next two, until the log is open: the head alone would say less than there is.
+    size: Option<u64>,
+    first: Option<u64>,
+    bytes: Option<u64>,
     quota: u64,
     error: Option<&'a str>,
     alarm: Option<&'a str>,
@@ -66,13 +67,13 @@ struct CopyDocument<'a> {
 
 impl<'a> StatusDocument<'a> {
     fn new(status: &'a AuditStatus, checkpoint: Option<&[u8]>) -> Self {
-        let AuditStatus { origin, verifier_key, size, first, bytes, quota, error, alarm, lost, sync, copies } = status;
+        let AuditStatus { origin, verifier_key, log, quota, error, alarm, lost, sync, copies } = status;
         Self {
             origin,
             verifier_key,
-            size: *size,
-            first: *first,
-            bytes: *bytes,
+            size: log.map(|log| log.size),
+            first: log.map(|log| log.first),
+            bytes: log.map(|log| log.bytes),
             quota: *quota,
             error: error.as_deref(),
             alarm: alarm.as_deref(),
@@ -160,15 +161,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::audit::status::LogFigures;
 
     #[test]
     fn the_status_has_everything_that_is_known() {
         let status = AuditStatus {
             origin: "ledge.audit/box-1/2".into(),
             verifier_key: "ledge.audit/box-1+00+AA".into(),
-            size: 10,
-            first: 3,
-            bytes: 4000,
+            log: Some(LogFigures { size: 10, first: 3, bytes: 4000 }),
             quota: 9000,
             error: Some("no room".into()),
             alarm: Some("cut".into()),
@@ -193,5 +193,12 @@ mod tests {
             "copies": [{"name": "syslog", "to": "s:6514", "sent": 9, "lost": 2, "error": null}],
         });
         assert_eq!(document, expected);
+    }
+
+    #[test]
+    fn a_log_that_is_not_open_yet_has_no_figures() {
+        let document = serde_json::to_value(StatusDocument::new(&AuditStatus::default(), Some(b"note\n"))).unwrap();
+        let figures = ["size", "first", "bytes"].map(|name| document[name].clone());
+        assert_eq!(figures, [serde_json::Value::Null, serde_json::Value::Null, serde_json::Value::Null]);
     }
 }

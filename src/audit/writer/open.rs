@@ -47,6 +47,8 @@ impl Writer {
                 self.state.update(|status| {
                     open.log.origin().clone_into(&mut status.origin);
                     open.key.verifier_key().clone_into(&mut status.verifier_key);
+                    // Before the head is told, which may cover fewer records.
+                    status.log = Some(open.log.figures());
                 });
                 self.queue.set_tag_key(Some(open.tags.current()));
                 // Also where nothing can be recorded, what there is goes to the platform, which is what makes room.

@@ -16,7 +16,11 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::over(tempfile::tempdir().unwrap())
+    }
+
+    /// The writer of a daemon that starts over what is in this folder.
+    fn over(folder: tempfile::TempDir) -> Self {
         let config = AuditConfig { path: folder.path().join("audit"), min_free_mb: 0, ..AuditConfig::default() };
         let (sink, queue) = AuditSink::channel();
         let state = AuditState::default();
@@ -87,11 +91,28 @@ fn a_log_that_cannot_take_its_first_record_takes_it_as_soon_as_it_can() {
     full.turn();
     let status = full.state.status();
     assert!(status.error.unwrap().contains("No space left on device"));
-    assert_eq!((status.size, status.lost, full.sink.mark() == mark), (0, (0, 1), false));
+    assert_eq!((status.log.unwrap().size, status.lost, full.sink.mark() == mark), (0, (0, 1), false));
     full.sink.record_own(AuditEvent::Stopped);
     full.turn();
     assert_eq!(of(&full.events(1)), ["log_begun", "audit_key_made", "tag_key_made", "records_lost", "stopped"]);
     assert_eq!((full.state.status().error, full.state.status().lost), (None, (0, 1)));
+}
+
+#[test]
+fn a_start_tells_the_records_behind_the_signed_head_no_later_than_the_head() {
+    let mut killed = Bench::new();
+    killed.sink.record_own(AuditEvent::TrustReset);
+    killed.turn();
+    killed.sink.record_own(AuditEvent::Idle);
+    killed.turn();
+    let Bench { folder, writer, .. } = killed;
+    drop(writer);
+    let mut started = Bench::over(folder);
+    assert_eq!(started.state.status().log, None);
+    started.writer.open(clock::unix_millis());
+    let head = started.state.heads().borrow().as_ref().unwrap().checkpoint.size;
+    let size = started.state.status().log.unwrap().size;
+    assert!(size > head && size == started.events(1).len() as u64, "{size} records, and a head over {head}");
 }
 
 #[test]
@@ -139,7 +160,7 @@ fn records_of_older_logs_go_first_and_make_room_for_a_log_that_has_few() {
         full.sink.record_own(AuditEvent::RecordsPruned { below, synced: false });
     }
     full.turn();
-    let bytes = full.state.status().bytes;
+    let bytes = full.state.status().log.unwrap().bytes;
     assert!((190_000..210_000).contains(&bytes) && full.file(1).exists(), "{bytes}");
     full.state.tell(SyncNews::Forked { generation: 1 });
     full.sink.record_own(AuditEvent::Stopped);
@@ -150,7 +171,7 @@ fn records_of_older_logs_go_first_and_make_room_for_a_log_that_has_few() {
     full.turn();
     full.turn();
     let status = full.state.status();
-    assert!(!full.file(1).exists() && status.bytes < 100_000, "{status:?}");
+    assert!(!full.file(1).exists() && status.log.unwrap().bytes < 100_000, "{status:?}");
     assert_eq!(full.writer.room, Room::Enough);
     let again = full.events(2).len();
     full.turn();

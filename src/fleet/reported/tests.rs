@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::audit::status::{AuditStatus, SyncStatus};
+use crate::audit::status::{AuditStatus, LogFigures, SyncStatus};
 use crate::telemetry::machine::CoreUsage;
 use crate::updates::report;
 use crate::updates::status::Waiting;
@@ -49,7 +49,7 @@ fn audit() -> AuditStatus {
     AuditStatus {
         origin: "ledge.audit/box-1/2".into(),
         verifier_key: "ledge.audit/box-1+00+AA".into(),
-        size: 8,
+        log: Some(LogFigures { size: 8, ..LogFigures::default() }),
         lost: (5, 1),
         sync: Some(SyncStatus { size: 6, ..SyncStatus::default() }),
         alarm: Some("the log before was cut".into()),

@@ -29,17 +29,21 @@ pub fn encode(
     let events = events.map(|(outcome, count)| (label("outcome", outcome), ConstCounter::new(count)));
     family(encoder, "audit_events", "Audit events taken, and lost to a full queue", events)?;
     let mut gauge = |name, help, figure| single(encoder, name, help, &ConstGauge::new(figure));
-    gauge("audit_records", "Records of the audit log that are durable", whole(status.size))?;
-    gauge("audit_first_record", "The first record of the audit log that is still on this box", whole(status.first))?;
-    gauge("audit_log_bytes", "Bytes that the audit log takes on the disk", whole(status.bytes))?;
+    if let Some(log) = status.log {
+        gauge("audit_records", "Records of the audit log that are durable", whole(log.size))?;
+        gauge("audit_first_record", "The first record of the audit log that is still on this box", whole(log.first))?;
+        gauge("audit_log_bytes", "Bytes that the audit log takes on the disk", whole(log.bytes))?;
+    }
     gauge("audit_quota_bytes", "Bytes that the audit log may take (audit.quota_mb)", whole(status.quota))?;
     let help = "1 when the audit log cannot be written: what is recorded is lost";
     gauge("audit_failed", help, i64::from(status.error.is_some()))?;
     let help = "1 when something was wrong with the audit log before this one";
     gauge("audit_alarm", help, i64::from(status.alarm.is_some()))?;
     if let Some(sync) = &status.sync {
-        let unsynced = status.size.saturating_sub(sync.size);
-        gauge("audit_unsynced_records", "Records that the platform does not have", whole(unsynced))?;
+        if let Some(log) = status.log {
+            let unsynced = log.size.saturating_sub(sync.size);
+            gauge("audit_unsynced_records", "Records that the platform does not have", whole(unsynced))?;
+        }
         let since = sync.waiting_since_ms.map_or(0, |since_ms| now_ms.saturating_sub(since_ms) / 1000);
         let help = "Seconds since the oldest record that the platform does not have was written; 0 when it has all";
         gauge("audit_unsynced_seconds", help, whole(since))?;
@@ -72,7 +76,7 @@ mod tests {
     use prometheus_client::registry::Registry;
 
     use super::*;
-    use crate::audit::status::{CopyStatus, SyncStatus};
+    use crate::audit::status::{CopyStatus, LogFigures, SyncStatus};
 
     #[derive(Debug)]
     struct Found(AuditStatus);
@@ -94,9 +98,7 @@ mod tests {
     #[test]
     fn every_figure_has_a_sample() {
         let status = AuditStatus {
-            size: 100,
-            first: 7,
-            bytes: 5000,
+            log: Some(LogFigures { size: 100, first: 7, bytes: 5000 }),
             quota: 9000,
             alarm: Some("cut".into()),
             lost: (4, 1),

@@ -101,9 +101,8 @@ impl Seen {
         let (_, body) = answer.split_once("\r\n\r\n").ok_or_else(|| std::io::Error::other("cut off"))?;
         let status: Value = serde_json::from_str(body)?;
         let checkpoint = status["checkpoint"].as_str().map(str::to_owned);
-        // The head is read a moment later than the rest, and what it covers is durable.
-        let signed = checkpoint.as_deref().and_then(|note| note.lines().nth(1)?.parse().ok()).unwrap_or(0);
-        let size = status["size"].as_u64().unwrap().max(signed);
+        // `null` until the log is open.
+        let size = status["size"].as_u64().unwrap_or(0);
         let copied = status["sync"]["size"].as_u64().unwrap_or(0);
         let wrong = [&status["error"], &status["alarm"]];
         Ok(Self {
