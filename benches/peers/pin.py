@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-MINORS = (11, 12)
+MINORS = (11, 12, 13)
 GLIBC = range(17, 37)
 
 
@@ -37,7 +37,8 @@ def main(name, *requirements):
     lines = [f"# Written by `benches/peers/pin.py {name} {' '.join(requirements)}`: do not edit by hand."]
     for pin in sorted(set().union(*resolved.values())):
         minors = [minor for minor in MINORS if pin in resolved[minor]]
-        marker = "" if len(minors) == len(MINORS) else f' ; python_version == "3.{minors[0]}"'
+        marker = " or ".join(f'python_version == "3.{minor}"' for minor in minors)
+        marker = "" if len(minors) == len(MINORS) else f" ; {marker}"
         hashes = sorted({resolved[minor][pin] for minor in minors})
         lines.append(f"{pin}{marker}" + "".join(f" \\\n    --hash=sha256:{value}" for value in hashes))
     Path(__file__).with_name("requirements").joinpath(f"{name}.txt").write_text("\n".join(lines) + "\n")

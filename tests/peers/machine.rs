@@ -190,12 +190,22 @@ fn debian() -> (PathBuf, File) {
         let fresh = folder.join("debian-systemd.new");
         let _ = std::fs::remove_dir_all(&fresh);
         let mut command = Command::new(path_of("debootstrap"));
-        command.args(["--variant=minbase", "--include=systemd,systemd-sysv,dbus,curl", "bookworm"]).arg(&fresh);
+        command.args(["--variant=minbase", "--include=systemd,systemd-sysv,dbus,curl", &suite()]).arg(&fresh);
         run(&mut command);
         let _ = std::fs::remove_dir_all(&root);
         run(Command::new("mv").args([&fresh, &root]));
     }
     (root, turn)
+}
+
+/// The release of Debian that this machine has, whose programs run in there; elsewhere one that is old enough.
+fn suite() -> String {
+    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let value = |key: &str| release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    match value("ID") {
+        Some("debian") => value("VERSION_CODENAME").unwrap_or("bookworm").to_owned(),
+        _ => "bookworm".to_owned(),
+    }
 }
 
 fn number(path: &Path) -> Option<u32> {

@@ -37,9 +37,9 @@ pub struct Root {
 impl Root {
     /// As debootstrap made it.
     pub fn debian() -> Self {
-        assert!(rustix::process::geteuid().is_root(), "packages are installed as root: run `make test-peers` as root");
+        assert!(rustix::process::geteuid().is_root(), "packages are installed as root: run `make test-peers-all` as root");
         let archive = setup_root().join("peers/root.tar.gz");
-        assert!(archive.is_file(), "{} is missing: `make setup-peers` makes it", archive.display());
+        assert!(archive.is_file(), "{} is missing: `make setup-root` makes it", archive.display());
         let folder = tempfile::tempdir().unwrap();
         run(Command::new("tar").arg("-C").arg(folder.path()).arg("-xzf").arg(archive));
         Self { folder }
