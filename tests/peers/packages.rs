@@ -31,7 +31,13 @@ schema = [{ name = "rms", dtype = "Float32" }]
 fn build(kind: &str, folder: &TempDir, variants: &[&str]) {
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into()));
-    command.arg(checkout.join("packaging/build")).args([kind, "--fast", "--any-glibc", "--binary", env!("CARGO_BIN_EXE_ledge")]);
+    command.arg(checkout.join("packaging/build")).args([
+        kind,
+        "--fast",
+        "--any-glibc",
+        "--binary",
+        env!("CARGO_BIN_EXE_ledge"),
+    ]);
     command.arg("--output").arg(folder.path());
     for variant in variants {
         command.args(["--variant", variant]);

@@ -37,7 +37,10 @@ pub struct Root {
 impl Root {
     /// As debootstrap made it.
     pub fn debian() -> Self {
-        assert!(rustix::process::geteuid().is_root(), "packages are installed as root: run `make test-peers-all` as root");
+        assert!(
+            rustix::process::geteuid().is_root(),
+            "packages are installed as root: run `make test-peers-all` as root"
+        );
         let archive = setup_root().join("peers/root.tar.gz");
         assert!(archive.is_file(), "{} is missing: `make setup-root` makes it", archive.display());
         let folder = tempfile::tempdir().unwrap();
