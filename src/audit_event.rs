@@ -94,6 +94,18 @@ pub enum AuditEvent {
         model: ModelName,
         /// Its version.
         version: ModelVersion,
+        /// `golden` where it answered its golden inputs wrong, else `load`; records of before lack it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<Cow<'static, str>>,
+    },
+    /// A version that went live answered its golden inputs wrong, so something else runs in its place.
+    ModelFellBack {
+        /// The model.
+        model: ModelName,
+        /// Its version.
+        version: ModelVersion,
+        /// What runs: the same file in the other runtime, or the float original beside it.
+        to: Fallback,
     },
     /// A version of a model was taken out of service.
     ModelUnloaded {
@@ -327,6 +339,16 @@ pub enum AuditEvent {
     },
 }
 
+/// What runs in the place of a model that answered its golden inputs wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Fallback {
+    /// The same file in another runtime.
+    Runtime,
+    /// Its float original.
+    Float,
+}
+
 /// What is known of a log that another follows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -364,6 +386,7 @@ impl AuditEvent {
             Self::ConfigurationChanged { .. } => "configuration_changed",
             Self::ModelLoaded { .. } => "model_loaded",
             Self::ModelRefused { .. } => "model_refused",
+            Self::ModelFellBack { .. } => "model_fell_back",
             Self::ModelUnloaded { .. } => "model_unloaded",
             Self::Inference { .. } => "inference",
             Self::InferenceMinute { .. } => "inference_minute",
@@ -403,6 +426,7 @@ impl AuditEvent {
     pub fn is_warning(&self) -> bool {
         match self {
             Self::ModelRefused { .. }
+            | Self::ModelFellBack { .. }
             | Self::FeatureStoreDamaged
             | Self::MetadataRefused { .. }
             | Self::MetadataDamaged

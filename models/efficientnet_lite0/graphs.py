@@ -5,6 +5,11 @@ integer kernels, OpenVINO reads them as its own quantization, while it refuses o
 (QLinearConv). Weights are int8, symmetric, with a scale for each output channel; activations are uint8 with one scale and
 zero point for each tensor, from the ranges in calibration.json; biases are int32. The logits stay float: the last layer's
 sums are exact, and rounding them to 256 steps would only make ties.
+
+Processors without VNNI add two products of an activation and a weight in 16 bits (`vpmaddubsw`) and cut off what does not
+fit. Two weights of one sign that are 128 steps together do: 255 * 128 < 2**15. So weights are as fine as that allows, which
+is 7 bits for a channel whose two largest weights are equal, and nearly 8 where one stands out. The answers are then the same
+on every processor.
 """
 import numpy as np
 import onnx
@@ -67,9 +72,9 @@ def float_model(layers):
 class QuantizedGraph(Graph):
     """Every tensor t between layers exists as `t/q` (uint8) and as `t/dq` (float again)."""
 
-    def __init__(self, ranges):
+    def __init__(self, ranges, full_range):
         super().__init__()
-        self.ranges, self.scales = ranges, {}
+        self.ranges, self.full_range, self.scales = ranges, full_range, {}
 
     def quantize_activation(self, source, tensor, like=None):
         """Puts the pair behind SOURCE and calls the result TENSOR; LIKE names a tensor whose scale is to be shared."""
@@ -89,13 +94,13 @@ class QuantizedGraph(Graph):
         return self.add("DequantizeLinear", names, name, axis=0)
 
     def quantized_weights(self, layer):
-        axes = tuple(range(1, layer.weight.ndim))
+        rows, x_scale = layer.weight.reshape(len(layer.weight), -1), self.scales[layer.x]
+        largest = np.abs(rows).max(axis=1) if self.full_range else largest_pair(rows)
         # The second bound is for channels whose weights are next to nothing: their bias, in steps this fine, would not
         # fit into 32 bits.
-        largest, x_scale = np.abs(layer.weight).max(axis=axes), self.scales[layer.x]
         scale = np.maximum(largest / np.float32(127), np.abs(layer.bias) / (x_scale * np.float32(2**30)))
         scale = np.where(scale > 0, scale, np.float32(1))
-        steps = np.rint(layer.weight / scale.reshape(-1, *(1 for _ in axes))).astype(np.int8)
+        steps = np.rint(rows / scale[:, None]).astype(np.int8).reshape(layer.weight.shape)
         # A bias must have exactly the scale of the sums it is added to, or the runtimes do not fuse it.
         bias_scale = scale * x_scale
         bias = np.rint(layer.bias.astype(np.float64) / bias_scale).astype(np.int32)
@@ -105,6 +110,12 @@ class QuantizedGraph(Graph):
         ]
 
 
+def largest_pair(rows):
+    """The largest sum of two numbers of one sign in each row, without the sign; of one number alone where it has no other."""
+    ordered = np.sort(np.pad(rows, ((0, 0), (2, 2))), axis=1)
+    return np.maximum(ordered[:, -1] + ordered[:, -2], -ordered[:, 0] - ordered[:, 1])
+
+
 def activation_scale(low, high):
     """The uint8 scale and zero point that cover a range; 0 is always a step of its own, because padding is made of it."""
     low, high = np.float32(min(low, 0.0)), np.float32(max(high, 0.0))
@@ -112,9 +123,12 @@ def activation_scale(low, high):
     return scale, np.clip(np.rint(-low / scale), 0, 255).astype(np.uint8)
 
 
-def int8_model(layers, ranges):
-    """RANGES: tensor name -> [smallest, largest value] over the calibration pictures."""
-    graph = QuantizedGraph(ranges)
+def int8_model(layers, ranges, full_range=False):
+    """RANGES: tensor name -> [smallest, largest value] over the calibration pictures.
+
+    FULL_RANGE takes 127 steps for every channel's largest weight: finer, and wrong on processors without VNNI.
+    """
+    graph = QuantizedGraph(ranges, full_range)
     graph.quantize_activation("input", "input")
     for layer in layers:
         inputs = [f"{layer.x}/dq"]

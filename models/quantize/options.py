@@ -68,7 +68,9 @@ def parser():
                        help="how `static` chooses ranges (default: minmax; auto tries minmax and percentile)")
     group.add_argument("--activations", choices=("uint8", "int8"), default="uint8",
                        help="uint8 is fast on x86-64; int8, symmetric, is an alternative for ARM")
-    group.add_argument("--reduce-range", action="store_true", help="7-bit weights: for x86-64 processors without VNNI")
+    group.add_argument("--full-range", action="store_true",
+                       help="8-bit weights throughout: often a little nearer to the float model, and wrong on x86-64 processors "
+                            "without VNNI (Intel before Ice Lake, AMD before Zen 4), where Ledge then refuses the model")
     group.add_argument("--keep-float", action="append", default=[], metavar="NODE|OPERATOR",
                        help="leave this node, or every node of this operator, in float; may be repeated")
 

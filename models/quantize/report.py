@@ -4,6 +4,7 @@ import json
 import platform
 from importlib import metadata
 
+from overflow import LARGEST_PAIR
 from progress import size as text_size
 
 PACKAGES = ("onnxruntime", "openvino", "onnx", "numpy", "pillow", "nncf")
@@ -123,6 +124,9 @@ def facts(report, chosen):
         elif "top1_agreement" in agreement:
             same, among = agreement["top1_agreement"], agreement["top5_contains"]
             yield f"  {runtime}: same best class {same:.1%}, float's best among int8's five {among:.1%}"
+    pair = chosen["largest_weight_pair"]
+    fits = "same sums on every processor" if pair <= LARGEST_PAIR else "wrong sums on processors without VNNI"
+    yield f"  weights: two of one output are at most {pair} steps together; {fits}"
     left = chosen["layers"]["float"]
     done = ", ".join(f"{count} {name}" for name, count in chosen["layers"]["int8"].items()) or "none"
     more = f" and {len(left) - 5} more" if len(left) > 5 else ""

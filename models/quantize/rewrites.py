@@ -60,6 +60,10 @@ def is_int8(constants, node):
 
 
 def drop_unused_constants(graph):
+    """Takes out the constants that nothing reads, and the DequantizeLinear nodes of constants that nothing reads."""
+    read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    for node in [node for node in graph.node if node.op_type == "DequantizeLinear" and node.output[0] not in read]:
+        graph.node.remove(node)
     used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
     for tensor in [tensor for tensor in graph.initializer if tensor.name not in used]:
         graph.initializer.remove(tensor)

@@ -11,6 +11,7 @@ import graph  # noqa: E402
 import judgement  # noqa: E402
 import methods  # noqa: E402
 import onnx  # noqa: E402
+import overflow  # noqa: E402
 import report  # noqa: E402
 import runtimes  # noqa: E402
 import samples as sample_files  # noqa: E402
@@ -105,7 +106,9 @@ class Run:
 
     def judge(self, name, path):
         result = {"name": name, "bytes": path.stat().st_size, "sha256": report.sha256(path), "agreement": {}, "refused_by": {}}
-        result["layers"] = graph.coverage(onnx.load(path))
+        model = onnx.load(path)
+        result["layers"] = graph.coverage(model)
+        result["largest_weight_pair"] = overflow.largest_pair(model)
         tallies, models = {}, {}
         for runtime in runtimes.RUNTIMES:
             models[runtime.name], refusal = runtimes.load(runtime, path, self.threads[-1])
@@ -151,8 +154,11 @@ class Run:
         best, _path = made[0]
         accepted = best.get("loss") is not None and best["loss"] <= self.limit
         name, fast = report.processor()
-        if fast is False and not self.options.reduce_range:
-            self.notes.append("this processor lacks VNNI: int8 gains little here, and --reduce-range avoids overflow on it")
+        if fast is False:
+            self.notes.append("this processor lacks VNNI or its ARM equivalent: int8 gains little here")
+        if self.options.full_range:
+            self.notes.append(
+                "--full-range: x86-64 processors without VNNI compute this model wrong; the loss is that of this processor")
         loss = "could not be measured" if best.get("loss") is None else f"is {best['loss']:.4f}"
         verdict = "ACCEPTED" if accepted else "REFUSED"
         return {
@@ -204,7 +210,10 @@ def quantize(options):
         if options.keep_fp32:
             (new / "float32.onnx").write_bytes(options.model.read_bytes())
         models = [runtime(path, 1) for runtime in runtimes.RUNTIMES if runtime.name not in best["refused_by"]]
-        entry.fill(new, options, run.samples, models, run.ports, run.judged, run.class_names)
+        notes = entry.fill(new, options, run.samples, run.float, models, run.ports, run.judged, run.class_names)
+        result["notes"] += notes
+        for note in notes:
+            print(f"  note: {note}")
         report.write(new / "report.json", result)
     rejected.unlink(missing_ok=True)
     print(f"  Written: {options.output}/ (model.toml, 1/model.onnx, report.json)")

@@ -162,7 +162,7 @@ impl<'de> Deserialize<'de> for Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit_event::PreviousLog;
+    use crate::audit_event::{Fallback, PreviousLog};
     use crate::audit_event::inference::Outcome;
 
     fn every_event() -> Vec<AuditEvent> {
@@ -174,7 +174,9 @@ mod tests {
             AuditEvent::Idle,
             AuditEvent::ConfigurationChanged { keys: vec!["http.listen".into()] },
             AuditEvent::ModelLoaded { model: model(), version: version(), digest: "ab".into() },
-            AuditEvent::ModelRefused { model: model(), version: version() },
+            AuditEvent::ModelRefused { model: model(), version: version(), cause: None },
+            AuditEvent::ModelRefused { model: model(), version: version(), cause: Some("golden".into()) },
+            AuditEvent::ModelFellBack { model: model(), version: version(), to: Fallback::Float },
             AuditEvent::ModelUnloaded { model: model(), version: version() },
             AuditEvent::Inference {
                 model: Some(model()),

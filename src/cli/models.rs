@@ -143,6 +143,8 @@ async fn show(config: &Config, name: &ModelName, as_json: bool, out: &mut Output
                 "name": model.name,
                 "version": model.version,
                 "runtime": model.runtime(),
+                "file": model.file,
+                "stand_in": model.stand_in(),
                 "digest": model.digest,
                 "inputs": model.signature.inputs,
                 "outputs": model.signature.outputs,
@@ -160,6 +162,10 @@ async fn show(config: &Config, name: &ModelName, as_json: bool, out: &mut Output
             }
         }
         writeln!(out, "  runtime      {}", model.runtime())?;
+        writeln!(out, "  file         {}", model.file)?;
+        if let Some(stand_in) = model.stand_in() {
+            writeln!(out, "  stand-in     {stand_in}")?;
+        }
         writeln!(
             out,
             "  batch        {}",
@@ -221,13 +227,17 @@ fn row(name: &ModelName, trial: &Trial) -> Value {
         "runtime": trial.runtime,
         "ok": trial.outcome.is_ok(),
     });
-    let (key, value) = match &trial.outcome {
-        Ok(time) => ("load_ms", json!((time.as_secs_f64() * 1e4).round() / 10.0)),
-        Err(reason) => ("reason", json!(reason)),
+    let more = match &trial.outcome {
+        Ok(tried) => {
+            let load_ms = ("load_ms", json!((tried.time.as_secs_f64() * 1e4).round() / 10.0));
+            let stand_in = tried.stand_in.as_ref().map(|stand_in| ("stand_in", json!(stand_in)));
+            vec![Some(load_ms), stand_in]
+        }
+        Err(error) => vec![Some(("reason", json!(error.to_string())))],
     };
     match row {
         Value::Object(mut row) => {
-            row.insert(key.to_owned(), value);
+            row.extend(more.into_iter().flatten().map(|(key, value)| (key.to_owned(), value)));
             row.into()
         }
         other => other,
@@ -238,7 +248,8 @@ fn print_row(out: &mut Output, row: &Value) -> std::io::Result<()> {
     let text = |key: &str| row.get(key).and_then(Value::as_str).unwrap_or_default();
     let version = row.get("version").map(ToString::to_string).unwrap_or_default();
     let outcome = match row.get("load_ms") {
-        Some(time) => format!("ok, loaded in {time} ms"),
+        Some(time) if row.get("stand_in").is_none() => format!("ok, loaded in {time} ms"),
+        Some(time) => format!("loaded in {time} ms; {}", text("stand_in")),
         None => text("reason").to_owned(),
     };
     writeln!(out, "{:<28} {:<4} {:<12} {outcome}", text("model"), version, text("runtime"))

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::folder::{self, FolderError};
 use super::loaded_model::{LoadedModel, ModelDefaults};
-use super::loading::{self, VersionSource};
+use super::loading::{self, VersionError, VersionSource};
 use super::model_config::{DynamicBatching, InstanceGroup, ModelConfig, RuntimeChoice};
 use super::profile::{Choice, Profiles};
 use super::{Repository, statistics::Statistics};
@@ -21,8 +21,17 @@ pub struct Trial {
     pub version: ModelVersion,
     /// The runtime.
     pub runtime: Runtime,
-    /// The time to load it, golden answers included, or why it does not load.
-    pub outcome: Result<Duration, String>,
+    /// What was loaded, or why nothing is.
+    pub outcome: Result<Tried, VersionError>,
+}
+
+/// A version that was loaded for a trial.
+#[derive(Debug)]
+pub struct Tried {
+    /// The time that took, golden answers included.
+    pub time: Duration,
+    /// What of it answered golden inputs wrong, and what stands in for it.
+    pub stand_in: Option<String>,
 }
 
 impl Repository {
@@ -80,7 +89,15 @@ impl Repository {
         let defaults =
             ModelDefaults { profiles: Profiles::none(self.runtimes().clone()), ..self.shared.defaults.clone() };
         let loaded = loading::load(source, &self.shared.engine, &defaults).await;
-        loaded.map(Arc::new).map_err(|error| error.to_string())
+        let model = loaded.map_err(|error| error.to_string())?;
+        match model.stand_in() {
+            None => Ok(Arc::new(model)),
+            // A measurement of another file says nothing of this one.
+            Some(stand_in) => {
+                loading::end(model).await;
+                Err(stand_in)
+            }
+        }
     }
 
     /// Loads a version from the folder of its model config, golden inputs and labels and from that of its files, beside
@@ -91,8 +108,8 @@ impl Repository {
         version: ModelVersion,
         (folder, files): (&Path, &Path),
         golden_min: Option<f64>,
-    ) -> Result<Arc<LoadedModel>, String> {
-        let (config, config_text) = folder::model_config(folder).map_err(|error| error.to_string())?;
+    ) -> Result<Arc<LoadedModel>, VersionError> {
+        let (config, config_text) = folder::model_config(folder)?;
         let source = VersionSource {
             name,
             version,
@@ -105,7 +122,7 @@ impl Repository {
             sealed: None,
         };
         let loaded = loading::load(source, &self.shared.engine, &self.shared.defaults).await;
-        loaded.map(Arc::new).map_err(|error| error.to_string())
+        loaded.map(Arc::new)
     }
 
     /// Ends what was loaded beside whatever is live, and waits until its memory is given back.
@@ -158,11 +175,11 @@ impl Repository {
                 let outcome = loading::load(source, &self.shared.engine, &self.shared.defaults).await;
                 let outcome = match outcome {
                     Ok(model) => {
-                        let elapsed = started.elapsed();
+                        let tried = Tried { time: started.elapsed(), stand_in: model.stand_in() };
                         loading::end(model).await;
-                        Ok(elapsed)
+                        Ok(tried)
                     }
-                    Err(error) => Err(error.to_string()),
+                    Err(error) => Err(error),
                 };
                 trials.push(Trial { version, runtime, outcome });
             }

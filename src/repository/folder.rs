@@ -1,4 +1,5 @@
-//! A model's folder on disk: `<model>/<version>/model.{onnx,xml,tflite}`, `<model>/model.toml`.
+//! A model's folder on disk: `<model>/<version>/model.{onnx,xml,tflite}`, perhaps `model.float.*` beside it,
+//! `<model>/model.toml`.
 //!
 //! Reads, checks, and says what is wrong; loads nothing.
 
@@ -102,25 +103,43 @@ pub fn model_config(model: &Path) -> Result<(ModelConfig, String), FolderError> 
     Ok((config, text))
 }
 
+/// The stem of the file that is run when no runtime answers the golden inputs right with the model: its float original.
+const FALLBACK: &str = "model.float";
+
 /// One version, read and checked.
 #[derive(Debug)]
 pub struct VersionFolder {
     /// What a runtime is to load.
     pub files: ModelFiles,
+    /// What it is to load when it answers golden inputs wrong with `files`.
+    pub fallback: Option<ModelFiles>,
     /// BLAKE3 of every file's name and content, in hexadecimal: other weights, another digest.
     pub digest: String,
 }
 
 /// Reads and checks the files of one version.
 pub fn version(folder: &Path) -> Result<VersionFolder, FolderError> {
-    let model = find_model(folder)?;
+    let found = find_models(folder)?;
+    let mut hasher = blake3::Hasher::new();
+    let files = read_model(folder, found.model, "", &mut hasher)?;
+    let fallback = found.fallback.map(|path| read_model(folder, path, "float ", &mut hasher)).transpose()?;
+    Ok(VersionFolder { files, fallback, digest: hasher.finalize().to_hex().to_string() })
+}
+
+/// Reads and checks one model and the files that belong to it. `role` tells them from those of the other in the digest.
+fn read_model(
+    folder: &Path,
+    model: PathBuf,
+    role: &str,
+    hasher: &mut blake3::Hasher,
+) -> Result<ModelFiles, FolderError> {
     let bytes = std::fs::read(&model).map_err(read_error(&model))?;
     let bad = |reason: String| FolderError::BadFile { path: model.clone(), reason };
     if bytes.is_empty() {
         return Err(bad("is empty".to_owned()));
     }
-    let mut hasher = blake3::Hasher::new();
-    hash_file(&mut hasher, "model", &bytes);
+    let mut hash_file = |name: &str, content: &[u8]| hash_file(hasher, &format!("{role}{name}"), content);
+    hash_file("model", &bytes);
     let mut files = ModelFiles { format: Format::Onnx, model: model.clone(), weights: None, port_names: None };
     match model.extension().and_then(|extension| extension.to_str()) {
         Some("xml") => {
@@ -129,7 +148,7 @@ pub fn version(folder: &Path) -> Result<VersionFolder, FolderError> {
                 return Err(bad("is not an OpenVINO IR: it is not XML".to_owned()));
             }
             let weights = model.with_extension("bin");
-            hash_file(&mut hasher, "weights", &std::fs::read(&weights).map_err(read_error(&weights))?);
+            hash_file("weights", &std::fs::read(&weights).map_err(read_error(&weights))?);
             files.weights = Some(weights);
         }
         Some("tflite") => {
@@ -142,12 +161,12 @@ pub fn version(folder: &Path) -> Result<VersionFolder, FolderError> {
             let summary = onnx::summarize(&bytes, folder).map_err(|error| bad(error.to_string()))?;
             for path in &summary.external_data {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
-                hash_file(&mut hasher, &name, &std::fs::read(path).map_err(read_error(path))?);
+                hash_file(&name, &std::fs::read(path).map_err(read_error(path))?);
             }
             files.port_names = Some(summary.port_names);
         }
     }
-    Ok(VersionFolder { files, digest: hasher.finalize().to_hex().to_string() })
+    Ok(files)
 }
 
 fn hash_file(hasher: &mut blake3::Hasher, name: &str, content: &[u8]) {
@@ -158,8 +177,15 @@ fn hash_file(hasher: &mut blake3::Hasher, name: &str, content: &[u8]) {
     }
 }
 
-/// The model file of a version: `model.*`, or the only file with a known ending, as OVMS has it.
-fn find_model(folder: &Path) -> Result<PathBuf, FolderError> {
+/// The files of a version that are models.
+struct Found {
+    model: PathBuf,
+    fallback: Option<PathBuf>,
+}
+
+/// The model file of a version: `model.*`, or the only file with a known ending, as OVMS has it. `model.float.*` is its
+/// fallback, unless there is no other.
+fn find_models(folder: &Path) -> Result<Found, FolderError> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(read_error(folder))? {
         let path = entry.map_err(read_error(folder))?.path();
@@ -169,18 +195,28 @@ fn find_model(folder: &Path) -> Result<PathBuf, FolderError> {
         }
     }
     found.sort_unstable();
-    let named: Vec<_> = found.iter().filter(|path| path.file_stem().is_some_and(|stem| stem == "model")).collect();
-    match (named.as_slice(), found.as_slice()) {
-        ([only], _) => Ok((*only).clone()),
-        ([], [only]) => Ok(only.clone()),
+    let is_named = |path: &PathBuf, stem: &str| path.file_stem().is_some_and(|found| found == stem);
+    let (mut fallbacks, mut others): (Vec<_>, Vec<_>) = found.into_iter().partition(|path| is_named(path, FALLBACK));
+    if others.is_empty() {
+        std::mem::swap(&mut fallbacks, &mut others);
+    }
+    let named: Vec<_> = others.iter().filter(|path| is_named(path, "model")).collect();
+    let several = |found: &[PathBuf]| {
+        let listed = found.iter().filter_map(|path| path.file_name()?.to_str()).collect::<Vec<_>>().join(", ");
+        FolderError::NoModel { path: folder.to_owned(), reason: format!("holds several models: {listed}") }
+    };
+    if fallbacks.len() > 1 {
+        return Err(several(&fallbacks));
+    }
+    let fallback = fallbacks.pop();
+    match (named.as_slice(), others.as_slice()) {
+        ([only], _) => Ok(Found { model: (*only).clone(), fallback }),
+        ([], [only]) => Ok(Found { model: only.clone(), fallback }),
         ([], []) => Err(FolderError::NoModel {
             path: folder.to_owned(),
             reason: "holds no model.onnx, model.xml or model.tflite".to_owned(),
         }),
-        _ => {
-            let listed = found.iter().filter_map(|path| path.file_name()?.to_str()).collect::<Vec<_>>().join(", ");
-            Err(FolderError::NoModel { path: folder.to_owned(), reason: format!("holds several models: {listed}") })
-        }
+        _ => Err(several(&others)),
     }
 }
 
@@ -230,6 +266,40 @@ mod tests {
         file(root.path(), "5/model.xml", b"<net/>");
         assert!(reason("5").contains("model.bin cannot be read"), "{}", reason("5"));
         assert!(reason("6").contains("cannot be read"), "{}", reason("6"));
+    }
+
+    #[test]
+    fn a_float_file_beside_a_model_is_its_fallback_and_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let read = || version(&root.path().join("1"));
+        let names = |read: &VersionFolder| {
+            let name = |files: &ModelFiles| files.model.file_name().unwrap().to_string_lossy().into_owned();
+            (name(&read.files), read.fallback.as_ref().map(name))
+        };
+        let model = |content: &str| [&b"....TFL3"[..], content.as_bytes()].concat();
+        // Alone it is the model.
+        file(root.path(), "1/model.float.tflite", &model("float"));
+        let alone = read().unwrap();
+        assert_eq!(names(&alone), ("model.float.tflite".into(), None));
+        for int8 in ["net.tflite", "model.tflite"] {
+            file(root.path(), &format!("1/{int8}"), &model("int8"));
+            let both = read().unwrap();
+            assert_eq!(names(&both), (int8.into(), Some("model.float.tflite".into())));
+            file(root.path(), "1/model.float.tflite", &model("other"));
+            assert_ne!(read().unwrap().digest, both.digest);
+            file(root.path(), "1/model.float.tflite", &model("float"));
+            assert_eq!(read().unwrap().digest, both.digest);
+        }
+        // Which of the two is which counts as well.
+        let digest = read().unwrap().digest;
+        file(root.path(), "1/model.float.tflite", &model("int8"));
+        file(root.path(), "1/model.tflite", &model("float"));
+        assert_ne!(read().unwrap().digest, digest);
+        file(root.path(), "1/model.float.tflite", b"\x89PNG\r\n\x1a\n");
+        assert!(read().unwrap_err().to_string().contains("model.float.tflite is not a TFLite model"));
+        file(root.path(), "1/model.float.onnx", b"x");
+        let reason = read().unwrap_err().to_string();
+        assert!(reason.contains("several models: model.float.onnx, model.float.tflite"), "{reason}");
     }
 
     #[test]

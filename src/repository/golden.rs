@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::loaded_model::LoadedModel;
 use super::model_config::Golden;
-use crate::inference::backend::Port;
+use crate::inference::backend::{Port, RunError};
+use crate::inference::instance::{Answer, InferError};
+use crate::inference::queue::Unprepared;
 use crate::inference::terms::{Priority, Terms};
 use crate::inference::warm_up::WarmUp;
 use crate::pipeline::image::DecodeLimits;
@@ -21,6 +23,42 @@ fn terms() -> Terms {
     Terms { deadline: Instant::now() + LIMIT, priority: Priority::Interactive, principal: Principal::Local }
 }
 
+/// Why a model did not pass its golden inputs. One line for people.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GoldenError {
+    /// The answers are wrong, or a golden input is itself a mistake. Another try ends the same.
+    #[error("{0}")]
+    Wrong(String),
+    /// A golden input could not be read, or got no answer. Another try may end well.
+    #[error("{0}")]
+    Unchecked(String),
+}
+
+impl GoldenError {
+    /// The same error, with the file that it is about.
+    pub(super) fn of(self, thing: &str) -> Self {
+        match self {
+            Self::Wrong(reason) => Self::Wrong(format!("{thing}: {reason}")),
+            Self::Unchecked(reason) => Self::Unchecked(format!("{thing}: {reason}")),
+        }
+    }
+}
+
+impl From<InferError> for GoldenError {
+    fn from(error: InferError) -> Self {
+        match error {
+            InferError::Unprepared(Unprepared::Misfit(_))
+            | InferError::Run(RunError::Input { .. } | RunError::Output { .. }) => Self::Wrong(error.to_string()),
+            // A runtime that fails may lack memory.
+            InferError::Run(RunError::Runtime { .. })
+            | InferError::Unprepared(Unprepared::NoRoom(_))
+            | InferError::Overloaded { .. }
+            | InferError::DeadlineExceeded { .. }
+            | InferError::Unavailable { .. } => Self::Unchecked(error.to_string()),
+        }
+    }
+}
+
 /// How many golden inputs a model answers right.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GoldenScore {
@@ -28,59 +66,93 @@ pub struct GoldenScore {
     pub right: usize,
     /// All of them.
     pub total: usize,
-    /// What is wrong with the first that was not.
-    pub first_wrong: Option<String>,
+    /// Those that could not be read, or got no answer.
+    pub unchecked: usize,
+    /// The first reason against it; a wrong answer goes before one that is not known.
+    pub fault: Option<GoldenError>,
 }
 
 impl GoldenScore {
+    fn count(&mut self, checked: Result<(), GoldenError>) {
+        self.total += 1;
+        let Err(error) = checked else {
+            self.right += 1;
+            return;
+        };
+        let is_unchecked = matches!(error, GoldenError::Unchecked(_));
+        self.unchecked += usize::from(is_unchecked);
+        if self.fault.is_none() || (!is_unchecked && matches!(self.fault, Some(GoldenError::Unchecked(_)))) {
+            self.fault = Some(error);
+        }
+    }
+
     /// Whether at least this share is right; of no inputs at all, every share is.
     pub fn reaches(&self, share: f64) -> bool {
-        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-        let (right, total) = (self.right as f64, self.total as f64);
-        right >= share * total
+        reaches(self.right, self.total, share)
     }
+
+    /// Whether enough golden inputs are answered right: the share `least` of them, or all.
+    fn verdict(&self, least: Option<f64>) -> Result<(), GoldenError> {
+        let Some(fault) = &self.fault else { return Ok(()) };
+        let Some(least) = least else { return Err(fault.clone()) };
+        if self.reaches(least) {
+            return Ok(());
+        }
+        let Self { right, total, unchecked, .. } = *self;
+        let reason = format!("{right} of {total} golden inputs are answered right, expected {least} of them; {fault}");
+        // Those that are not known could have made it enough.
+        let may_pass = reaches(right + unchecked, total, least);
+        Err(if may_pass { GoldenError::Unchecked(reason) } else { GoldenError::Wrong(reason) })
+    }
+}
+
+fn reaches(right: usize, total: usize, share: f64) -> bool {
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    let (right, total) = (right as f64, total as f64);
+    right >= share * total
 }
 
 /// Runs every golden input of `model`, whose files are in `folder`, and compares the answers.
 pub async fn score(model: &LoadedModel, folder: &Path) -> GoldenScore {
-    let mut score = GoldenScore { total: model.config.golden.len(), ..GoldenScore::default() };
+    let mut score = GoldenScore::default();
     for golden in &model.config.golden {
-        match answered_right(model, golden, &folder.join(&golden.file)).await {
-            Ok(()) => score.right += 1,
-            Err(reason) => {
-                score.first_wrong.get_or_insert_with(|| format!("golden input {}: {reason}", golden.file));
-            }
-        }
+        let checked = answered_right(model, golden, folder).await;
+        score.count(checked.map_err(|error| error.of(&format!("golden input {}", golden.file))));
     }
     score
 }
 
 /// Whether `model` answers enough golden inputs right: the share `least` of them, or all.
-pub async fn check(model: &LoadedModel, folder: &Path, least: Option<f64>) -> Result<(), String> {
+pub async fn check(model: &LoadedModel, folder: &Path, least: Option<f64>) -> Result<(), GoldenError> {
     let score = score(model, folder).await;
-    let Some(reason) = &score.first_wrong else { return Ok(()) };
-    match least {
-        Some(least) if score.reaches(least) => {
-            let GoldenScore { right, total, .. } = score;
-            tracing::warn!(model = %model.name, version = %model.version, right, total, reason,
-                "some golden inputs have other answers; enough are right");
-            Ok(())
-        }
-        Some(least) => {
-            let GoldenScore { right, total, .. } = score;
-            Err(format!("{right} of {total} golden inputs are answered right, expected {least} of them; {reason}"))
-        }
-        None => Err(reason.clone()),
+    score.verdict(least)?;
+    if let Some(reason) = &score.fault {
+        let GoldenScore { right, total, .. } = score;
+        tracing::warn!(model = %model.name, version = %model.version, right, total, %reason,
+            "some golden inputs have other answers; enough are right");
     }
+    Ok(())
 }
 
-async fn answered_right(model: &LoadedModel, golden: &Golden, path: &Path) -> Result<(), String> {
-    let content = std::fs::read(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+async fn answered_right(model: &LoadedModel, golden: &Golden, folder: &Path) -> Result<(), GoldenError> {
+    let content = read(&folder.join(&golden.file))?;
     if model.config.pipeline.image_classification.is_some() && !content.starts_with(b"{") {
-        photograph(model, golden, &content).await
+        let expected = golden.outputs.as_ref().map(|file| read_outputs(&folder.join(file))).transpose()?;
+        photograph(model, golden, &content, &expected.unwrap_or_default()).await
     } else {
         request(model, golden, &content).await
     }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, GoldenError> {
+    std::fs::read(path).map_err(|error| GoldenError::Unchecked(format!("{} cannot be read: {error}", path.display())))
+}
+
+/// The outputs that a photograph is to have.
+fn read_outputs(path: &Path) -> Result<Vec<GoldenTensor>, GoldenError> {
+    let parsed: Result<GoldenOutputs, _> = serde_json::from_slice(&read(path)?);
+    let expected = parsed.map_err(|error| GoldenError::Wrong(format!("{}: {error}", path.display())))?;
+    Ok(expected.outputs)
 }
 
 /// The runs on zeros of `warm_up`, each alone. A model that refuses zeros (an index that must not be 0, say) is not at
@@ -95,12 +167,25 @@ pub async fn warm_up(model: &LoadedModel, warm_up: &WarmUp) {
     }
 }
 
-async fn photograph(model: &LoadedModel, golden: &Golden, content: &[u8]) -> Result<(), String> {
+async fn photograph(
+    model: &LoadedModel,
+    golden: &Golden,
+    content: &[u8],
+    expected: &[GoldenTensor],
+) -> Result<(), GoldenError> {
+    let made = model.photograph(content.to_vec().into(), DecodeLimits::default(), Account::unlimited());
+    let (make, scores) = made.map_err(GoldenError::Wrong)?;
+    let mut outputs = positions(model, expected).map_err(GoldenError::Wrong)?;
+    outputs.push(scores);
+    let answer = model.run_prepared(make, content.len(), outputs, terms()).await?;
+    compare(expected, &answer, golden)?;
+    judge_scores(model, golden, scores, answer.run.outputs.last()).map_err(GoldenError::Wrong)
+}
+
+/// Whether the label is the expected one, with score enough.
+fn judge_scores(model: &LoadedModel, golden: &Golden, output: usize, scores: Option<&Tensor>) -> Result<(), String> {
     let pipeline = model.config.pipeline.image_classification.as_ref().ok_or("the model has no image pipeline")?;
-    let (make, output) = model.photograph(content.to_vec().into(), DecodeLimits::default(), Account::unlimited())?;
-    let answer = model.run_prepared(make, content.len(), vec![output], terms()).await;
-    let answer = answer.map_err(|error| error.to_string())?;
-    let scores = answer.run.outputs.first().ok_or("no output came")?;
+    let scores = scores.ok_or("no output came")?;
     let labels = model.signature.outputs.get(output).and_then(|port| model.labels.get(&port.name));
     let found = pipeline.labels(scores, labels.map_or(&[], Vec::as_slice)).map_err(|error| error.to_string())?;
     let first = found.first().ok_or("no class came")?;
@@ -125,6 +210,12 @@ struct GoldenRequest {
     outputs: Vec<GoldenTensor>,
 }
 
+/// The answer alone.
+#[derive(serde::Deserialize)]
+struct GoldenOutputs {
+    outputs: Vec<GoldenTensor>,
+}
+
 #[derive(serde::Deserialize)]
 struct GoldenTensor {
     name: String,
@@ -132,30 +223,32 @@ struct GoldenTensor {
     data: Vec<f64>,
 }
 
-async fn request(model: &LoadedModel, golden: &Golden, content: &[u8]) -> Result<(), String> {
-    let request: GoldenRequest = serde_json::from_slice(content).map_err(|error| error.to_string())?;
-    let find = |name: &str| request.inputs.iter().find(|tensor| tensor.name == name);
-    let inputs = model
-        .signature
-        .inputs
-        .iter()
-        .map(|port| {
-            let tensor = find(&port.name).ok_or_else(|| format!("input {:?} is missing", port.name))?;
-            tensor.to_tensor(port)
-        })
-        .collect::<Result<Vec<_>, String>>()?;
-    let outputs = request
-        .outputs
-        .iter()
-        .map(|expected| {
-            let position = model.signature.outputs.iter().position(|port| port.name == expected.name);
-            position.ok_or_else(|| format!("output {:?} is not in the model", expected.name))
-        })
-        .collect::<Result<Vec<_>, String>>()?;
-    let answer = model.run(inputs, outputs, terms()).await.map_err(|error| error.to_string())?;
-    let tolerance = golden.tolerance.unwrap_or(1e-3);
-    for (expected, got) in request.outputs.iter().zip(&answer.run.outputs) {
-        expected.compare(got, tolerance).map_err(|reason| format!("output {:?} {reason}", expected.name))?;
+async fn request(model: &LoadedModel, golden: &Golden, content: &[u8]) -> Result<(), GoldenError> {
+    let request: GoldenRequest =
+        serde_json::from_slice(content).map_err(|error| GoldenError::Wrong(error.to_string()))?;
+    let input = |port: &Port| {
+        let tensor = request.inputs.iter().find(|tensor| tensor.name == port.name);
+        tensor.ok_or_else(|| format!("input {:?} is missing", port.name))?.to_tensor(port)
+    };
+    let inputs: Result<Vec<_>, String> = model.signature.inputs.iter().map(input).collect();
+    let outputs = positions(model, &request.outputs).map_err(GoldenError::Wrong)?;
+    let answer = model.run(inputs.map_err(GoldenError::Wrong)?, outputs, terms()).await?;
+    compare(&request.outputs, &answer, golden)
+}
+
+/// Where in the model's signature these outputs are.
+fn positions(model: &LoadedModel, outputs: &[GoldenTensor]) -> Result<Vec<usize>, String> {
+    let position = |expected: &GoldenTensor| {
+        let position = model.signature.outputs.iter().position(|port| port.name == expected.name);
+        position.ok_or_else(|| format!("output {:?} is not in the model", expected.name))
+    };
+    outputs.iter().map(position).collect()
+}
+
+fn compare(expected: &[GoldenTensor], answer: &Answer, golden: &Golden) -> Result<(), GoldenError> {
+    for (expected, got) in expected.iter().zip(&answer.run.outputs) {
+        let compared = expected.compare(got, golden);
+        compared.map_err(|reason| GoldenError::Wrong(format!("output {:?} {reason}", expected.name)))?;
     }
     Ok(())
 }
@@ -166,7 +259,7 @@ impl GoldenTensor {
         tensor.map_err(|error| format!("input {:?}: {error}", self.name))
     }
 
-    fn compare(&self, got: &Tensor, tolerance: f64) -> Result<(), String> {
+    fn compare(&self, got: &Tensor, golden: &Golden) -> Result<(), String> {
         if got.shape() != self.shape {
             return Err(format!("has shape {:?}, expected {:?}", got.shape(), self.shape));
         }
@@ -174,8 +267,104 @@ impl GoldenTensor {
         if values.len() != self.data.len() {
             return Err(format!("has {} elements, the expected data {}", values.len(), self.data.len()));
         }
-        let worst = values.iter().zip(&self.data).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        let unequal = worst > tolerance || values.iter().any(|value| value.is_nan());
-        if unequal { Err(format!("differs by {worst:.6}, more than {tolerance}")) } else { Ok(()) }
+        if values.iter().any(|value| value.is_nan()) {
+            return Err("holds values that are not numbers".to_owned());
+        }
+        // Without either, any difference that no runtime's rounding makes.
+        let tolerance = golden.tolerance.or(golden.max_relative_error.is_none().then_some(1e-3));
+        let difference = |(a, b): (&f64, &f64)| (a - b).abs();
+        let worst = values.iter().zip(&self.data).map(difference).fold(0.0, f64::max);
+        if let Some(tolerance) = tolerance.filter(|tolerance| worst > *tolerance) {
+            return Err(format!("differs by {worst:.6}, more than {tolerance}"));
+        }
+        let relative = relative_error(&values, &self.data);
+        match golden.max_relative_error {
+            // An infinite difference may come out as not a number.
+            Some(most) if relative.is_nan() || relative > most => {
+                Err(format!("has a relative error of {relative:.3}, more than {most}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The Euclidean distance of `got` from `expected`, as a share of the norm of `expected`.
+fn relative_error(got: &[f64], expected: &[f64]) -> f64 {
+    let norm = |squares: &mut dyn Iterator<Item = f64>| squares.sum::<f64>().sqrt();
+    let distance = norm(&mut got.iter().zip(expected).map(|(a, b)| (a - b).powi(2)));
+    if distance == 0.0 { 0.0 } else { distance / norm(&mut expected.iter().map(|b| b.powi(2))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::DataType;
+
+    fn compare(expected: &[f64], got: &[f64], keys: &str) -> Result<(), String> {
+        let shape = |data: &[f64]| vec![data.len()];
+        let expected = GoldenTensor { name: "y".into(), shape: shape(expected), data: expected.into() };
+        let got = crate::tensor::from_f64(DataType::Fp64, shape(got), got).unwrap();
+        expected.compare(&got, &toml::from_str(&format!("file = 'f'\n{keys}")).unwrap())
+    }
+
+    #[test]
+    fn an_answer_is_judged_by_its_largest_difference_or_by_its_distance() {
+        let (expected, near) = ([3.0, -4.0], [3.5, -4.0]);
+        assert!(compare(&expected, &expected, "").is_ok());
+        assert!(compare(&expected, &near, "").unwrap_err().contains("differs by 0.500000, more than 0.001"));
+        assert!(compare(&expected, &near, "tolerance = 0.5").is_ok());
+        assert!(compare(&expected, &near, "max_relative_error = 0.1").is_ok());
+        let reason = compare(&expected, &near, "max_relative_error = 0.09").unwrap_err();
+        assert_eq!(reason, "has a relative error of 0.100, more than 0.09");
+        assert!(compare(&expected, &near, "max_relative_error = 0.1\ntolerance = 0.4").is_err());
+        // Nothing is a share of nothing.
+        assert!(compare(&[0.0], &[0.0], "max_relative_error = 0").is_ok());
+        assert!(compare(&[0.0], &[1e-9], "max_relative_error = 9e9").is_err());
+    }
+
+    #[test]
+    fn no_tolerance_takes_what_is_no_number_or_has_another_shape() {
+        for keys in ["tolerance = 1e300", "max_relative_error = 1e300", "tolerance = inf\nmax_relative_error = inf"] {
+            assert!(compare(&[1.0, 2.0], &[1.0, f64::NAN], keys).is_err(), "{keys}");
+            assert!(compare(&[1.0, 2.0], &[1.0], keys).is_err(), "{keys}");
+        }
+        for infinite in [f64::INFINITY, f64::NEG_INFINITY] {
+            assert!(compare(&[1.0], &[infinite], "max_relative_error = 1e300").is_err());
+            assert!(compare(&[infinite], &[1.0], "max_relative_error = 1e300").is_err());
+        }
+    }
+
+    fn score(checked: impl IntoIterator<Item = Result<(), GoldenError>>) -> GoldenScore {
+        let mut score = GoldenScore::default();
+        checked.into_iter().for_each(|checked| score.count(checked));
+        score
+    }
+
+    fn wrong() -> Result<(), GoldenError> {
+        Err(GoldenError::Wrong("wrong".to_owned()))
+    }
+
+    fn unchecked() -> Result<(), GoldenError> {
+        Err(GoldenError::Unchecked("unreadable".to_owned()))
+    }
+
+    #[test]
+    fn a_wrong_answer_goes_before_one_that_is_not_known() {
+        assert_eq!(score([]).verdict(None), Ok(()));
+        assert_eq!(score([Ok(()), unchecked(), wrong()]).verdict(None), wrong());
+        assert_eq!(score([wrong(), unchecked()]).verdict(None), wrong());
+        assert_eq!(score([Ok(()), unchecked()]).verdict(None), unchecked());
+    }
+
+    #[test]
+    fn inputs_that_could_not_be_checked_do_not_make_a_model_wrong() {
+        let is_wrong = |score: GoldenScore| matches!(score.verdict(Some(0.5)), Err(GoldenError::Wrong(_)));
+        let is_unchecked = |score: GoldenScore| matches!(score.verdict(Some(0.5)), Err(GoldenError::Unchecked(_)));
+        assert_eq!(score([Ok(()), wrong()]).verdict(Some(0.5)), Ok(()));
+        assert_eq!(score([Ok(()), unchecked()]).verdict(Some(0.5)), Ok(()));
+        assert!(is_wrong(score([Ok(()), wrong(), wrong()])));
+        assert!(is_wrong(score([wrong(), unchecked(), wrong()])));
+        assert!(is_unchecked(score([unchecked(), wrong()])));
+        assert!(is_unchecked(score([unchecked(), unchecked(), wrong(), Ok(()), wrong()])));
     }
 }

@@ -38,12 +38,13 @@ impl Repository {
             let states = model.states();
             let row = |version, state, note| IndexRow { model: model.name.clone(), version, state, note };
             let note = |version: ModelVersion| {
-                let managed = managed.as_ref()?;
-                live.iter().find(|live| live.version == version)?;
-                Some(match &managed.fault {
+                let live = live.iter().find(|live| live.version == version)?;
+                let managed = managed.as_ref().map(|managed| match &managed.fault {
                     None => "managed by updates".to_owned(),
                     Some(fault) => format!("the owner's version stands in for {fault}"),
-                })
+                });
+                let notes: Vec<_> = managed.into_iter().chain(live.stand_in()).collect();
+                (!notes.is_empty()).then(|| notes.join("; "))
             };
             let known = states.versions.iter().map(|(&version, state)| (version, state.clone()));
             rows.extend(known.map(|(version, state)| row(Some(version), state, note(version))));

@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::loading::Refusal;
 use super::model_config::ModelConfig;
 use super::profile::Profiles;
 use super::statistics::Statistics;
+use crate::audit_event::Fallback;
 use crate::identity::sealing::Sealer;
 use crate::inference::backend::{Port, Runtime, Signature};
 use crate::inference::batcher::BatchPolicy;
@@ -54,6 +56,12 @@ pub struct LoadedModel {
     pub digest: String,
     /// The folder of its files.
     pub folder: PathBuf,
+    /// The name of the file that is run.
+    pub file: String,
+    /// Whether that is the float original, in the place of the model.
+    pub is_fallback: bool,
+    /// Which runtimes and files were tried before and answered golden inputs wrong; none for one that runs as it should.
+    pub passed_over: Vec<Refusal>,
     /// The text of its `model.toml`, to notice a change.
     pub config_text: String,
     /// Its model config.
@@ -114,6 +122,18 @@ impl LoadedModel {
             return Err("an image model has one input".to_owned());
         }
         Ok((input, output))
+    }
+
+    /// For people: what is run instead of that which answered golden inputs wrong, and what was wrong.
+    pub fn stand_in(&self) -> Option<String> {
+        let wrong = self.passed_over.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        (!wrong.is_empty()).then(|| format!("{} in {} stands in: {wrong}", self.file, self.runtime()))
+    }
+
+    /// The same for a record of the audit log, where it is no text.
+    pub(super) fn fell_back_to(&self) -> Option<Fallback> {
+        let to = if self.is_fallback { Fallback::Float } else { Fallback::Runtime };
+        (!self.passed_over.is_empty()).then_some(to)
     }
 
     /// The runtime that runs it.

@@ -6,20 +6,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::folder::{self, FolderError, VersionFolder};
+use super::folder::{self, FolderError};
+use super::golden::{self, GoldenError};
 use super::loaded_model::{LoadedModel, ModelDefaults};
 use super::model_config::ModelConfig;
 use super::profile::{Choice, Effort, Profile};
 use super::statistics::Statistics;
-use super::{golden, placement, tuning};
+use super::{placement, tuning};
 use crate::identity::sealing::SealedFolder;
-use crate::inference::backend::{ComputeTime, LoadOptions, Runtime};
+use crate::inference::backend::{ComputeTime, LoadOptions, ModelFiles, Runtime};
 use crate::inference::batcher::BatchPolicy;
 use crate::inference::engine::Engine;
 use crate::inference::instance::{Instances, Observer, Spec};
 use crate::inference::queue::QueueLimits;
 use crate::inference::warm_up::WarmUp;
 use crate::names::{ModelName, ModelVersion};
+use crate::telemetry::system::{Cpu, Int8};
+
+/// Behind the reasons of a model that answers its golden inputs wrong on a CPU without VNNI.
+const ADVICE: &str = "; this CPU has no VNNI, and without it OpenVINO gives wrong sums for int8 weights of the full \
+                      range: quantize the model again (models/quantize makes weights for any CPU), or put its float32 \
+                      original beside it as model.float.onnx";
 
 /// Bytes of inputs that may wait for one model: 400 photographs of 640 kB as tensors.
 const DEFAULT_QUEUE_BYTES: usize = 256 << 20;
@@ -30,12 +37,66 @@ pub enum VersionError {
     /// The folder or a file in it is at fault.
     #[error(transparent)]
     Folder(#[from] FolderError),
+    /// Its folder is encrypted, and cannot be opened.
+    #[error("{0}")]
+    Sealed(String),
     /// No runtime runs it; the reasons of all that were tried.
-    #[error("{}", reasons.join("; "))]
+    #[error("{}{}", refusals.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "), advice.unwrap_or_default())]
     NoRuntime {
-        /// A line for each runtime tried.
-        reasons: Vec<String>,
+        /// One for each runtime and file tried.
+        refusals: Vec<Refusal>,
+        /// What to do about wrong answers on this CPU.
+        advice: Option<&'static str>,
     },
+}
+
+impl VersionError {
+    /// Whether the version was run and answered its golden inputs wrong, so that another try ends the same. A runtime
+    /// that could not check its answers leaves the question open.
+    pub fn is_wrong(&self) -> bool {
+        let Self::NoRuntime { refusals, .. } = self else { return false };
+        let any = |of: fn(&GoldenError) -> bool| {
+            refusals.iter().any(|refusal| matches!(refusal, Refusal::Golden { error, .. } if of(error)))
+        };
+        any(|error| matches!(error, GoldenError::Wrong(_))) && !any(|error| matches!(error, GoldenError::Unchecked(_)))
+    }
+}
+
+/// Why one runtime does not run a version. One line for people.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It cannot be loaded there.
+    #[error("{0}")]
+    Load(String),
+    /// It was loaded, and did not pass its golden inputs.
+    #[error("{runtime}: {error}")]
+    Golden {
+        /// The runtime.
+        runtime: Runtime,
+        /// What came of the golden inputs.
+        error: GoldenError,
+    },
+}
+
+impl Refusal {
+    /// Whether golden inputs were answered wrong.
+    pub fn is_wrong(&self) -> bool {
+        matches!(self, Self::Golden { error: GoldenError::Wrong(_), .. })
+    }
+
+    /// The same refusal, of another file than the model's own.
+    fn of_file(self, file: &str) -> Self {
+        match self {
+            Self::Load(reason) => Self::Load(format!("{file}: {reason}")),
+            Self::Golden { runtime, error } => Self::Golden { runtime, error: error.of(file) },
+        }
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Self {
+        Self::Load(reason)
+    }
 }
 
 /// Where a version is and what is known before it is loaded.
@@ -56,7 +117,7 @@ pub(super) struct VersionSource<'a> {
 }
 
 /// Loads a version: into the runtime that its profile names, else into the one that runs it fastest, among those that
-/// accept it and give its golden answers.
+/// accept it and give its golden answers. When those that accept it answer wrong, its float original is loaded instead.
 pub(super) async fn load(
     source: VersionSource<'_>,
     engine: &Engine,
@@ -66,7 +127,15 @@ pub(super) async fn load(
     let read = tokio::task::spawn_blocking(move || folder::version(&path)).await;
     let folder = read.map_err(|panic| no_runtime(format!("reading the model panicked: {panic}")))??;
     let labels = labels(source.config, source.folder)?;
-    let loading = Loading { source: &source, folder: &folder, labels: &labels, engine, defaults };
+    let loading = Loading {
+        source: &source,
+        files: &folder.files,
+        is_fallback: false,
+        digest: &folder.digest,
+        labels: &labels,
+        engine,
+        defaults,
+    };
     let mut candidates = source.config.runtime.candidates(folder.files.format);
     let profile = defaults.profiles.get(&folder.digest).filter(|known| candidates.contains(&known.choice.runtime));
     if let Some(known) = &profile {
@@ -74,24 +143,31 @@ pub(super) async fn load(
         candidates.sort_by_key(|runtime| *runtime != known.choice.runtime);
     }
     let measure = defaults.measure && profile.is_none() && candidates.len() > 1;
-    let (mut loaded, mut reasons) = (Vec::new(), Vec::new());
-    for runtime in candidates {
-        // A quick comparison found nothing out but the runtime.
-        let tuned = profile.as_ref().filter(|known| known.effort == Effort::Tuned && known.choice.runtime == runtime);
-        let choice = tuned.map(|known| known.choice);
-        match loading.load_in(runtime, choice).await {
-            Ok(model) => loaded.push(model),
-            Err(reason) => reasons.push(reason),
-        }
-        if !measure && !loaded.is_empty() {
-            break;
-        }
-    }
-    for reason in loaded.first().iter().flat_map(|_| &reasons) {
-        tracing::info!(model = %source.name, version = %source.version, reason, "a runtime was passed over");
+    let (mut loaded, mut refusals) = loading.load_in_each(candidates, profile.as_ref(), measure).await;
+    if loaded.is_empty()
+        && refusals.iter().any(Refusal::is_wrong)
+        && let Some(files) = &folder.fallback
+    {
+        let fallback = Loading { files, is_fallback: true, ..loading };
+        // What was measured is the model's own, and this is not to be remembered in its place.
+        let candidates = source.config.runtime.candidates(files.format);
+        let (found, others) = fallback.load_in_each(candidates, None, false).await;
+        loaded = found;
+        refusals.extend(others.into_iter().map(|refusal| refusal.of_file(&file_name(files))));
     }
     let chosen = if measure { choose(loaded, defaults).await } else { loaded.pop() };
-    let model = chosen.ok_or(VersionError::NoRuntime { reasons })?;
+    let Some(mut model) = chosen else {
+        let is_wrong = refusals.iter().any(Refusal::is_wrong);
+        let advice = (is_wrong && Cpu::detect(Path::new("/")).int8() == Int8::Saturates).then_some(ADVICE);
+        return Err(VersionError::NoRuntime { refusals, advice });
+    };
+    for reason in refusals.iter().filter(|refusal| !refusal.is_wrong()) {
+        tracing::info!(model = %source.name, version = %source.version, %reason, "a runtime was passed over");
+    }
+    model.passed_over = refusals.into_iter().filter(Refusal::is_wrong).collect();
+    if let Some(stand_in) = model.stand_in() {
+        tracing::warn!(model = %source.name, version = %source.version, "{stand_in}");
+    }
     model.instances.count_runs();
     Ok(model)
 }
@@ -129,24 +205,51 @@ pub(super) async fn end(model: LoadedModel) {
     ended.await;
 }
 
+#[derive(Clone, Copy)]
 struct Loading<'a> {
     source: &'a VersionSource<'a>,
-    folder: &'a VersionFolder,
+    /// What is loaded: the model, or its fallback.
+    files: &'a ModelFiles,
+    is_fallback: bool,
+    /// Of all files of the version.
+    digest: &'a str,
     labels: &'a HashMap<String, Vec<String>>,
     engine: &'a Engine,
     defaults: &'a ModelDefaults,
 }
 
 impl Loading<'_> {
+    /// Loads the version into the first of `runtimes` that takes it, or with `all` into each.
+    async fn load_in_each(
+        &self,
+        runtimes: Vec<Runtime>,
+        profile: Option<&Profile>,
+        all: bool,
+    ) -> (Vec<LoadedModel>, Vec<Refusal>) {
+        let (mut loaded, mut refusals) = (Vec::new(), Vec::new());
+        for runtime in runtimes {
+            // A quick comparison found nothing out but the runtime.
+            let tuned = profile.filter(|known| known.effort == Effort::Tuned && known.choice.runtime == runtime);
+            match self.load_in(runtime, tuned.map(|known| known.choice)).await {
+                Ok(model) => loaded.push(model),
+                Err(refusal) => refusals.push(refusal),
+            }
+            if !all && !loaded.is_empty() {
+                break;
+            }
+        }
+        (loaded, refusals)
+    }
+
     /// Loads the version into one runtime. `choice` stands in for what the model config leaves open.
-    async fn load_in(&self, runtime: Runtime, choice: Option<Choice>) -> Result<LoadedModel, String> {
+    async fn load_in(&self, runtime: Runtime, choice: Option<Choice>) -> Result<LoadedModel, Refusal> {
         let (config, defaults) = (self.source.config, self.defaults);
         let cores = self.engine.cores();
         let (workers, scale) = placement::place(&config.instance_group, cores, defaults.keep_alive, choice)?;
         let spec = Spec {
             name: self.source.name.to_string(),
             runtime,
-            files: self.folder.files.clone(),
+            files: self.files.clone(),
             sealed: self.source.sealed.cloned(),
             // What OpenVINO keeps of a model it compiled holds the weights: of a sealed one nothing is kept.
             options: LoadOptions {
@@ -171,13 +274,16 @@ impl Loading<'_> {
                 let ended = instances.ended();
                 drop(instances);
                 ended.await;
-                return Err(reason);
+                return Err(Refusal::Load(reason));
             }
         };
         let model = LoadedModel {
             name: self.source.name.clone(),
             version: self.source.version,
-            digest: self.folder.digest.clone(),
+            digest: self.digest.to_owned(),
+            file: file_name(self.files),
+            is_fallback: self.is_fallback,
+            passed_over: Vec::new(),
             folder: self.source.sealed.map_or(self.source.files, SealedFolder::home).to_owned(),
             config_text: self.source.config_text.to_owned(),
             config: config.clone(),
@@ -193,15 +299,15 @@ impl Loading<'_> {
             Ok(()) => {
                 warm_up(&model, choice).await;
                 let checked = golden::check(&model, self.source.folder, self.source.golden_min).await;
-                checked.map_err(|reason| format!("{runtime}: {reason}"))
+                checked.map_err(|error| Refusal::Golden { runtime, error })
             }
-            Err(reason) => Err(reason),
+            Err(reason) => Err(Refusal::Load(reason)),
         };
         match checked {
             Ok(()) => Ok(model),
-            Err(reason) => {
+            Err(refusal) => {
                 end(model).await;
-                Err(reason)
+                Err(refusal)
             }
         }
     }
@@ -262,7 +368,11 @@ impl Observer for Counting {
 }
 
 fn no_runtime(reason: String) -> VersionError {
-    VersionError::NoRuntime { reasons: vec![reason] }
+    VersionError::NoRuntime { refusals: vec![Refusal::Load(reason)], advice: None }
+}
+
+fn file_name(files: &ModelFiles) -> String {
+    files.model.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 pub(super) fn labels(config: &ModelConfig, folder: &Path) -> Result<HashMap<String, Vec<String>>, FolderError> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 
 use super::loaded_model::LoadedModel;
-use super::loading::{self, VersionSource};
+use super::loading::{self, VersionError, VersionSource};
 use super::{
     FolderError, LoadModelError, ManagedModel, Model, PinError, Repository, State, UNLOADED, UnloadModelError, folder,
 };
@@ -172,7 +172,8 @@ impl Repository {
                     self.audit_load(&loaded, principal);
                     live.push(Arc::new(loaded));
                 }
-                Err(reason) => {
+                Err(error) => {
+                    let reason = error.to_string();
                     match old {
                         Some(old) => live.push(old.clone()),
                         None => model.set(version, State::Unavailable(reason.clone())),
@@ -203,7 +204,7 @@ impl Repository {
         &self,
         source: VersionSource<'_>,
         principal: &Principal,
-    ) -> Result<LoadedModel, String> {
+    ) -> Result<LoadedModel, VersionError> {
         let (name, version) = (source.name.clone(), source.version);
         let started = std::time::Instant::now();
         // The semaphore is never closed.
@@ -216,8 +217,10 @@ impl Repository {
                 Ok(model)
             }
             Err(error) => {
-                self.shared.audit.record(principal, AuditEvent::ModelRefused { model: name, version });
-                Err(error.to_string())
+                let cause = if error.is_wrong() { "golden" } else { "load" };
+                let event = AuditEvent::ModelRefused { model: name, version, cause: Some(cause.into()) };
+                self.shared.audit.record(principal, event);
+                Err(error)
             }
         }
     }
@@ -266,6 +269,10 @@ impl Repository {
     pub(super) fn audit_load(&self, loaded: &LoadedModel, principal: &Principal) {
         let (model, version, digest) = (loaded.name.clone(), loaded.version, loaded.digest.clone());
         self.shared.audit.record(principal, AuditEvent::ModelLoaded { model, version, digest });
+        if let Some(to) = loaded.fell_back_to() {
+            let (model, version) = (loaded.name.clone(), loaded.version);
+            self.shared.audit.record(principal, AuditEvent::ModelFellBack { model, version, to });
+        }
     }
 
     pub(super) fn audit_unload(&self, old: &LoadedModel, principal: &Principal) {

@@ -7,7 +7,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use tokio::sync::OwnedMutexGuard;
 
 use super::loaded_model::LoadedModel;
-use super::loading::VersionSource;
+use super::loading::{VersionError, VersionSource};
 use super::loads::Effort;
 use super::observations::Observations;
 use super::{Model, Repository, State, folder};
@@ -57,7 +57,11 @@ impl Repository {
     }
 
     /// Loads a release beside whatever is live; no request sees it yet.
-    pub async fn load_beside(&self, name: &ModelName, release: &ManagedVersion) -> Result<Arc<LoadedModel>, String> {
+    pub async fn load_beside(
+        &self,
+        name: &ModelName,
+        release: &ManagedVersion,
+    ) -> Result<Arc<LoadedModel>, VersionError> {
         // A model that is not there yet has nothing that another load could disturb.
         let model = self.model(name);
         let _alone = match &model {
@@ -110,7 +114,10 @@ impl Repository {
         let mut at_hand = kept.into_iter().chain(model.slot.live());
         let loaded = match at_hand.find(|loaded| loaded.is_of(&release)) {
             Some(loaded) => loaded,
-            None => Arc::new(self.load_release(&model.name, &release, model.statistics(release.version)).await?),
+            None => {
+                let loaded = self.load_release(&model.name, &release, model.statistics(release.version)).await;
+                Arc::new(loaded.map_err(|error| error.to_string())?)
+            }
         };
         self.managed_versions().insert(model.name.clone(), release);
         drop(self.go_live(model, &loaded, None));
@@ -167,8 +174,8 @@ impl Repository {
                 drop(self.go_live(model, &Arc::new(loaded), None));
                 Ok(())
             }
-            Err(reason) => {
-                let reason = format!("version {}, which updates manage: {reason}", release.version);
+            Err(error) => {
+                let reason = format!("version {}, which updates manage: {error}", release.version);
                 if owners.is_dir() {
                     // What is wrong with it is among the states.
                     let _ = self.load_owners(model, principal, Effort::Changed).await;
@@ -191,18 +198,19 @@ impl Repository {
         name: &ModelName,
         release: &ManagedVersion,
         statistics: Arc<super::statistics::Statistics>,
-    ) -> Result<LoadedModel, String> {
+    ) -> Result<LoadedModel, VersionError> {
         let (folder, sealer) = (release.folder.clone(), self.shared.defaults.sealer.clone());
         let opening = tokio::task::spawn_blocking(move || {
             let found = SealedFolder::find(&folder, SealPurpose::Model, &sealer)?;
             let opened = found.as_ref().map(SealedFolder::open).transpose()?;
             Ok::<_, FolderError>((found, opened))
         });
-        let opened = opening.await.map_err(|panic| format!("opening the model panicked: {panic}"))?;
+        let opened =
+            opening.await.map_err(|panic| VersionError::Sealed(format!("opening the model panicked: {panic}")))?;
         // Held until the model is loaded, golden inputs and all: every runtime finds it open.
-        let (home, opened) = opened.map_err(|error| error.to_string())?;
+        let (home, opened) = opened.map_err(|error| VersionError::Sealed(error.to_string()))?;
         let folder = opened.as_ref().map_or(release.folder.as_path(), |opened| opened.path());
-        let (config, config_text) = folder::model_config(folder).map_err(|error| error.to_string())?;
+        let (config, config_text) = folder::model_config(folder)?;
         let source = VersionSource {
             name,
             version: release.version,

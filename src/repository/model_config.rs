@@ -10,6 +10,7 @@ use crate::toml_check::{self, Mistake};
 
 use super::feature_config::{FeaturePolicies, InputFeature, Policy};
 use super::feature_elements::{FeatureElements, has_nan};
+pub use super::golden_config::Golden;
 pub use super::limits_config::{Limits, ResponseCache};
 pub use crate::token_bucket::Rate;
 
@@ -200,24 +201,6 @@ pub struct PortConfig {
     pub features: Vec<InputFeature>,
 }
 
-/// An input with a known answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Golden {
-    /// A file beside `model.toml`: a photograph for an image model, else an inference request in JSON whose `outputs`
-    /// carry the expected data.
-    pub file: String,
-    /// Photographs: the label that must come first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub label: Option<String>,
-    /// Photographs: the least score of that label, 0 to 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub min_score: Option<f32>,
-    /// Requests: the largest absolute difference of any element.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tolerance: Option<f64>,
-}
-
 impl ModelConfig {
     /// Reads the text of a `model.toml`; every mistake at once.
     pub fn parse(source: &str, text: &str) -> Result<Self, Vec<Mistake>> {
@@ -298,15 +281,8 @@ impl ModelConfig {
             "features",
             "no input has features: name them in [[input]]",
         );
-        for golden in &self.golden {
-            check(is_beside(&golden.file), "golden.file", "expected a file beside model.toml");
-            check(
-                golden.min_score.is_none_or(|score| (0.0..=1.0).contains(&score)),
-                "golden.min_score",
-                "expected 0 to 1",
-            );
-            check(golden.tolerance.is_none_or(|value| value >= 0.0), "golden.tolerance", "expected 0 or more");
-        }
+        let takes_photographs = self.pipeline.image_classification.is_some();
+        mistakes.extend(self.golden.iter().flat_map(|golden| golden.mistakes(takes_photographs)));
         mistakes.extend(self.response_cache.mistakes());
         mistakes.extend(self.pipeline.validate().into_iter().map(|message| ("pipeline", message)));
         mistakes
@@ -378,7 +354,7 @@ impl ModelConfig {
 }
 
 /// Whether a file name stays in the model's folder.
-fn is_beside(file: &str) -> bool {
+pub(super) fn is_beside(file: &str) -> bool {
     let mut parts = std::path::Path::new(file).components().peekable();
     parts.peek().is_some() && parts.all(|part| matches!(part, std::path::Component::Normal(_)))
 }

@@ -36,7 +36,23 @@ pub struct Feature {
     pub present: bool,
 }
 
+/// What the CPU's integer instructions make of models in int8.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Int8 {
+    /// They add products in 32 bits: any weights give exact sums.
+    Exact,
+    /// They add two products in 16 bits, and cut off what does not fit: weights of the full range give wrong sums.
+    Saturates,
+}
+
 impl Cpu {
+    /// What it makes of models in int8. On x86-64 that is a matter of VNNI, which every CPU with AMX has too; on ARM all
+    /// instructions for it widen.
+    pub fn int8(&self) -> Int8 {
+        let vnni = self.has("AVX512-VNNI") || self.has("AVX-VNNI");
+        if cfg!(target_arch = "x86_64") && !vnni { Int8::Saturates } else { Int8::Exact }
+    }
+
     /// Asks the CPU and the system. `root` is the folder that `proc` is in: `/`, save in tests.
     pub fn detect(root: &Path) -> Self {
         let mut system = System::new().ok();

@@ -36,6 +36,7 @@ mod fuzz_callers;
 #[expect(dead_code, reason = "shared with tests/peers, which uses the rest")]
 mod hostile;
 mod hostile_clients;
+mod golden;
 mod http;
 mod lifecycle;
 mod metrics;

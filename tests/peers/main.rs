@@ -29,7 +29,7 @@ mod check;
 #[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 #[path = "../it/client.rs"]
 mod client;
-#[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
+mod cpus;
 #[path = "../it/daemon.rs"]
 mod daemon;
 mod delivery;

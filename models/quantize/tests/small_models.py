@@ -86,6 +86,45 @@ def fragile(folder):
     return model, folder / "arrays"
 
 
+def quantized_layer(seed):
+    """(a model of one int8 layer with weights of the full range, its input, how far coarser weights may move its output)."""
+    random = np.random.default_rng(seed)
+    operator = ("Conv", "Gemm", "MatMul", "ConvTranspose")[seed % 4]
+    transposed = bool(seed % 3)
+    shape, axis, x_shape, attributes = {
+        "Conv": ([6, 4, 3, 3], 0, [1, 4, 8, 8], {}),
+        "Gemm": ([6, 20] if transposed else [20, 6], 0 if transposed else 1, [2, 20], {"transB": int(transposed)}),
+        "MatMul": ([20, 6], 1, [2, 20], {}),
+        "ConvTranspose": ([4, 6, 3, 3], 1, [1, 4, 8, 8], {}),
+    }[operator]
+    per_channel = seed % 5 != 0
+    steps = random.integers(-127, 128, shape).astype(np.int8)
+    scale = (random.uniform(0.001, 0.01, 6) if per_channel else np.array(0.005)).astype(np.float32)
+    x_scale, bias = np.float32(0.02), random.integers(-500_000, 500_000, 6).astype(np.int32)
+    constants = {
+        "x_scale": x_scale, "x_zero": np.uint8(100), "steps": steps, "scale": scale, "zero": np.zeros(scale.shape, np.int8),
+        "bias_steps": bias, "bias_scale": np.broadcast_to(scale * x_scale, 6), "bias_zero": np.zeros(6, np.int32)}
+    along = {"axis": axis} if per_channel else {}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "x_scale", "x_zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "x_scale", "x_zero"], ["dq"]),
+        helper.make_node("DequantizeLinear", ["steps", "scale", "zero"], ["w"], **along),
+        helper.make_node("DequantizeLinear", ["bias_steps", "bias_scale", "bias_zero"], ["b"], axis=0),
+        helper.make_node(operator, ["dq", "w"] if operator == "MatMul" else ["dq", "w", "b"], ["y"], **attributes)]
+    if operator == "MatMul":
+        nodes[3:4] = []
+        constants = {name: data for name, data in constants.items() if not name.startswith("bias")}
+    tensors = [numpy_helper.from_array(np.array(data), name) for name, data in constants.items()]
+    graph = helper.make_graph(
+        nodes, "layer", [helper.make_tensor_value_info("x", TensorProto.FLOAT, x_shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    x = random.uniform(-2, 3, x_shape).astype(np.float32)
+    # Each product may move by half a coarser step, which is at most twice as large.
+    products = steps.size // 6
+    return model, {"x": x}, float(products * 3 * np.max(scale) * 0.5) + 0.01
+
+
 def quantized(folder):
     """A model of one QuantizeLinear."""
     zero = numpy_helper.from_array(np.array(0, np.uint8), "zero")

@@ -25,7 +25,7 @@ PACKAGES = CHECKOUT / ".ledge" / "tools" / "quantize"
 def setUpModule():
     """Fetches the packages if they are missing, and makes them importable for the tests' own models."""
     subprocess.run([sys.executable, "-B", str(TOOL), "--install"], check=True, stdout=subprocess.DEVNULL)
-    sys.path[:0] = [str(PACKAGES), str(HERE)]
+    sys.path[:0] = [str(PACKAGES), str(HERE), str(TOOL), str(TOOL.parent / "setup")]
 
 
 def digest(path):
@@ -74,9 +74,17 @@ class AModelThatKeepsItsAnswers(Quantizing):
         self.assertEqual(set(chosen["agreement"]), {"ONNX Runtime", "OpenVINO"})
         self.assertEqual((report["samples"]["calibration"], report["samples"]["held_out"]), (80, 80))
         self.assertEqual(chosen["sha256"], digest(self.output / "1" / "model.onnx"))
-        golden = tomllib.loads((self.output / "model.toml").read_text())["golden"]
-        request = json.loads((self.output / golden[0]["file"]).read_text())
-        self.assertEqual(request["inputs"][0]["shape"], [1, 13])
+        golden, = tomllib.loads((self.output / "model.toml").read_text())["golden"]
+        self.assertLess(0.01, golden["max_relative_error"])
+        request = json.loads((self.output / golden["file"]).read_text())
+        self.assertEqual(request["inputs"][0]["shape"], [8, 13])
+        # The expected answer is the float model's, to the last bit.
+        import numpy as np
+        import onnxruntime
+        session = onnxruntime.InferenceSession(str(self.folder / "wine.onnx"))
+        rows = np.array(request["inputs"][0]["data"], np.float32).reshape(8, 13)
+        want = session.run(None, {"features": rows})[0]
+        self.assertEqual(np.array(request["outputs"][0]["data"], np.float32).tolist(), want.ravel().tolist())
 
     def test_photographs_of_an_opset_11_model_become_an_image_pipeline(self):
         import small_models
@@ -90,7 +98,11 @@ class AModelThatKeepsItsAnswers(Quantizing):
         config = tomllib.loads((self.output / "model.toml").read_text())
         pipeline = config["pipeline"]["image_classification"]
         self.assertEqual((pipeline["crop"], pipeline["mean"], pipeline["std"]), ([32, 32], [127.5] * 3, [127.5] * 3))
-        self.assertTrue((self.output / config["golden"][0]["file"]).is_file())
+        golden, = config["golden"]
+        self.assertTrue((self.output / golden["file"]).is_file())
+        self.assertGreater(golden["min_score"], 0)
+        outputs, = json.loads((self.output / golden["outputs"]).read_text())["outputs"]
+        self.assertEqual((outputs["name"], outputs["shape"]), ("logits", [1, 3]))
         self.assertEqual(digest(self.output / "float32.onnx"), digest(model))
 
     def test_nncf_makes_convolutions_that_both_runtimes_take(self):
@@ -115,6 +127,49 @@ class AModelThatKeepsItsAnswers(Quantizing):
         import small_models
         report = self.accepted(*small_models.wine(self.folder), "--method", "dynamic", "--keep-float", "Gemm", "--metric", "cosine")
         self.assertEqual(report["candidates"][0]["layers"]["int8"], {})
+
+
+class WeightsOnProcessorsWithoutVnni(Quantizing):
+    def pair(self, *more):
+        """The largest sum of two weights, by the report and by the file."""
+        import onnx
+        import overflow
+        import small_models
+        model, rows = small_models.wine(self.folder)
+        report = self.accepted(model, rows, "--replace", "--max-loss", 1, *more)
+        chosen = report["candidates"][0]
+        pair = overflow.largest_pair(onnx.load(self.output / "1" / "model.onnx"))
+        self.assertEqual(chosen["largest_weight_pair"], pair)
+        self.assertTrue(chosen["layers"]["int8"])
+        return pair
+
+    def test_two_weights_of_an_output_fit_whatever_the_method(self):
+        for method in ("static", "nncf", "dynamic"):
+            with self.subTest(method):
+                self.assertLessEqual(self.pair("--method", method), 128)
+                self.assertGreater(self.pair("--method", method), 100)
+
+    def test_the_full_range_is_there_for_the_asking_and_says_what_it_costs(self):
+        for method in ("static", "nncf", "dynamic"):
+            with self.subTest(method):
+                self.assertGreater(self.pair("--method", method, "--full-range"), 128)
+        notes = json.loads((self.output / "report.json").read_text())["notes"]
+        self.assertTrue(any("without VNNI compute this model wrong" in note for note in notes), notes)
+
+    def test_weights_keep_their_values_and_biases_their_sums(self):
+        """Random layers of every kind: made to fit, they give what they gave, but for rounding."""
+        import numpy as np
+        import onnxruntime
+        import overflow
+        import small_models
+        for seed in range(12):
+            model, feed, coarse = small_models.quantized_layer(seed)
+            before = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)[0]
+            self.assertGreater(overflow.largest_pair(model), overflow.LARGEST_PAIR)
+            overflow.fit(model)
+            self.assertLessEqual(overflow.largest_pair(model), overflow.LARGEST_PAIR)
+            after = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)[0]
+            self.assertLess(np.abs(after - before).max(), coarse, seed)
 
 
 class AModelThatLosesTooMuch(Quantizing):

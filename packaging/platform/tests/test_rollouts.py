@@ -39,6 +39,20 @@ class Releases(Kit):
         self.done("model", "add", self.repo, "flat", 3, folder, "--keys", self.online, "--keys", self.offline)
         self.assertEqual(self.description("models/flat/3/model.xml")["files"], ["model.bin", "model.toml", "rows.json"])
 
+    def test_a_float_original_and_expected_outputs_come_along(self):
+        folder = model_folder(self.models)
+        (folder / "1" / "model.float.onnx").write_bytes(b"float")
+        (folder / "golden" / "outputs.json").write_text('{"outputs": []}')
+        toml = folder / "model.toml"
+        toml.write_text(toml.read_text() + 'outputs = "golden/outputs.json"\n')
+        keys = ["--keys", self.online, "--keys", self.offline]
+        self.done("model", "add", self.repo, "wine", 1, folder, *keys)
+        files = ["labels.txt", "model.float.onnx", "model.toml", "outputs.json", "rows.json"]
+        self.assertEqual(self.description("models/wine/1/model.onnx")["files"], files)
+        (folder / "golden" / "outputs.json").unlink()
+        says = "names golden/outputs.json, which is not there"
+        self.failed(says, "model", "add", self.repo, "wine", 2, folder, *keys)
+
     def test_everything_that_can_be_said_is_signed(self):
         accuracy, reference = self.folder / "accuracy.json", self.folder / "reference.json"
         accuracy.write_text('{"dataset": "wine", "top1": 0.97}')

@@ -8,7 +8,7 @@ use rustix::fs::{Access, access};
 use super::size;
 use crate::cli::checks::Check;
 use crate::config::Config;
-use crate::telemetry::system::{CgroupLimits, Cpu, Disk, Memory};
+use crate::telemetry::system::{CgroupLimits, Cpu, Disk, Int8, Memory};
 
 /// Below this much free memory, small models may not load: two runtimes and one model of 20 MB need about half.
 const LITTLE_MEMORY: u64 = 512 << 20;
@@ -40,6 +40,13 @@ fn instructions(cpu: &Cpu) -> Check {
     if !listed(false).is_empty() {
         let _ = write!(detail, "; has no {}", list(&listed(false)));
     }
+    let saturates = cpu.int8() == Int8::Saturates;
+    detail.push_str(if saturates {
+        "\nint8 models: exact with weights made for any CPU (models/quantize, and what comes with Ledge); with weights of \
+         the full range OpenVINO gives wrong sums, and ONNX Runtime is exact but slower"
+    } else {
+        "\nint8 models are computed exactly"
+    });
     let x86 = std::env::consts::ARCH == "x86_64";
     if x86 && !cpu.has("AVX2") {
         return Check::warn(
@@ -49,14 +56,21 @@ fn instructions(cpu: &Cpu) -> Check {
              show the CPU as it is (host-passthrough)",
         );
     }
-    if (x86 && !cpu.has("AVX512-VNNI") && !cpu.has("AVX-VNNI"))
-        || (std::env::consts::ARCH == "aarch64" && !cpu.has("DOTPROD"))
-    {
+    if saturates {
         return Check::warn(
             "cpu",
             detail,
-            "without VNNI (x86) or DOTPROD (ARM) an int8 model may be no faster than its float32 original: measure both, \
-             and if this is a virtual machine, let it show the CPU as it is",
+            "without VNNI an int8 model may be no faster than its float32 original, and one made elsewhere may be wrong: \
+             give it [[golden]] inputs with the answers of the float model, measure both, and if this is a virtual machine, \
+             let it show the CPU as it is",
+        );
+    }
+    if std::env::consts::ARCH == "aarch64" && !cpu.has("DOTPROD") {
+        return Check::warn(
+            "cpu",
+            detail,
+            "without DOTPROD an int8 model may be no faster than its float32 original: measure both, and if this is a \
+             virtual machine, let it show the CPU as it is",
         );
     }
     Check::ok("cpu", detail)
@@ -158,7 +172,9 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     fn a_cpu_without_int8_instructions_is_a_warning() {
         assert_eq!(instructions(&cpu(4, &["AVX2", "AVX-VNNI"])).status, Status::Ok);
+        assert!(instructions(&cpu(4, &["AVX2", "AVX-VNNI"])).detail.ends_with("int8 models are computed exactly"));
         assert_eq!(instructions(&cpu(4, &["AVX2"])).status, Status::Warn);
+        assert!(instructions(&cpu(4, &["AVX2", "AVX-512"])).detail.contains("OpenVINO gives wrong sums"));
         assert_eq!(instructions(&cpu(4, &[])).status, Status::Warn);
     }
 

@@ -5,7 +5,7 @@ use crate::cli::checks::Check;
 use crate::cli::models::repository;
 use crate::config::Config;
 use crate::names::ModelName;
-use crate::repository::Repository;
+use crate::repository::{Repository, Trial, Tried};
 
 /// Tries every model of the repository in every runtime that its config allows.
 pub fn checks(config: &Config) -> Vec<Check> {
@@ -29,19 +29,32 @@ fn check(repository: &Repository, model: &ModelName) -> Check {
         Ok(Err(error)) => return Check::warn(name, error.to_string(), advice),
         Err(error) => return Check::warn(name, error.to_string(), advice),
     };
-    let line = |trial: &crate::repository::Trial| match &trial.outcome {
-        Ok(time) => format!("version {} runs in {}, loaded in {} ms", trial.version, trial.runtime, time.as_millis()),
-        Err(reason) => format!("version {}: {reason}", trial.version),
+    let line = |trial: &Trial| {
+        let (version, runtime) = (trial.version, trial.runtime);
+        match &trial.outcome {
+            Ok(Tried { time, stand_in: None }) => {
+                format!("version {version} runs in {runtime}, loaded in {} ms", time.as_millis())
+            }
+            Ok(Tried { stand_in: Some(stand_in), .. }) => format!("version {version}: {stand_in}"),
+            Err(error) => format!("version {version}: {error}"),
+        }
     };
     let detail = trials.iter().map(line).collect::<Vec<_>>().join("\n");
     let runs = |version| trials.iter().any(|trial| trial.version == version && trial.outcome.is_ok());
     if trials.is_empty() {
         return Check::warn(name, "no version folder: expected one named by a positive integer, such as 1", advice);
     }
-    // One runtime is enough; that the other refuses a model is a fact, not a fault.
-    if trials.iter().all(|trial| runs(trial.version)) {
-        Check::ok(name, detail)
-    } else {
-        Check::warn(name, detail, advice)
+    if !trials.iter().all(|trial| runs(trial.version)) {
+        return Check::warn(name, detail, advice);
     }
+    let is_wrong = |trial: &Trial| match &trial.outcome {
+        Ok(tried) => tried.stand_in.is_some(),
+        Err(error) => error.is_wrong(),
+    };
+    if trials.iter().any(is_wrong) {
+        let advice = "what answers wrong is passed over, and the rest serves; for int8, see the check of the cpu";
+        return Check::warn(name, detail, advice);
+    }
+    // One runtime is enough; that the other refuses a model is a fact, not a fault.
+    Check::ok(name, detail)
 }

@@ -37,6 +37,7 @@ struct Live {
     labels: Labels,
     counters: Counters,
     residence: Residence,
+    is_stand_in: bool,
 }
 
 impl Live {
@@ -46,7 +47,12 @@ impl Live {
             ("version", model.version.to_string()),
             ("runtime", model.runtime().to_string()),
         ];
-        Self { labels, counters: model.statistics.snapshot(), residence: model.residence() }
+        Self {
+            labels,
+            counters: model.statistics.snapshot(),
+            residence: model.residence(),
+            is_stand_in: !model.passed_over.is_empty(),
+        }
     }
 }
 
@@ -112,6 +118,9 @@ impl Metrics<'_, '_> {
         self.each("queue_depth", "Requests that wait for an instance", |live| {
             ConstGauge::new(whole(live.residence.queued))
         })?;
+        let help =
+            "1 when another runtime or the float original stands in for a model that answered golden inputs wrong";
+        self.each("model_fallback", help, |live| ConstGauge::new(i64::from(live.is_stand_in)))?;
         let help = "What the instances take, as far as it could be measured when they were loaded";
         self.each("model_memory_bytes", help, |live| {
             ConstGauge::new(i64::try_from(live.residence.bytes).unwrap_or(i64::MAX))

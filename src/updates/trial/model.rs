@@ -17,7 +17,9 @@ use crate::inference::cores::Topology;
 use crate::inference::engine::Engine;
 use crate::names::{ModelName, ModelVersion};
 use crate::repository::profile::Profiles;
-use crate::repository::{LoadedModel, ManagedVersion, ModelDefaults, Repository, Sources, golden_score, tuning};
+use crate::repository::{
+    LoadedModel, ManagedVersion, ModelDefaults, Repository, Sources, VersionError, golden_score, tuning,
+};
 use crate::telemetry::process;
 use crate::updates::package::DeclaredPort;
 use crate::updates::state::{Cause, Reason};
@@ -120,7 +122,7 @@ pub async fn run(order: &Order, how: &ModelTrial) -> Result<Result<TrialReport, 
         load_ms,
         golden_right: score.right as u64,
         golden_total: score.total as u64,
-        golden_fault: score.first_wrong,
+        golden_fault: score.fault.map(|fault| fault.to_string()),
         runs: load.latencies.len() as u64,
         p50_us: us(0.5),
         p95_us: us(0.95),
@@ -142,16 +144,17 @@ async fn load(repository: &Repository, folder: &Path, golden_min: Option<f64>) -
             let release = ManagedVersion { version, folder: folder.to_owned(), golden_min };
             repository.load_beside(&name, &release).await
         }
-        (Err(error), _) | (_, Err(error)) => Err(error),
+        (Err(error), _) | (_, Err(error)) => return Err(Reason::new(Cause::Load, error)),
     };
-    loaded.map_err(|error| Reason::new(cause(&error), error))
+    loaded.map_err(|error| Reason::new(cause(&error), error.to_string()))
 }
 
 /// What kept a model from being loaded.
-fn cause(error: &str) -> Cause {
+fn cause(error: &VersionError) -> Cause {
+    let words = error.to_string();
     match () {
-        () if NO_MEMORY.iter().any(|words| error.contains(words)) => Cause::Memory,
-        () if error.contains("golden input") => Cause::Golden,
+        () if NO_MEMORY.iter().any(|no_memory| words.contains(no_memory)) => Cause::Memory,
+        () if error.is_wrong() => Cause::Golden,
         () => Cause::Load,
     }
 }

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 
 use super::Updater;
 use super::hand::Done;
-use crate::repository::{LoadedModel, tuning};
+use crate::repository::{LoadedModel, VersionError, tuning};
 use crate::updates::gates;
 use crate::updates::plan::Gate;
 use crate::updates::state::{Cause, Reason, SubjectState};
@@ -77,7 +77,7 @@ pub(super) fn beside(
     Some(Box::pin(async move {
         let loaded = match repository.load_beside(&name, &managed).await {
             Ok(loaded) => loaded,
-            Err(reason) => return load_failed(reason),
+            Err(error) => return load_failed(&error),
         };
         let Ok(incumbent) = repository.pin(&name, None) else { return Done::Loaded(loaded) };
         match compare(&loaded, &incumbent, &gate).await {
@@ -91,11 +91,11 @@ pub(super) fn beside(
 }
 
 /// It loaded a moment ago in a process of its own, so what is in its way here may pass: memory that others hold, say.
-fn load_failed(reason: String) -> Done {
-    if reason.contains("golden input") {
-        Done::Failed(Reason::new(Cause::Golden, reason))
+fn load_failed(error: &VersionError) -> Done {
+    if error.is_wrong() {
+        Done::Failed(Reason::new(Cause::Golden, error.to_string()))
     } else {
-        Done::Interrupted(Reason::new(Cause::Load, reason))
+        Done::Interrupted(Reason::new(Cause::Load, error.to_string()))
     }
 }
 

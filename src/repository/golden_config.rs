@@ -1,0 +1,79 @@
+//! `[[golden]]` of `model.toml`: inputs with known answers.
+
+use serde::{Deserialize, Serialize};
+
+use super::model_config::is_beside;
+
+/// An input with a known answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Golden {
+    /// A file beside `model.toml`: a photograph for an image model, else an inference request in JSON whose `outputs`
+    /// carry the expected data.
+    pub file: String,
+    /// Photographs: the label that must come first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// Photographs: the least score of that label, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_score: Option<f32>,
+    /// Photographs: a file beside `model.toml` whose `outputs` carry the expected data, as those of a request do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outputs: Option<String>,
+    /// The largest absolute difference of any element of an output from the expected one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tolerance: Option<f64>,
+    /// The largest Euclidean distance of an output from the expected one, as a share of the expected one's norm.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_relative_error: Option<f64>,
+}
+
+impl Golden {
+    /// What no type can say.
+    pub(super) fn mistakes(&self, takes_photographs: bool) -> Vec<(&'static str, String)> {
+        const BESIDE: &str = "expected a file beside model.toml";
+        const NOT_NEGATIVE: &str = "expected 0 or more";
+        // Not a number is no limit either.
+        let is_limit = |value: Option<f64>| value.is_none_or(|value| value >= 0.0);
+        let checks = [
+            (is_beside(&self.file), "golden.file", BESIDE),
+            (self.min_score.is_none_or(|score| (0.0..=1.0).contains(&score)), "golden.min_score", "expected 0 to 1"),
+            (is_limit(self.tolerance), "golden.tolerance", NOT_NEGATIVE),
+            (is_limit(self.max_relative_error), "golden.max_relative_error", NOT_NEGATIVE),
+            (self.outputs.as_deref().is_none_or(is_beside), "golden.outputs", BESIDE),
+            (
+                self.outputs.is_none() || takes_photographs,
+                "golden.outputs",
+                "it belongs to a photograph, and the model has no [pipeline.image_classification]: put the expected \
+                 outputs into the request",
+            ),
+        ];
+        let wrong = checks.into_iter().filter(|(holds, ..)| !holds);
+        wrong.map(|(_, key, message)| (key, message.to_owned())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_a_number_and_a_file_lies_beside() {
+        let mistakes = |keys: &str, takes_photographs: bool| -> Vec<&str> {
+            let golden: Golden = toml::from_str(keys).unwrap();
+            golden.mistakes(takes_photographs).into_iter().map(|(key, _)| key).collect()
+        };
+        let good = "file = 'golden/a.png'\noutputs = 'golden/a.json'\nmax_relative_error = 0.2\ntolerance = 0";
+        assert!(mistakes(good, true).is_empty());
+        assert_eq!(mistakes(good, false), ["golden.outputs"]);
+        for bad in ["nan", "-0.1", "-inf"] {
+            assert_eq!(mistakes(&format!("file = 'a'\ntolerance = {bad}"), false), ["golden.tolerance"]);
+            let relative = format!("file = 'a'\nmax_relative_error = {bad}");
+            assert_eq!(mistakes(&relative, false), ["golden.max_relative_error"]);
+        }
+        for outside in ["../a", "/etc/passwd", "", "golden/../../a"] {
+            assert_eq!(mistakes(&format!("file = '{outside}'"), true), ["golden.file"]);
+            assert_eq!(mistakes(&format!("file = 'a'\noutputs = '{outside}'"), true), ["golden.outputs"]);
+        }
+    }
+}
