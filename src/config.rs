@@ -23,15 +23,17 @@ use crate::identity::device::DeviceConfig;
 use crate::identity::keys;
 use crate::identity::sealing::EncryptionConfig;
 use crate::inference::config::RuntimesConfig;
-use crate::mqtt::bindings::BindingConfig;
+use crate::mqtt::bindings::{self, BindingConfig, KnownModel};
 use crate::mqtt::config::MqttConfig;
+use crate::repository;
 use crate::repository::config::RepositoryConfig;
 use crate::serving::config::{QuotaConfig, ResponseCacheConfig, ServingConfig};
 use crate::telemetry::logging::LogConfig;
 use crate::toml_check::{Mistake, in_range};
 use crate::updates::config::{RepositoryAddress, UpdatesConfig};
+use crate::updates::configuration;
 
-pub use sources::{Loaded, Origin, Sources};
+pub use sources::{Loaded, Origin, Sources, Verdict};
 
 /// The configuration file of an installed package.
 pub const PACKAGED_FILE: &str = "/etc/ledge/ledge.toml";
@@ -79,6 +81,15 @@ pub struct Config {
     pub shutdown: ShutdownConfig,
     /// The threads beside those that run models.
     pub control: ControlConfig,
+}
+
+/// Findings about the models of bindings.
+#[derive(Debug, Default)]
+struct ModelFindings {
+    /// Mistakes: every message of the binding would fail.
+    problems: Vec<(String, String)>,
+    /// Notes: a model that may still come.
+    notes: Vec<(String, String)>,
 }
 
 /// The section `[state]`.
@@ -219,23 +230,64 @@ impl Config {
         problems
     }
 
-    /// Bindings that push to what is not declared. Declarations with mistakes are reported by themselves.
-    fn push_problems(&self) -> Vec<(String, String)> {
+    /// Bindings that do not fit the declared feature views. Declarations with mistakes are reported by themselves.
+    fn view_problems(&self) -> Vec<(String, String)> {
         let bindings = &self.mqtt.bindings;
-        if bindings.iter().all(|binding| binding.target().is_none()) {
+        if bindings.iter().all(|binding| binding.target().is_none() && binding.entities.is_empty()) {
             return Vec::new();
         }
         let FeaturesConfig { views, path, .. } = &self.features;
         let Ok(registry) = Registry::load(views, path) else { return Vec::new() };
-        let undeclared = |(index, binding): (usize, &BindingConfig)| {
-            let (key, missing) = match binding.target()? {
-                PushTarget::View(name) => ("feature_view", registry.view(&name).err()),
-                PushTarget::Source(name) => ("push_source", registry.source(&name).err()),
-            };
-            let problem = format!("{}: declare it in {}", missing?, views.display());
-            Some((format!("mqtt.bindings[{index}].{key}"), problem))
+        let found = |(index, binding): (usize, &BindingConfig)| {
+            let problems = bindings::against_views(binding, &registry).into_iter();
+            problems
+                .map(|(key, problem)| {
+                    let problem = format!("{problem}; feature views are declared in {}", views.display());
+                    (format!("mqtt.bindings[{index}].{key}"), problem)
+                })
+                .collect::<Vec<_>>()
         };
-        bindings.iter().enumerate().filter_map(undeclared).collect()
+        bindings.iter().enumerate().flat_map(found).collect()
+    }
+
+    /// Compares bindings with the models on the disk, as far as those are known without a runtime.
+    fn model_findings(&self) -> ModelFindings {
+        let mut findings = ModelFindings::default();
+        let FeaturesConfig { views, path, .. } = &self.features;
+        let registry = Registry::load(views, path).unwrap_or_default();
+        let sources = repository::Sources::of(&self.repository);
+        let managed = configuration::managed_models(&self.updates.path);
+        for (index, binding) in self.mqtt.bindings.iter().enumerate() {
+            let Some(name) = &binding.model else { continue };
+            let key = |key: &str| format!("mqtt.bindings[{index}].{key}");
+            if managed.contains(name) {
+                // Its files may be sealed: the daemon looks when it has loaded it.
+                continue;
+            }
+            let found = match sources.on_disk(name, binding.version) {
+                Ok(Some(found)) => found,
+                Ok(None) => {
+                    let note = format!("there is no model {name} in {} yet", sources.owners().display());
+                    findings.notes.push((key("model"), note));
+                    continue;
+                }
+                Err(error) => {
+                    findings.notes.push((key("model"), format!("the model {name} cannot be looked at: {error}")));
+                    continue;
+                }
+            };
+            if !found.is_served {
+                let which = binding.version.map_or_else(
+                    || "it has no version".to_owned(),
+                    |version| format!("its version {version} is not served"),
+                );
+                findings.notes.push((key("model"), format!("the model {name} does not answer: {which}")));
+            }
+            let model = KnownModel { name, config: &found.config, inputs: found.inputs.as_deref() };
+            let problems = bindings::against_model(binding, &registry, model).into_iter();
+            findings.problems.extend(problems.map(|(of_binding, problem)| (key(&of_binding), problem)));
+        }
+        findings
     }
 
     /// Bindings that push for callers who may not.
@@ -290,7 +342,7 @@ impl Config {
             .chain(egress)
             .chain(unreachable)
             .chain(self.group_problems())
-            .chain(self.push_problems())
+            .chain(self.view_problems())
             .chain(self.writer_problems())
             .collect()
     }

@@ -35,6 +35,7 @@ use crate::inference::Runtimes;
 use crate::inference::backend::Runtime;
 use crate::inference::cores::Topology;
 use crate::inference::engine::Engine;
+use crate::mqtt::bindings;
 use crate::principal::Principal;
 use crate::readiness::{Latch, Readiness};
 use crate::repository::profile::Profiles;
@@ -313,7 +314,7 @@ impl App {
         let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
         shutdown.spawn_essential("model repository", {
             let shutdown = shutdown.clone();
-            async move { keep_current(&serving, &config.features, latch, hangup, &shutdown).await }
+            async move { keep_current(&serving, &config, latch, hangup, &shutdown).await }
         });
         let waiting = shutdown.clone();
         shutdown.spawn(async move {
@@ -344,14 +345,13 @@ async fn keep_changes(changes: Changes, audit: AuditSink, mark: Mark) {
 /// the daemon.
 pub fn serving_alone(config: &Config, audit: AuditSink) -> Serving {
     let runtimes = runtimes(config);
-    let views = &config.features.views;
     // Mistakes in the declarations are told where they matter, by the daemon and `config check`.
-    let registry = Registry::load(views, &config.features.path).unwrap_or_default();
+    let registry = Registry::load(&config.features.views, &config.features.path).unwrap_or_default();
     // Made by the daemon alone: a command line that only looks leaves nothing behind. And what a runtime compiles only its
     // owner may read: root would leave what the daemon of another user cannot use.
     let is_own = |found: Metadata| found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
     let cache = Some(&config.runtimes.cache).filter(|cache| std::fs::metadata(cache).is_ok_and(is_own));
-    let features = FeatureStore::without_values(registry, views);
+    let features = FeatureStore::without_values(&config.features, registry);
     serving(config, runtimes, features, audit, Sealer::none(), cache.cloned())
 }
 
@@ -402,7 +402,7 @@ fn serving(
 /// Loads every model; then, at each SIGHUP, what has changed of the feature views and the models.
 async fn keep_current(
     serving: &Serving,
-    features: &FeaturesConfig,
+    config: &Config,
     latch: Latch,
     mut hangup: tokio::signal::unix::Signal,
     shutdown: &Shutdown,
@@ -423,6 +423,7 @@ async fn keep_current(
             () = shutdown.requested() => return Ok(()),
         }
         serving.warn_of_undeclared_features(None);
+        bindings::warn_of_misfits(&config.mqtt.bindings, serving);
         if latch.take().is_none() {
             notify::ready();
         }
@@ -432,7 +433,7 @@ async fn keep_current(
         }
         notify::reloading();
         // Before the models, which may need new ones.
-        let (store, config) = (serving.features().clone(), features.clone());
+        let (store, config) = (serving.features().clone(), config.features.clone());
         let _ = tokio::task::spawn_blocking(move || reload_views(&store, &config)).await;
     }
 }

@@ -8,9 +8,8 @@ use std::str::FromStr;
 use clap::{Args, Subcommand};
 
 use super::{BadConfiguration, Exit, Globals, Output};
-use crate::config::Config;
+use crate::config::{Config, Verdict};
 use crate::egress::ip_filter::{self, Passed};
-use crate::features::registry::Registry;
 use crate::http::config::ListenAddress;
 use crate::toml_check::Mistake;
 
@@ -28,8 +27,9 @@ pub struct ConfigArgs {
 pub enum ConfigCommand {
     /// Say "ok", or every mistake with its file and line and exit code 78. Nothing is started.
     ///
-    /// What is no mistake and of no use, such as a user in access.users who has left, is a warning on standard error.
-    /// Looks at the feature views too: each *.toml in the folder features.views, and what the store has of them.
+    /// A setting that is right and of no use, such as a user in access.users who has left or a model that is not there yet, is
+    /// a warning on standard error. The check includes the feature views, each *.toml in the folder features.views with
+    /// what the store has of them, and compares each of mqtt.bindings with its feature views and its model.
     Check {
         /// Write JSON instead of text: {"ok": false, "mistakes": [...], "warnings": [...]}.
         #[arg(long)]
@@ -103,17 +103,7 @@ pub fn run(globals: &Globals, args: &ConfigArgs, out: &mut Output) -> anyhow::Re
 }
 
 fn check(globals: &Globals, json: bool, out: &mut Output) -> anyhow::Result<Exit> {
-    let mut warnings = Vec::new();
-    let checked = globals.sources().load().and_then(|loaded| {
-        warnings = loaded.warnings();
-        // Where the views are is known only without a mistake before.
-        let features = &loaded.config.features;
-        Registry::load(&features.views, &features.path)?;
-        let closed = loaded.lets_nobody_in();
-        let mistakes: Vec<_> = loaded.left_out.into_iter().chain(closed).collect();
-        if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
-    });
-    let mistakes = checked.err().unwrap_or_default();
+    let Verdict { mistakes, warnings } = globals.sources().check();
     if json {
         let places = |told: &[Mistake]| told.iter().map(to_json).collect::<Vec<_>>();
         let report = serde_json::json!({

@@ -6,7 +6,7 @@ use std::process::Command;
 use clap::Args;
 use rustix::process::DumpableBehavior;
 
-use super::{BadConfiguration, Exit, Globals, Output, load_registry};
+use super::{BadConfiguration, Exit, Globals, Output};
 use crate::config::Loaded;
 use crate::daemon::{self, Ended};
 use crate::http::{Handover, LISTENERS_VARIABLE};
@@ -28,13 +28,12 @@ pub fn run(globals: &Globals, _: &ServeArgs, _: &mut Output) -> anyhow::Result<E
     // this one starts is as any other again.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let handover = Handover::taken();
-    let loaded = globals.load()?;
+    let (loaded, registry) = globals.sources().load_with_views().map_err(BadConfiguration)?;
     if let Some(closed) = loaded.lets_nobody_in() {
         return Err(BadConfiguration(vec![closed]).into());
     }
     let warnings = loaded.warnings();
     let Loaded { config, left_out, .. } = loaded;
-    let registry = load_registry(&config)?;
     logging::init(&config.log)?;
     for warning in warnings {
         tracing::warn!(%warning, "the configuration names what is not there");

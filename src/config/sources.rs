@@ -12,9 +12,11 @@ use std::path::{Path, PathBuf};
 
 use toml::de::DeValue;
 
-use super::{Config, PACKAGED_FILE, PACKAGED_ROOT};
+use super::{Config, ModelFindings, PACKAGED_FILE, PACKAGED_ROOT};
+use crate::features::config::FeaturesConfig;
+use crate::features::registry::Registry;
 use crate::http::LISTENERS_VARIABLE;
-use crate::toml_check::{self, Checked, Mistake};
+use crate::toml_check::{self, Checked, Misread, Mistake, Place};
 use crate::updates::configuration;
 
 /// The largest configuration file, in bytes. The one that names every key has under 10,000.
@@ -54,6 +56,7 @@ pub struct Loaded {
     pub config: Config,
     /// Where each key that was set was set.
     pub origins: BTreeMap<String, Origin>,
+    spots: Spots,
     /// Why the signed settings of this box are left out; none when they are not.
     pub left_out: Vec<Mistake>,
 }
@@ -74,31 +77,109 @@ impl fmt::Display for Origin {
     }
 }
 
+/// Where an entry of the configuration stands.
+#[derive(Debug, Clone)]
+struct Spot {
+    origin: Origin,
+    /// Its key there: elements of an array that are left out count.
+    key: String,
+    is_section: bool,
+}
+
+/// The spot of each entry that was set, by its key.
+type Spots = BTreeMap<String, Spot>;
+
+/// Why there is no configuration.
+#[derive(Debug)]
+struct Unloaded {
+    mistakes: Vec<Mistake>,
+    /// The configuration with these mistakes; `None` where a source could not be read to its end.
+    rest: Option<Box<Rest>>,
+}
+
+/// A configuration with mistakes: to find others with, and for nothing else.
+#[derive(Debug)]
+struct Rest {
+    config: Config,
+    spots: Spots,
+    misread: Misread,
+}
+
+/// All that can be said of a configuration without running anything.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    /// The mistakes.
+    pub mistakes: Vec<Mistake>,
+    /// Settings that are of no use, or whose model is not there yet. Nothing else fails for them.
+    pub warnings: Vec<Mistake>,
+}
+
 impl Sources {
     /// Reads and merges every source, or reports every mistake in all of them. Signed settings that do not fit are left out
     /// as a whole and told in [`Loaded::left_out`]: no release keeps a box from starting.
     pub fn load(&self) -> Result<Loaded, Vec<Mistake>> {
+        self.load_own().map_err(|unloaded| unloaded.mistakes)
+    }
+
+    /// The same with the feature views that the configuration leads to, and every mistake in both.
+    pub fn load_with_views(&self) -> Result<(Loaded, Registry), Vec<Mistake>> {
+        let registry = |features: &FeaturesConfig| Registry::load(&features.views, &features.path);
+        match self.load_own() {
+            Ok(loaded) => registry(&loaded.config.features).map(|registry| (loaded, registry)),
+            Err(Unloaded { mut mistakes, rest }) => {
+                let rest = rest.filter(|rest| !rest.misread.holds("features"));
+                mistakes.extend(rest.and_then(|rest| registry(&rest.config.features).err()).into_iter().flatten());
+                Err(mistakes)
+            }
+        }
+    }
+
+    /// Everything that is wrong with the configuration, with the feature views, and with bindings to models as they lie on
+    /// the disk.
+    pub fn check(&self) -> Verdict {
+        let mut verdict = Verdict::default();
+        verdict.mistakes.extend(self.load_with_views().err().into_iter().flatten());
+        let (config, spots, misread) = match self.load_own() {
+            Ok(loaded) => {
+                verdict.warnings.extend(loaded.warnings());
+                verdict.mistakes.extend(loaded.lets_nobody_in());
+                let Loaded { config, spots, left_out, .. } = loaded;
+                verdict.mistakes.extend(left_out);
+                (config, spots, Misread::default())
+            }
+            Err(Unloaded { rest: Some(rest), .. }) => (rest.config, rest.spots, rest.misread),
+            Err(Unloaded { rest: None, .. }) => return verdict,
+        };
+        let ModelFindings { problems, notes } = config.model_findings();
+        for (found, told) in [(problems, &mut verdict.mistakes), (notes, &mut verdict.warnings)] {
+            let found = found.into_iter().map(|(key, problem)| blamed(&spots, &key, problem));
+            told.extend(found.filter(|mistake| !misread.explains(&mistake.key, &mistake.message)));
+        }
+        verdict
+    }
+
+    fn load_own(&self) -> Result<Loaded, Unloaded> {
         let own = self.merge(&[])?;
         let signed = configuration::active(&own.config.updates.path);
         if signed.is_empty() {
             return Ok(own);
         }
-        Ok(self.merge(&signed).unwrap_or_else(|left_out| Loaded { left_out, ..own }))
+        Ok(self.merge(&signed).unwrap_or_else(|unloaded| Loaded { left_out: unloaded.mistakes, ..own }))
     }
 
     /// What is wrong with a release of signed settings on this box: with what else is live of them, under the sources of the
     /// box itself.
     pub fn try_signed(&self, release: &Path) -> Result<(), Vec<Mistake>> {
-        let own = self.merge(&[])?;
+        let own = self.merge(&[]).map_err(|unloaded| unloaded.mistakes)?;
         let mut signed = configuration::active(&own.config.updates.path);
         // In the place of the version that is live: `.../NAME/VERSION/settings.toml`.
         signed.retain(|file| file.parent().and_then(Path::parent) != release.parent());
         signed.push(release.join(configuration::FILE));
-        self.merge(&signed).map(drop)
+        self.merge(&signed).map(drop).map_err(|unloaded| unloaded.mistakes)
     }
 
     /// The defaults, these files of signed settings, and every source of the box, each over those before.
-    fn merge(&self, signed: &[PathBuf]) -> Result<Loaded, Vec<Mistake>> {
+    fn merge(&self, signed: &[PathBuf]) -> Result<Loaded, Unloaded> {
         let (root, defaults) = self.layout();
         let mut merged = Merged::new(&defaults);
         if let Some(root) = &self.root
@@ -135,7 +216,7 @@ impl Sources {
         match read_text(&path) {
             Ok(text) => merged.add(toml_check::check(&source, &text), |line| Origin { source: source.clone(), line }),
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.file.is_none() => {}
-            Err(error) => merged.mistakes.push(Mistake::new(source, "", format!("cannot be read: {error}"))),
+            Err(error) => merged.unread(source, &error),
         }
     }
 
@@ -160,16 +241,17 @@ fn read_signed(path: &Path, merged: &mut Merged) {
     match read_text(path) {
         Ok(text) => {
             let mut checked = toml_check::check::<Config>(&source, &text);
-            let beyond = checked.lines.iter().filter(|(key, _)| !configuration::is_settable(key));
-            let mistake = |(key, line): (&String, &usize)| {
+            let values = checked.places.iter().filter(|(_, place)| !place.is_section);
+            let beyond = values.filter(|(key, _)| !configuration::is_settable(key));
+            let mistake = |(_, place): (&String, &Place)| {
                 let problem = "is for the owner of the box alone: no release may set it";
-                Mistake { line: Some(*line), ..Mistake::new(&source, key, problem) }
+                Mistake { line: Some(place.line), ..Mistake::new(&source, &place.key, problem) }
             };
             let mistakes: Vec<Mistake> = beyond.map(mistake).collect();
             checked.mistakes.extend(mistakes);
             merged.add(checked, |line| Origin { source: source.clone(), line });
         }
-        Err(error) => merged.mistakes.push(Mistake::new(source, "", format!("cannot be read: {error}"))),
+        Err(error) => merged.unread(source, &error),
     }
 }
 
@@ -248,60 +330,79 @@ fn read_value(source: &str, key: &str, value: &str, merged: &mut Merged) {
 /// What the sources read so far come to.
 struct Merged {
     table: toml::Table,
-    origins: BTreeMap<String, Origin>,
+    spots: Spots,
     mistakes: Vec<Mistake>,
+    misread: Misread,
+    /// Set while every source was read to its end.
+    is_whole: bool,
 }
 
 impl Merged {
     fn new(defaults: &Config) -> Self {
         // A Config always is a table: what its types serialize to is tested.
         let table = toml::Table::try_from(defaults).unwrap_or_default();
-        Self { table, origins: BTreeMap::new(), mistakes: Vec::new() }
+        Self { table, spots: Spots::new(), mistakes: Vec::new(), misread: Misread::default(), is_whole: true }
     }
 
     fn add(&mut self, checked: Checked<Config>, origin: impl Fn(Option<usize>) -> Origin) {
         lay_over(&mut self.table, checked.accepted);
         // An array replaces the one below it as a whole.
-        let replaced = |key: &String| key.split_once('[').is_some_and(|(array, _)| checked.lines.contains_key(array));
-        self.origins.retain(|key, _| !replaced(key));
-        self.origins.extend(checked.lines.into_iter().map(|(key, line)| (key, origin(Some(line)))));
+        let replaced = |key: &String| key.split_once('[').is_some_and(|(array, _)| checked.places.contains_key(array));
+        self.spots.retain(|key, _| !replaced(key));
+        for (key, Place { line, key: in_text, is_section }) in checked.places {
+            let spot = Spot { origin: origin(Some(line)), key: in_text, is_section };
+            // A section stands where a file has it; a single key of it does not move it.
+            if !is_section || spot.origin.line.is_some() || !self.spots.contains_key(&key) {
+                self.spots.insert(key, spot);
+            }
+        }
+        self.is_whole &= checked.value.is_some();
+        self.misread.extend(checked.misread);
         self.mistakes.extend(checked.mistakes);
     }
 
-    fn finish(mut self, root: &Path) -> Result<Loaded, Vec<Mistake>> {
+    fn unread(&mut self, source: String, error: &io::Error) {
+        self.is_whole = false;
+        self.mistakes.push(Mistake::new(source, "", format!("cannot be read: {error}")));
+    }
+
+    fn finish(mut self, root: &Path) -> Result<Loaded, Unloaded> {
         let mut config: Config = match self.table.try_into() {
             Ok(config) => config,
             Err(error) => {
                 self.mistakes.push(Mistake::new("the configuration as a whole", "", error.message()));
-                return Err(self.mistakes);
+                return Err(Unloaded { mistakes: self.mistakes, rest: None });
             }
         };
         config.resolve(root);
-        let misread: Vec<String> = self.mistakes.iter().map(|mistake| mistake.key.clone()).collect();
-        for (key, problem) in config.problems() {
-            // A value that lost a part to a mistake may have this problem only for that.
-            let whole = key.split('[').next().unwrap_or_default();
-            if misread.iter().any(|misread| misread.starts_with(whole)) {
-                continue;
+        // Where something was not looked at, anything may be missing only for that.
+        let problems = if self.is_whole { config.problems() } else { Vec::new() };
+        for (key, problem) in problems {
+            let mistake = blamed(&self.spots, &key, problem);
+            if !self.misread.explains(&mistake.key, &mistake.message) {
+                self.mistakes.push(mistake);
             }
-            self.mistakes.push(blamed(&self.origins, &key, problem));
         }
-        if self.mistakes.is_empty() {
-            Ok(Loaded { config, origins: self.origins, left_out: Vec::new() })
-        } else {
-            Err(self.mistakes)
+        if !self.mistakes.is_empty() {
+            let rest = self.is_whole.then(|| Box::new(Rest { config, spots: self.spots, misread: self.misread }));
+            return Err(Unloaded { mistakes: self.mistakes, rest });
         }
+        let values = self.spots.iter().filter(|(_, spot)| !spot.is_section);
+        let origins = values.map(|(key, spot)| (key.clone(), spot.origin.clone())).collect();
+        Ok(Loaded { config, origins, spots: self.spots, left_out: Vec::new() })
     }
 }
 
-/// A problem with a key as a mistake of the source that set it.
-fn blamed(origins: &BTreeMap<String, Origin>, key: &str, problem: String) -> Mistake {
-    let whole = key.split('[').next().unwrap_or_default();
-    let (source, line) = match origins.get(key).or_else(|| origins.get(whole)) {
-        Some(origin) => (origin.source.clone(), origin.line),
-        None => ("default".to_owned(), None),
-    };
-    Mistake { line, ..Mistake::new(source, key, problem) }
+/// A problem with a key as a mistake of the source that set it. A key of an element of an array that is not set is the
+/// element's matter; any other has its default.
+fn blamed(spots: &Spots, key: &str, problem: String) -> Mistake {
+    let array = key.find('[').unwrap_or(key.len());
+    match toml_check::nearest(spots, key, array) {
+        Some((Spot { origin: Origin { source, line }, key, .. }, below)) => {
+            Mistake { line: *line, ..Mistake::new(source, format!("{key}{below}"), problem) }
+        }
+        None => Mistake::new("default", key, problem),
+    }
 }
 
 fn lay_over(below: &mut toml::Table, above: toml::Table) {
@@ -319,13 +420,13 @@ impl Loaded {
     /// Why the daemon does not start, although nothing else is wrong: nobody could get in. No mistake of the configuration
     /// itself, so that the command line that mends it can read that.
     pub fn lets_nobody_in(&self) -> Option<Mistake> {
-        Some(blamed(&self.origins, "http.listen", self.config.lets_nobody_in()?))
+        Some(blamed(&self.spots, "http.listen", self.config.lets_nobody_in()?))
     }
 
     /// What is of no use here and keeps nothing from working.
     pub fn warnings(&self) -> Vec<Mistake> {
         let warnings = self.config.access.warnings().into_iter();
-        warnings.map(|(key, problem)| blamed(&self.origins, &format!("access.{key}"), problem)).collect()
+        warnings.map(|(key, problem)| blamed(&self.spots, &format!("access.{key}"), problem)).collect()
     }
 
     /// The configuration as a TOML text that says where each value that is not a default was set.

@@ -1,15 +1,18 @@
 //! A push as the writer takes it.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 
 use bytes::Bytes;
 
+use super::config::FeaturesConfig;
 use super::engine::Engine;
 use super::engine::orders::Incoming;
-use super::online::{FeatureError, Push, PushTarget};
+use super::online::{FeatureError, Ignored, Push};
+use super::record::Row;
 use super::registry::Registry;
 use super::view::FeatureView;
-use super::{MAX_PUSH, record, typed, window};
+use super::{BRIEF_CELLS, FeatureStore, MAX_PUSH, off_thread, record, typed, window};
 use crate::clock;
 
 /// Event times are held against this box's clock only when that was set: before 2026 it was not.
@@ -18,23 +21,44 @@ const CLOCK_IS_SET_US: i64 = 1_767_225_600_000_000;
 /// The most bytes of a row in a view with aggregates; they take the rest of the record.
 const MAX_ROW_BESIDE_WINDOWS: usize = 4 << 10;
 
-/// The views that a push is for.
-fn targets(registry: &Registry, push: &Push) -> Result<Vec<Arc<FeatureView>>, FeatureError> {
-    match &push.target {
-        PushTarget::Source(name) => registry.source(name),
-        PushTarget::View(name) => Ok(vec![registry.view(name)?.clone()]),
+/// A push that can be written, so far as it says itself.
+#[derive(Debug)]
+pub struct Checked {
+    /// The views that it is for.
+    pub views: Vec<Arc<FeatureView>>,
+    /// The columns that none of them knows.
+    pub unknown: Vec<String>,
+    rows: Vec<(Arc<FeatureView>, Row, Bytes)>,
+}
+
+impl Checked {
+    /// Its rows, as the writer takes them.
+    pub fn into_rows(self, engine: &Engine) -> Vec<Incoming> {
+        let incoming = |(view, row, bytes): (Arc<FeatureView>, Row, Bytes)| {
+            let key = engine.hash_key.index_key(view.id, &row.entity);
+            Incoming { view, key, row, bytes }
+        };
+        self.rows.into_iter().map(incoming).collect()
     }
 }
 
-/// The rows of a push, as the writer takes them.
-pub fn rows(engine: &Engine, push: &Push) -> Result<Vec<Incoming>, FeatureError> {
+/// Holds a push against what is declared. Whoever wants to know what would become of a push asks this as well.
+pub fn check(registry: &Registry, config: &FeaturesConfig, push: &Push) -> Result<Checked, FeatureError> {
     let now_us = clock::unix_micros();
-    let ahead = i64::try_from(engine.config.max_ahead_s).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+    let ahead = i64::try_from(config.max_ahead_s).unwrap_or(i64::MAX).saturating_mul(1_000_000);
     let latest_us = if now_us < CLOCK_IS_SET_US { i64::MAX } else { now_us.saturating_add(ahead) };
-    let (mut incoming, mut total) = (Vec::new(), 0);
-    for view in targets(&engine.registry.load(), push)? {
+    let views = registry.targets(&push.target)?;
+    let unknown = typed::unknown(&views, &push.columns);
+    let (mut checked, mut total) = (Vec::new(), 0);
+    for view in &views {
         let most = if view.aggregations.is_empty() { record::MAX_ROW } else { MAX_ROW_BESIDE_WINDOWS };
-        for (at, row) in typed::rows(&view, &push.columns, now_us, latest_us)?.into_iter().enumerate() {
+        let rows = typed::rows(view, &push.columns, now_us, latest_us).map_err(|error| match error {
+            FeatureError::MissingColumn { column, view, .. } => {
+                FeatureError::MissingColumn { column, view, unknown: unknown.clone() }
+            }
+            error => error,
+        })?;
+        for (at, row) in rows.into_iter().enumerate() {
             let bytes = Bytes::from(row.encode());
             if bytes.len() > most {
                 let view = view.name.to_string();
@@ -45,12 +69,64 @@ pub fn rows(engine: &Engine, push: &Push) -> Result<Vec<Incoming>, FeatureError>
                 let reason = format!("a push has at most {} MiB of rows: send several", MAX_PUSH >> 20);
                 return Err(FeatureError::Columns { reason });
             }
-            if let Some(problem) = window::value_problem(&view, &row.values) {
+            if let Some(problem) = window::value_problem(view, &row.values) {
                 return Err(FeatureError::Columns { reason: format!("row {at}: {problem}") });
             }
-            let key = engine.hash_key.index_key(view.id, &row.entity);
-            incoming.push(Incoming { view: view.clone(), key, row, bytes });
+            checked.push((view.clone(), row, bytes));
         }
     }
-    Ok(incoming)
+    // Where no view needs any, none may be there.
+    typed::require_feature(&views, &push.columns, &unknown)?;
+    Ok(Checked { views, unknown, rows: checked })
+}
+
+impl FeatureStore {
+    /// Does all that [`Self::push`] does before it writes. Gives the columns that would be ignored.
+    pub async fn check(&self, push: Push) -> Result<Vec<String>, FeatureError> {
+        let registry = self.registry();
+        if registry.is_empty() {
+            return Err(FeatureError::Disabled { folder: self.shared.folder.clone() });
+        }
+        Ok(self.checked(registry, push).await?.unknown)
+    }
+
+    pub(super) async fn checked(&self, registry: Arc<Registry>, push: Push) -> Result<Checked, FeatureError> {
+        if super::cells(&push.columns) <= BRIEF_CELLS {
+            return check(&registry, &self.shared.config, &push);
+        }
+        let config = self.shared.config.clone();
+        off_thread(move || check(&registry, &config, &push)).await
+    }
+
+    /// Counts what was pushed to `views` and ignored, and logs it, at most once a minute for each view. The names are for
+    /// the one who pushes: of a table that was turned on its side they are what it is about.
+    pub fn note_ignored(&self, views: &[Arc<FeatureView>], ignored: Ignored) {
+        let (kind, count) = match ignored {
+            Ignored::Columns(count) => ("ignored columns", count),
+            Ignored::Fields(count) => ("ignored fields", count),
+        };
+        let (Ok(engine), Some(first), 1..) = (self.engine(), views.first(), count) else { return };
+        engine.counters.with_views(|counted| {
+            for view in views {
+                counted.entry(view.id).or_default().ignored += count as u64;
+            }
+        });
+        let complaints = || self.shared.complaints.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(suppressed) = complaints().take((kind, first.id.0), Instant::now()) else { return };
+        let view = &*first.name;
+        match ignored {
+            Ignored::Columns(columns) => tracing::warn!(
+                feature_view = view,
+                columns,
+                suppressed,
+                "columns of a push are ignored, since the feature view has none of that name"
+            ),
+            Ignored::Fields(fields) => tracing::info!(
+                feature_view = view,
+                fields,
+                suppressed,
+                "fields of a message are no columns of the feature view; ledge mqtt try names them"
+            ),
+        }
+    }
 }

@@ -33,7 +33,7 @@ mod wire;
 use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
@@ -44,6 +44,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::audit_event::{AuditEvent, AuditSink};
+use crate::complaints::Complaints;
 use crate::identity::sealing::Sealer;
 use crate::principal::Principal;
 use backup_cipher::BackupRecipient;
@@ -60,7 +61,7 @@ use engine::writer::Writer;
 use engine::{Engine, State};
 use entity_keys::{EntityKeys, KeysError};
 use journal::Journal;
-use online::{FeatureError, OnlineFeatures, OnlineRequest, Push, Pushed};
+use online::{FeatureError, Ignored, OnlineFeatures, OnlineRequest, Push, PushOutcome};
 use protection::Protection;
 use registry::Registry;
 use statistics::{Counters, FeatureStatistics, ViewStatistics};
@@ -96,6 +97,7 @@ struct Shared {
     /// Made when the first view is declared; or why it cannot be used until the next start.
     opened: OnceLock<Result<Opened, String>>,
     folder: Arc<str>,
+    complaints: Mutex<Complaints>,
 }
 
 #[derive(Debug)]
@@ -116,15 +118,15 @@ impl FeatureStore {
     }
 
     /// What is declared, without values: those belong to the daemon.
-    pub fn without_values(registry: Registry, views: &Path) -> Self {
-        let config = FeaturesConfig { views: views.to_owned(), ..FeaturesConfig::default() };
-        Self::without_files(&config, registry, AuditSink::to_nowhere(), Sealer::none())
+    pub fn without_values(config: &FeaturesConfig, registry: Registry) -> Self {
+        Self::without_files(config, registry, AuditSink::to_nowhere(), Sealer::none())
     }
 
     fn without_files(config: &FeaturesConfig, registry: Registry, audit: AuditSink, sealer: Sealer) -> Self {
         let folder = config.views.display().to_string().into();
         let (config, registry) = (config.clone(), ArcSwap::from_pointee(registry));
-        Self { shared: Arc::new(Shared { config, audit, sealer, registry, opened: OnceLock::new(), folder }) }
+        let (opened, complaints) = (OnceLock::new(), Mutex::default());
+        Self { shared: Arc::new(Shared { config, audit, sealer, registry, opened, folder, complaints }) }
     }
 
     fn open_if_declared(&self) {
@@ -241,16 +243,13 @@ impl FeatureStore {
 
     /// Writes rows. When this returns `Ok`, every row survives a power cut and is seen by the reads that come after;
     /// otherwise none is there, unless the power went before this could tell.
-    pub async fn push(&self, push: Push) -> Result<Pushed, FeatureError> {
+    pub async fn push(&self, push: Push) -> Result<PushOutcome, FeatureError> {
         let engine = self.engine()?;
-        let rows = if cells(&push.columns) <= BRIEF_CELLS {
-            incoming::rows(engine, &push)?
-        } else {
-            let engine = engine.clone();
-            off_thread(move || incoming::rows(&engine, &push)).await?
-        };
+        let checked = self.checked(engine.registry.load_full(), push).await?;
+        let (views, ignored) = (checked.views.clone(), checked.unknown.clone());
+        let rows = checked.into_rows(engine);
         if rows.is_empty() {
-            return Ok(Pushed::default());
+            return Ok(PushOutcome::default());
         }
         let (reply, answer) = oneshot::channel();
         let sent = engine.commands.try_send(Command::Push { rows, reply });
@@ -263,7 +262,9 @@ impl FeatureStore {
                 FeatureError::Unavailable { reason: State::Closed.reason() }
             }
         })?;
-        answer.await.map_err(|_| FeatureError::Unavailable { reason: State::Closed.reason() })?
+        let rows = answer.await.map_err(|_| FeatureError::Unavailable { reason: State::Closed.reason() })??;
+        self.note_ignored(&views, Ignored::Columns(ignored.len()));
+        Ok(PushOutcome { rows, ignored })
     }
 
     /// Takes a snapshot, so that a start after a crash has less to read.
@@ -326,8 +327,8 @@ impl FeatureStore {
         let views = counters.with_views(|views| {
             let view = |view: &Arc<FeatureView>| {
                 let found = views.get(&view.id).copied().unwrap_or_default();
-                let (rows, newest_us, pushed) = (found.rows, found.newest_us, found.pushed);
-                ViewStatistics { view: view.name.to_string(), rows, newest_us, pushed }
+                let statistics::OfView { rows, newest_us, pushed, ignored } = found;
+                ViewStatistics { view: view.name.to_string(), rows, newest_us, pushed, ignored }
             };
             registry.views().map(view).collect()
         });

@@ -11,6 +11,9 @@ use super::view::Feature;
 /// Columns of untyped values, all of one length: what a data frame is in JSON.
 pub type Columns = Vec<(String, Vec<Json>)>;
 
+/// The column in which Feast's client sends event times to `/write-to-online-store`, whatever the view calls it.
+pub const EVENT_TIMESTAMP: &str = "event_timestamp";
+
 /// About how much memory the cells of columns take.
 pub fn bytes_of(columns: &Columns) -> usize {
     fn cell(value: &Json) -> usize {
@@ -130,6 +133,24 @@ pub struct Pushed {
     pub too_late: usize,
 }
 
+/// The outcome of a push that is durable.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PushOutcome {
+    /// The rows.
+    pub rows: Pushed,
+    /// Columns that no view of the push has: their values are not stored.
+    pub ignored: Vec<String>,
+}
+
+/// Parts of a push that are not stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ignored {
+    /// A number of columns.
+    Columns(usize),
+    /// A number of fields of a message whose columns are taken by name: devices often send more than is wanted.
+    Fields(usize),
+}
+
 /// What an erasure removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Erased {
@@ -181,12 +202,24 @@ pub enum FeatureError {
         text: String,
     },
     /// A column that has to be there.
-    #[error("column '{column}' is missing, which feature view '{view}' needs")]
+    #[error("column '{column}' is missing, which feature view '{view}' needs{}", and_unknown(unknown))]
     MissingColumn {
         /// The column.
         column: String,
         /// The view.
         view: String,
+        /// Columns that are there and that no view knows: one of them may be meant.
+        unknown: Vec<String>,
+    },
+    /// A push without a single feature, which would set all of them to null.
+    #[error("no column is a feature of {views}, which has {}{}", listed(features), and_unknown(unknown))]
+    NoFeature {
+        /// The views.
+        views: String,
+        /// Their features that are columns.
+        features: Vec<String>,
+        /// Columns that are there and that no view knows.
+        unknown: Vec<String>,
     },
     /// Columns of different lengths, or without a row.
     #[error("{reason}")]
@@ -258,4 +291,31 @@ pub enum FeatureError {
         /// Why.
         reason: String,
     },
+}
+
+/// The most names in one message.
+const MOST_LISTED: usize = 8;
+
+/// Names for a message, the first few of many. A name may be anything of any length.
+pub fn listed<S: AsRef<str>>(names: &[S]) -> String {
+    let shown = |name: &S| {
+        let name = name.as_ref();
+        let short: String = name.chars().take(64).collect();
+        if short.len() < name.len() {
+            format!("'{}…'", short.escape_debug())
+        } else {
+            format!("'{}'", short.escape_debug())
+        }
+    };
+    let first: Vec<_> = names.iter().take(MOST_LISTED).map(shown).collect();
+    let more = names.len().saturating_sub(MOST_LISTED);
+    if more == 0 { first.join(", ") } else { format!("{} and {more} more", first.join(", ")) }
+}
+
+fn and_unknown(unknown: &[String]) -> String {
+    if unknown.is_empty() {
+        String::new()
+    } else {
+        format!("; there is {}, which no feature view has", listed(unknown))
+    }
 }

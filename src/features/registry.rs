@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::catalog::{Catalog, Conflict};
-use super::online::{FeatureError, Selection};
+use super::online::{FeatureError, PushTarget, Selection};
 use super::view::{Feature, FeatureIndex, FeatureService, FeatureView, ViewId};
 use crate::toml_check::Mistake;
 use declared::Declared;
@@ -149,6 +149,14 @@ impl Registry {
     /// The views of a push source.
     pub fn source(&self, name: &str) -> Result<Vec<Arc<FeatureView>>, FeatureError> {
         self.sources.get(name).cloned().ok_or_else(|| FeatureError::UnknownSource { source_name: name.into() })
+    }
+
+    /// The views that a push is for.
+    pub fn targets(&self, target: &PushTarget) -> Result<Vec<Arc<FeatureView>>, FeatureError> {
+        match target {
+            PushTarget::Source(name) => self.source(name),
+            PushTarget::View(name) => self.view(name).map(|view| vec![view.clone()]),
+        }
     }
 
     /// The features that a selection means, in its order.

@@ -41,6 +41,7 @@ pub(super) struct OfView {
     pub rows: u64,
     pub newest_us: i64,
     pub pushed: Pushed,
+    pub ignored: u64,
 }
 
 /// The figures of one view.
@@ -54,6 +55,8 @@ pub struct ViewStatistics {
     pub newest_us: i64,
     /// What came of the rows pushed since the start.
     pub pushed: Pushed,
+    /// Columns of pushes since the start that it does not have.
+    pub ignored: u64,
 }
 
 /// The figures of the store.

@@ -1,12 +1,42 @@
 //! Untyped columns into rows of a view.
 
+use std::sync::Arc;
+
 use serde_json::Value as Json;
 
-use super::online::{Columns, FeatureError};
+use super::online::{Columns, EVENT_TIMESTAMP, FeatureError, listed};
 use super::record::Row;
 use super::value::{Value, ValueType};
 use super::view::{FeatureView, Field, JoinKey};
 use crate::clock;
+
+/// Feast's names for the time at which a row was made, in its client and in its examples. A row has one next to its event
+/// time, and the online store of Feast does not keep it either.
+const CREATED: [&str; 3] = ["created", "created_timestamp", "created_ts"];
+
+/// The columns of a push to `views` that none of them has. Those that Feast adds to every row do not count.
+pub fn unknown(views: &[Arc<FeatureView>], columns: &Columns) -> Vec<String> {
+    let has_time = views.iter().all(|view| column(columns, &view.source.timestamp_field).is_some());
+    let is_feasts = |name: &str| CREATED.contains(&name) || (name == EVENT_TIMESTAMP && has_time);
+    let names = columns.iter().map(|(name, _)| name);
+    names.filter(|name| !views.iter().any(|view| view.has_column(name)) && !is_feasts(name)).cloned().collect()
+}
+
+/// Refuses a push to `views` that has no feature of any of them: its rows would be null in every column, and take the place
+/// of those with values. `unknown` are the columns that no view has.
+pub fn require_feature(views: &[Arc<FeatureView>], columns: &Columns, unknown: &[String]) -> Result<(), FeatureError> {
+    let fields = || views.iter().flat_map(|view| &view.fields).map(|field| &field.name);
+    if fields().any(|name| column(columns, name).is_some()) {
+        return Ok(());
+    }
+    let names: Vec<&str> = views.iter().map(|view| &*view.name).collect();
+    let views = match names.as_slice() {
+        [view] => format!("feature view '{view}'"),
+        names => format!("the feature views {}", listed(names)),
+    };
+    let features = fields().map(ToString::to_string).collect();
+    Err(FeatureError::NoFeature { views, features, unknown: unknown.to_vec() })
+}
 
 /// The rows of a push to `view`. A row without an event time happened at `now_us`; one that happened after `latest_us` is
 /// refused, since it would stay the newest for as long. Columns that the view does not know are left alone.
@@ -69,7 +99,7 @@ fn column<'c>(columns: &'c Columns, name: &str) -> Option<&'c [Json]> {
 }
 
 fn missing(view: &FeatureView, column: &str) -> FeatureError {
-    FeatureError::MissingColumn { column: column.into(), view: view.name.to_string() }
+    FeatureError::MissingColumn { column: column.into(), view: view.name.to_string(), unknown: Vec::new() }
 }
 
 fn bad(column: &str, row: usize, reason: String) -> FeatureError {

@@ -166,6 +166,13 @@ impl FeatureView {
         self.fields.iter().map(|field| &field.name).chain(self.aggregations.iter().map(|aggregate| &aggregate.name))
     }
 
+    /// Tells whether a push may have a column of this name: a join key, a feature, or the event time.
+    pub fn has_column(&self, name: &str) -> bool {
+        self.join_keys.iter().any(|key| &*key.name == name)
+            || self.fields.iter().any(|field| &*field.name == name)
+            || &*self.source.timestamp_field == name
+    }
+
     /// How long a row counts after its event, in microseconds.
     pub fn ttl_us(&self) -> Option<i64> {
         self.ttl.map(|ttl| i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX))

@@ -115,10 +115,11 @@ impl HttpConfig {
     }
 
     /// What is wrong although each value is well-formed: the key within the section, and what to do about it.
-    pub fn problems(&self) -> Vec<(&'static str, String)> {
+    pub fn problems(&self) -> Vec<(String, String)> {
         let mut problems = Vec::new();
         if self.listen.is_empty() {
-            problems.push(("listen", "is empty, so nobody could ask anything: name at least one address".into()));
+            problems
+                .push(("listen".into(), "is empty, so nobody could ask anything: name at least one address".into()));
         }
         for (index, address) in self.listen.iter().enumerate() {
             let problem = if self.listen.iter().take(index).any(|earlier| earlier.takes_from(address)) {
@@ -139,16 +140,17 @@ impl HttpConfig {
                     _ => continue,
                 }
             };
-            problems.push(("listen", problem));
+            problems.push((format!("listen[{index}]"), problem));
         }
         if self.max_memory_bytes < self.max_body_bytes {
             let reason = format!(
                 "is smaller than http.max_body_bytes ({}), so the largest body would never find room: set it to a multiple of that",
                 self.max_body_bytes
             );
-            problems.push(("max_memory_bytes", reason));
+            problems.push(("max_memory_bytes".into(), reason));
         }
-        problems.extend(self.tls.problems(self.serves_tls()));
+        problems
+            .extend(self.tls.problems(self.serves_tls()).into_iter().map(|(key, problem)| (key.to_owned(), problem)));
         problems
     }
 
@@ -372,10 +374,10 @@ mod tests {
         let mut config = HttpConfig { listen: Vec::new(), ..HttpConfig::default() };
         assert_eq!(config.problems().len(), 1);
         config.listen = ["127.0.0.1:0", "127.0.0.1:0", "unix:a", "unix:a"].map(|text| text.parse().unwrap()).into();
-        assert_eq!(config.problems(), [("listen", "unix:a is named twice".into())]);
+        assert_eq!(config.problems(), [("listen[3]".to_owned(), "unix:a is named twice".to_owned())]);
         config.listen = ["127.0.0.1:1", "https://127.0.0.1:1"].map(|text| text.parse().unwrap()).into();
         config.tls.self_signed = true;
-        assert_eq!(config.problems(), [("listen", "https://127.0.0.1:1 is named twice".into())]);
+        assert_eq!(config.problems(), [("listen[1]".to_owned(), "https://127.0.0.1:1 is named twice".to_owned())]);
         config.listen = ["127.0.0.1:0", "unix:a"].map(|text| text.parse().unwrap()).into();
         config.resolve_sockets(Path::new(&format!("/{}", "x".repeat(200))));
         assert_eq!(config.problems().len(), 1);

@@ -11,7 +11,7 @@ use super::App;
 use super::body::{self, Received};
 use super::models::PathParts;
 use super::reply::{Failure, json, json_bytes};
-use crate::features::online::{Columns, FeatureError, Pushed, bytes_of};
+use crate::features::online::{Columns, FeatureError, PushOutcome, Pushed, bytes_of};
 use crate::features::view::{FeatureService, FeatureView};
 use crate::principal::Principal;
 use crate::principal::memory::{Account, Hold};
@@ -21,6 +21,13 @@ use crate::protocol::feast::{self, FeastError, PushCall, PushMode};
 
 /// Says what came of the rows of a push: Feast's answer has no place for it.
 const PUSHED: &str = "x-ledge-pushed";
+
+/// Names the columns of a push that no feature view has. The names are those of the request, percent-encoded.
+const IGNORED: &str = "x-ledge-ignored";
+
+/// The most names in [`IGNORED`], and the most bytes of each: a header has its limits in every client.
+const MOST_IGNORED: usize = 32;
+const LONGEST_IGNORED: usize = 128;
 
 /// Says what came of the part of a push that is for an offline store.
 const OFFLINE: &str = "x-ledge-offline";
@@ -74,23 +81,47 @@ pub async fn write_to_online_store(
 async fn write(app: &App, call: PushCall, principal: &Principal) -> Result<Response, FeastError> {
     let PushCall { push, mode } = call;
     let target = push.target.clone();
-    let Pushed { accepted, outdated, duplicate, too_late } = app
+    let PushOutcome { rows: Pushed { accepted, outdated, duplicate, too_late }, ignored } = app
         .serving()
         .features()
         .push(push)
         .await
         .map_err(|error| FeastError::of_store(&error, "df"))
         .inspect_err(|error| tracing::debug!(to = ?target, %principal, reason = error.message(), "push refused"))?;
-    tracing::debug!(to = ?target, %principal, accepted, outdated, duplicate, too_late, "pushed");
+    let ignored_columns = ignored.len();
+    tracing::debug!(to = ?target, %principal, accepted, outdated, duplicate, too_late, ignored_columns, "pushed");
     let mut response = json_bytes("null");
     let counts = format!("accepted={accepted}, outdated={outdated}, duplicate={duplicate}, too_late={too_late}");
     if let Ok(counts) = HeaderValue::from_str(&counts) {
         response.headers_mut().insert(PUSHED, counts);
     }
+    if let Some(ignored) = ignored_header(&ignored) {
+        response.headers_mut().insert(IGNORED, ignored);
+    }
     if mode == PushMode::OnlineAndOffline {
         response.headers_mut().insert(OFFLINE, HeaderValue::from_static("none"));
     }
     Ok(response)
+}
+
+fn ignored_header(names: &[String]) -> Option<HeaderValue> {
+    let mut listed: Vec<String> = names.iter().take(MOST_IGNORED).map(|name| percent_encoded(name)).collect();
+    let more = names.len().checked_sub(MOST_IGNORED).filter(|more| *more > 0);
+    listed.extend(more.map(|more| format!("and {more} more")));
+    if listed.is_empty() { None } else { HeaderValue::from_str(&listed.join(", ")).ok() }
+}
+
+/// The beginning of a name, with every byte but letters, digits, `_`, `-`, `.` and `~` as `%XX` (RFC 3986, section 2.1).
+fn percent_encoded(name: &str) -> String {
+    let mut text = String::new();
+    for byte in name.bytes().take(LONGEST_IGNORED) {
+        if byte.is_ascii_alphanumeric() || b"_-.~".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            text.extend(["%", &hex::encode_upper([byte])]);
+        }
+    }
+    text
 }
 
 /// `POST /materialize` and `/materialize-incremental`: there is nothing to materialize from.

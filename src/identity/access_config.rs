@@ -8,7 +8,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::access::{Access, Role};
-use crate::names::ModelName;
+use crate::names::{InvalidName, ModelName};
 use crate::token_bucket::Rate;
 use crate::toml_check::{from_text, in_range};
 
@@ -121,9 +121,9 @@ impl AccessConfig {
             }
         }
         let useful = [Role::Infer, Role::FeatureWriter, Role::Admin];
-        if let Some(role) = self.mqtt.roles.iter().find(|role| !useful.contains(role)) {
+        for (index, role) in self.mqtt.roles.iter().enumerate().filter(|(_, role)| !useful.contains(role)) {
             let problem = format!("{role} may do nothing over MQTT: set infer, feature-writer or admin");
-            problems.push(("mqtt.roles".to_owned(), problem));
+            problems.push((format!("mqtt.roles[{index}]"), problem));
         }
         problems
     }
@@ -159,12 +159,32 @@ fn all_models() -> Option<Vec<ModelName>> {
 }
 
 fn models<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<ModelName>>, D::Error> {
-    let names = Vec::<String>::deserialize(deserializer)?;
-    if names == [ALL] {
+    /// An element by itself, so that a mistake has its place.
+    struct ModelOrAll(Option<ModelName>);
+
+    impl FromStr for ModelOrAll {
+        type Err = InvalidName;
+
+        fn from_str(text: &str) -> Result<Self, InvalidName> {
+            if text == ALL { Ok(Self(None)) } else { text.parse().map(|name| Self(Some(name))) }
+        }
+    }
+
+    impl<'de> Deserialize<'de> for ModelOrAll {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            from_text(deserializer)
+        }
+    }
+
+    let listed = Vec::<ModelOrAll>::deserialize(deserializer)?;
+    let models: Vec<_> = listed.iter().filter_map(|ModelOrAll(name)| name.clone()).collect();
+    if listed.len() == 1 && models.is_empty() {
         return Ok(None);
     }
-    let parsed: Result<Vec<_>, _> = names.iter().map(|name| name.parse()).collect();
-    parsed.map(Some).map_err(serde::de::Error::custom)
+    if models.len() < listed.len() {
+        return Err(serde::de::Error::custom(format!("{ALL:?} is all models: name it alone, or leave it out")));
+    }
+    Ok(Some(models))
 }
 
 #[expect(clippy::ref_option, reason = "serde gives a reference to the field")]

@@ -1,6 +1,7 @@
 //! Bindings: what devices already publish is pushed into the feature store, or inferred on and the answer published, without
 //! any code.
 
+mod check;
 mod config;
 mod extract;
 mod rows;
@@ -11,13 +12,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+pub use self::check::{KnownModel, Problem, against_model, against_views};
 pub use self::config::{BindingConfig, problems};
 pub use self::extract::{BindingError, Extracted, request_of_rows};
-pub use self::rows::{KeySource, Origin, entities, join_keys, push_columns, views_of};
+pub use self::rows::{KeySource, Origin, PushRows, entities, join_keys, push_rows};
 use super::client::packet::Qos;
 use super::topics::{TopicFilter, TopicName, TopicTemplate};
 use crate::names::{DeviceName, ModelName};
 use crate::protocol::call::Form;
+use crate::serving::Serving;
 
 /// A valid binding. What it says is in its configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,6 +119,25 @@ impl Binding {
         match &self.config.select {
             Some(path) => extract::select(path, answer),
             None => Ok(answer.clone()),
+        }
+    }
+}
+
+/// Warns of bindings that fail for every message, as the feature views are declared and the models are loaded now. Both may
+/// change while the daemon runs, so that this keeps nothing from working.
+pub fn warn_of_misfits(configs: &[BindingConfig], serving: &Serving) {
+    let registry = serving.features().registry();
+    for config in configs {
+        let mut problems = against_views(config, &registry);
+        if let Some(name) = &config.model
+            && let Ok(model) = serving.repository().pin(name, config.version)
+        {
+            let inputs: Vec<_> = model.signature.inputs.iter().map(|port| port.name.clone()).collect();
+            let known = KnownModel { name, config: &model.config, inputs: Some(&inputs) };
+            problems.extend(against_model(config, &registry, known));
+        }
+        for (key, problem) in problems {
+            tracing::warn!(binding = config.name(), key, problem, "every message of a binding will be refused");
         }
     }
 }

@@ -5,17 +5,18 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::answer::{Failure, ReturnPath};
-use super::bindings::{Binding, Extracted, Origin, entities, join_keys, push_columns, request_of_rows, views_of};
+use super::answer::{self, Failure, ReturnPath};
+use super::bindings::{Binding, Extracted, Origin, PushRows, entities, join_keys, push_rows, request_of_rows};
 use super::client::packet::{Message, Qos};
 use super::client::session::Delivery;
 use super::held::Hold;
 use super::push::{self, Pusher, Unpushed};
-use super::request::principal;
+use super::request::{Unanswered, principal};
 use super::topics::TopicName;
 use crate::clock;
-use crate::features::online::{Columns, Push};
+use crate::features::online::{Columns, Ignored, Push};
 use crate::features::registry::Registry;
+use crate::features::view::FeatureView;
 use crate::names::{DeviceName, ModelName};
 use crate::principal::memory::Account;
 use crate::protocol::call::{self, Answered, Call, Form, LARGE_JSON};
@@ -62,6 +63,49 @@ pub struct Outcome {
     pub held: Hold,
 }
 
+/// Why a message that bindings would take comes to nothing, before any of them looks into it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Dismissal {
+    /// Somebody clears a retained message.
+    #[error("an empty message asks for nothing: it is how a retained one is cleared")]
+    Empty,
+    /// Two boxes' bindings may lead to each other.
+    #[error(transparent)]
+    Answer(Unanswered),
+}
+
+impl Dismissal {
+    /// Tells whether a message is dismissed. One that is refused for its size was not read.
+    pub fn of(message: &Message, is_refused: bool) -> Option<Self> {
+        if message.payload.is_empty() && !is_refused {
+            return Some(Self::Empty);
+        }
+        answer::status(message).map(|_| Self::Answer(Unanswered::Answer))
+    }
+}
+
+/// The rows of a message.
+struct BoundRows {
+    views: Vec<Arc<FeatureView>>,
+    push: Push,
+    /// The entity keys in them.
+    entities: Columns,
+    unused: Vec<String>,
+}
+
+/// The rows of a message that are not pushed.
+#[derive(Debug)]
+pub struct TriedRows {
+    /// The rows.
+    pub columns: Columns,
+    /// Set when the store would refuse them.
+    pub is_refused: bool,
+    /// The columns among them that no feature view has.
+    pub ignored: Vec<String>,
+    /// Fields of the message that are no columns.
+    pub unused: Vec<String>,
+}
+
 impl BoundMessage {
     /// The message for a binding that takes it, delivered with QoS 0 so far. Not when what it says of itself makes no topic
     /// for the answer.
@@ -101,15 +145,32 @@ impl BoundMessage {
         self.outcome(result, device)
     }
 
-    /// What would be pushed, and what the model would be asked and answer, with nothing pushed.
-    pub async fn try_out(self, serving: &Serving, device: &DeviceName) -> (Option<Columns>, Outcome) {
-        let rows = match self.rows(serving, device).await {
-            Ok(rows) => rows,
-            Err(failure) => return (None, self.outcome(Err(failure), device)),
+    /// Does the same without writing: the push is checked as the store checks it, and the model is asked.
+    pub async fn try_out(self, serving: &Serving, device: &DeviceName) -> (Option<TriedRows>, Outcome) {
+        let tried = match self.try_push(serving, device).await {
+            Ok(tried) => tried,
+            Err((tried, failure)) => return (tried, self.outcome(Err(failure), device)),
         };
-        let entities = rows.as_ref().map(|(_, entities)| entities.clone());
+        let (tried, entities) = tried.unzip();
         let result = self.ask(serving, device, entities).await;
-        (rows.map(|(push, _)| push.columns), self.outcome(result, device))
+        (tried, self.outcome(result, device))
+    }
+
+    async fn try_push(
+        &self,
+        serving: &Serving,
+        device: &DeviceName,
+    ) -> Result<Option<(TriedRows, Columns)>, (Option<TriedRows>, Failure)> {
+        let rows = self.rows(serving, device).await.map_err(|failure| (None, failure))?;
+        let Some(BoundRows { push, entities, unused, .. }) = rows else { return Ok(None) };
+        let columns = push.columns.clone();
+        match serving.features().check(push).await {
+            Ok(ignored) => Ok(Some((TriedRows { columns, is_refused: false, ignored, unused }, entities))),
+            Err(error) => {
+                let tried = TriedRows { columns, is_refused: true, ignored: Vec::new(), unused };
+                Err((Some(tried), push::failure(&error)))
+            }
+        }
     }
 
     fn outcome(self, result: Result<Option<Answered>, Failure>, device: &DeviceName) -> Outcome {
@@ -142,24 +203,22 @@ impl BoundMessage {
 
     /// Pushes what the binding takes for the feature store. Gives the entities of the rows, once they are durable.
     async fn push(&self, serving: &Serving, device: &DeviceName, pusher: &Pusher) -> Result<Option<Columns>, Unpushed> {
-        let Some((push, entities)) = self.rows(serving, device).await.map_err(Unpushed::Failed)? else {
-            return Ok(None);
-        };
-        pusher.push(serving.features(), push).await?;
-        Ok(Some(entities))
+        let Some(rows) = self.rows(serving, device).await.map_err(Unpushed::Failed)? else { return Ok(None) };
+        pusher.push(serving.features(), rows.push).await?;
+        serving.features().note_ignored(&rows.views, Ignored::Fields(rows.unused.len()));
+        Ok(Some(rows.entities))
     }
 
-    /// The rows of the message, and the entity keys in them.
-    async fn rows(&self, serving: &Serving, device: &DeviceName) -> Result<Option<(Push, Columns)>, Failure> {
+    async fn rows(&self, serving: &Serving, device: &DeviceName) -> Result<Option<BoundRows>, Failure> {
         let Some(target) = self.binding.config().target() else { return Ok(None) };
-        let views = views_of(&target, &serving.features().registry()).map_err(|error| push::failure(&error))?;
+        let views = serving.features().registry().targets(&target).map_err(|error| push::failure(&error))?;
         let kept = views.clone();
         let take = move |binding: &Binding, payload: &Bytes, origin: Origin<'_>| {
-            push_columns(binding.config(), &kept, payload, origin)
+            push_rows(binding.config(), &kept, payload, origin)
         };
-        let columns = self.taken(device, take).await?;
+        let PushRows { columns, unused } = self.taken(device, take).await?;
         let entities = if self.publish.is_some() { join_keys(&columns, &views) } else { Columns::new() };
-        Ok(Some((Push { target, columns }, entities)))
+        Ok(Some(BoundRows { views, push: Push { target, columns }, entities, unused }))
     }
 
     /// What `take` makes of the message, on another thread if that takes its time.
@@ -254,15 +313,4 @@ async fn parse<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send 
 }
 
 #[cfg(test)]
-mod tests {
-    use std::thread;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn only_json_that_takes_its_time_is_read_on_another_thread() {
-        let here = thread::current().id();
-        assert_eq!(parse(LARGE_JSON, || thread::current().id()).await, here);
-        assert_ne!(parse(LARGE_JSON + 1, || thread::current().id()).await, here);
-    }
-}
+mod tests;

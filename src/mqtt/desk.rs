@@ -460,4 +460,4 @@ impl Desk {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -126,6 +126,16 @@ fn quoted(text: &str) -> Result<(String, &str), &'static str> {
     Err("has a name whose quote is not closed")
 }
 
+impl FieldPath {
+    /// The name of the part at the top of a document that it leads into.
+    pub fn top(&self) -> Option<&str> {
+        match self.0.first()? {
+            Segment::Name(name) => Some(name),
+            Segment::Index(_) => None,
+        }
+    }
+}
+
 /// As a normalized path (RFC 9535, section 2.7), but with the short form of names that have one.
 impl fmt::Display for FieldPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 
 use super::answer::Failure;
 use crate::features::FeatureStore;
-use crate::features::online::{FeatureError, Push, Pushed};
+use crate::features::online::{FeatureError, Push, PushOutcome};
 use crate::protocol::status;
 use crate::shutdown::Shutdown;
 
@@ -63,14 +63,14 @@ impl Pusher {
     }
 
     /// Pushes; `Ok` says that it is durable.
-    pub async fn push(&self, store: &FeatureStore, push: Push) -> Result<Pushed, Unpushed> {
+    pub async fn push(&self, store: &FeatureStore, push: Push) -> Result<PushOutcome, Unpushed> {
         self.persist(|| store.push(push.clone())).await
     }
 
-    async fn persist<F: Future<Output = Result<Pushed, FeatureError>>>(
+    async fn persist<F: Future<Output = Result<PushOutcome, FeatureError>>>(
         &self,
         mut attempt: impl FnMut() -> F,
-    ) -> Result<Pushed, Unpushed> {
+    ) -> Result<PushOutcome, Unpushed> {
         let Patience { total, first, longest } = self.patience;
         let give_up = Instant::now() + total;
         let (mut pause, mut place) = (first, None);
@@ -111,6 +111,7 @@ fn passes(error: &FeatureError) -> bool {
         | FeatureError::UnknownSource { .. }
         | FeatureError::Reference { .. }
         | FeatureError::MissingColumn { .. }
+        | FeatureError::NoFeature { .. }
         | FeatureError::Columns { .. }
         | FeatureError::Value { .. }
         | FeatureError::Backup { .. }
@@ -143,7 +144,7 @@ mod tests {
         let pusher = Pusher { patience: Patience { total: Duration::from_mins(1), ..pusher().patience }, ..pusher() };
         let written = pusher.persist(|| {
             attempts += 1;
-            let result = if attempts < 5 { Err(rebuilding()) } else { Ok(Pushed::default()) };
+            let result = if attempts < 5 { Err(rebuilding()) } else { Ok(PushOutcome::default()) };
             async { result }
         });
         assert!(written.await.is_ok());

@@ -8,12 +8,11 @@ use bytes::Bytes;
 
 use super::answer::Failure;
 use super::bindings::{Binding, Bindings};
-use super::bound::BoundMessage;
+use super::bound::{BoundMessage, Dismissal, TriedRows};
 use super::client::packet::{Message, PacketId, Properties, Qos, Received};
 use super::held::HeldBytes;
 use super::request::{Request, too_large};
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
-use crate::features::online::Columns;
 use crate::identity::authentication::Authenticator;
 use crate::names::{DeviceName, ModelName};
 use crate::principal::Principal;
@@ -45,8 +44,8 @@ pub struct Handled {
     pub principal: Option<Principal>,
     /// The model that it is for; `None` when the topic names none.
     pub model: Option<ModelName>,
-    /// What a binding would push into the feature store.
-    pub rows: Option<Columns>,
+    /// The rows that a binding would push into the feature store, or that the store refuses.
+    pub rows: Option<TriedRows>,
     /// Why the model is not loaded; the daemon would have logged it.
     pub not_loaded: Option<String>,
     /// What is published.
@@ -117,6 +116,7 @@ impl Trial<'_> {
     async fn bound(&self, received: Received) -> Vec<Handled> {
         let refusal = too_large(&received, self.max_payload);
         let message = received.message;
+        let told = |failure: &Failure| format!("{} (status {})", failure.message, failure.status);
         let mut handled = Vec::new();
         for (binding, captures) in self.bindings.matching(&message.topic) {
             let config = binding.config();
@@ -134,19 +134,15 @@ impl Trial<'_> {
             };
             let held = HeldBytes::default().hold(0);
             let bound = BoundMessage::new(binding, &message, &captures, &self.topics.device, Instant::now(), held);
-            match (bound, &refusal) {
-                (Err(failure), _) => row.problem = Some(failure.message),
-                (_, Some(refusal)) => row.problem = Some(refusal.message.clone()),
-                _ if message.payload.is_empty() => {
-                    let problem = "an empty message asks for nothing: it is how a retained one is cleared";
-                    row.problem = Some(problem.to_owned());
-                }
-                (Ok(bound), None) => {
+            match (Dismissal::of(&message, refusal.is_some()), &refusal, bound) {
+                (Some(dismissal), ..) => row.problem = Some(dismissal.to_string()),
+                (None, Some(failure), _) => row.problem = Some(told(failure)),
+                (None, None, Err(failure)) => row.problem = Some(told(&failure)),
+                (None, None, Ok(bound)) => {
                     row.not_loaded = self.load(config.model.as_ref()).await;
                     let bound = BoundMessage { qos: config.qos, ..bound };
                     let (rows, outcome) = bound.try_out(self.serving, &self.topics.device).await;
-                    let told = |failure: Failure| format!("{} (status {})", failure.message, failure.status);
-                    (row.rows, row.message, row.problem) = (rows, outcome.message, outcome.failure.map(told));
+                    (row.rows, row.message, row.problem) = (rows, outcome.message, outcome.failure.as_ref().map(told));
                 }
             }
             handled.push(row);

@@ -114,33 +114,32 @@ impl ImageClassification {
         ImagePreparation { resize_shorter_side, crop, mean, std, layout, color }
     }
 
-    /// Every mistake that the types let through, each naming its key; empty when there is none.
-    pub fn validate(&self) -> Vec<String> {
+    /// Every mistake that the types let through, each with its key; empty when there is none.
+    pub fn validate(&self) -> Vec<(String, String)> {
         let mut mistakes = Vec::new();
-        let mut mistake = |text: String| mistakes.push(format!("pipeline.image_classification.{text}"));
+        let mut mistake = |key: &str, text| mistakes.push((format!("pipeline.image_classification.{key}"), text));
         let [height, width] = self.crop;
         for (name, side) in [("height", height), ("width", width)] {
             if !(1..=MAX_CROP).contains(&side) {
-                mistake(format!("crop: {name} is {side}, expected 1 to {MAX_CROP}"));
+                mistake("crop", format!("{name} is {side}, expected 1 to {MAX_CROP}"));
             }
         }
         if let Some(side) = self.resize_shorter_side
             && !(height.max(width)..=MAX_CROP).contains(&side)
         {
             // A portrait is cut as well as a landscape, so the shorter side must hold the longer side of the crop.
-            mistake(format!(
-                "resize_shorter_side: is {side}, expected {} (the longer side of crop) to {MAX_CROP}",
-                height.max(width)
-            ));
+            let longer = height.max(width);
+            let problem = format!("is {side}, expected {longer} (the longer side of crop) to {MAX_CROP}");
+            mistake("resize_shorter_side", problem);
         }
         if !self.mean.iter().all(|mean| mean.is_finite()) {
-            mistake(format!("mean: is {:?}, expected finite numbers", self.mean));
+            mistake("mean", format!("is {:?}, expected finite numbers", self.mean));
         }
         if !self.std.iter().all(|std| std.is_normal()) {
-            mistake(format!("std: is {:?}, expected finite numbers other than 0", self.std));
+            mistake("std", format!("is {:?}, expected finite numbers other than 0", self.std));
         }
         if !(1..=MAX_TOP_K).contains(&self.top_k) {
-            mistake(format!("top_k: is {}, expected 1 to {MAX_TOP_K}", self.top_k));
+            mistake("top_k", format!("is {}, expected 1 to {MAX_TOP_K}", self.top_k));
         }
         mistakes
     }
@@ -315,7 +314,7 @@ mod tests {
     #[test]
     fn only_the_crop_is_needed() {
         let config = table("crop = [224, 192]");
-        assert_eq!(config.validate(), Vec::<String>::new());
+        assert_eq!(config.validate(), []);
         assert_eq!((config.top_k, config.activation), (5, Activation::None));
         let preparation = config.preparation();
         assert_eq!((preparation.crop, preparation.mean, preparation.std), ([224, 192], [0.0; 3], [1.0; 3]));
@@ -327,7 +326,7 @@ mod tests {
             "input = \"x\"\noutput = \"y\"\nresize_shorter_side = 256\ncrop = [224, 224]\nmean = [1, 2.5, 3]\n\
              std = [1, 2, 3]\nlayout = \"NHWC\"\ncolor = \"BGR\"\nactivation = \"softmax\"\ntop_k = 1",
         );
-        assert_eq!(full.validate(), Vec::<String>::new());
+        assert_eq!(full.validate(), []);
     }
 
     #[test]
@@ -336,10 +335,9 @@ mod tests {
             table("resize_shorter_side = 100\ncrop = [0, 5000]\nmean = [nan, 0, 0]\nstd = [1, 0, 1]\ntop_k = 0");
         let prefix = "pipeline.image_classification.";
         let mistakes = config.validate();
-        let keys: Vec<_> =
-            mistakes.iter().map(|line| line.strip_prefix(prefix).unwrap().split(':').next().unwrap()).collect();
+        let keys: Vec<_> = mistakes.iter().map(|(key, _)| key.strip_prefix(prefix).unwrap()).collect();
         assert_eq!(keys, ["crop", "crop", "resize_shorter_side", "mean", "std", "top_k"]);
-        assert_eq!(mistakes[5], "pipeline.image_classification.top_k: is 0, expected 1 to 1000");
+        assert_eq!(mistakes[5].1, "is 0, expected 1 to 1000");
         assert_eq!(table("crop = [1, 1]\nstd = [inf, 1, 1]\ntop_k = 1001").validate().len(), 2);
     }
 

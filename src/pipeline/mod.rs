@@ -28,8 +28,8 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Every mistake of the table, each naming its key; empty when there is none.
-    pub fn validate(&self) -> Vec<String> {
+    /// Every mistake of the table, each with its key; empty when there is none.
+    pub fn validate(&self) -> Vec<(String, String)> {
         self.image_classification.as_ref().map(ImageClassification::validate).unwrap_or_default()
     }
 }

@@ -83,6 +83,7 @@ fn of_feature_input(error: &FeatureInputError) -> u16 {
 pub fn of_features(error: &FeatureError) -> u16 {
     match error {
         FeatureError::MissingColumn { .. }
+        | FeatureError::NoFeature { .. }
         | FeatureError::Columns { .. }
         | FeatureError::Value { .. }
         | FeatureError::TooLarge { .. } => 400,

@@ -169,6 +169,18 @@ fn read_model(
     Ok(files)
 }
 
+/// The names of the inputs of the model in a version's folder, where the format has them in the open.
+pub fn input_names(folder: &Path) -> Result<Option<Vec<String>>, FolderError> {
+    let path = find_model(folder)?;
+    if path.extension().is_none_or(|extension| extension != "onnx") {
+        return Ok(None);
+    }
+    let bytes = std::fs::read(&path).map_err(read_error(&path))?;
+    let summary = onnx::summarize(&bytes, folder);
+    let summary = summary.map_err(|error| FolderError::BadFile { path, reason: error.to_string() })?;
+    Ok(Some(summary.port_names.inputs))
+}
+
 fn hash_file(hasher: &mut blake3::Hasher, name: &str, content: &[u8]) {
     // Lengths first, so that no two lists of files give the same bytes.
     for part in [name.as_bytes(), content] {

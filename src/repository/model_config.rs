@@ -204,20 +204,23 @@ pub struct PortConfig {
 impl ModelConfig {
     /// Reads the text of a `model.toml`; every mistake at once.
     pub fn parse(source: &str, text: &str) -> Result<Self, Vec<Mistake>> {
-        let config: Self = toml_check::parse(source, text)?;
-        let mistakes = config.mistakes();
-        if mistakes.is_empty() {
-            return Ok(config);
+        let mut checked = toml_check::check::<Self>(source, text);
+        let problems = checked.value.as_ref().map(Self::mistakes).unwrap_or_default();
+        let problems = problems.into_iter().filter_map(|(key, message)| checked.problem(source, &key, message));
+        let problems: Vec<_> = problems.collect();
+        checked.mistakes.extend(problems);
+        match checked.value {
+            Some(config) if checked.mistakes.is_empty() => Ok(config),
+            _ => Err(checked.mistakes),
         }
-        Err(mistakes.into_iter().map(|(key, message)| Mistake::new(source, key, message)).collect())
     }
 
-    /// What no type can say.
-    fn mistakes(&self) -> Vec<(&'static str, String)> {
+    /// Mistakes that no type can tell: the key, and what was expected.
+    fn mistakes(&self) -> Vec<(String, String)> {
         let mut mistakes = Vec::new();
-        let mut check = |holds: bool, key: &'static str, message: &str| {
+        let mut check = |holds: bool, key: &str, message: &str| {
             if !holds {
-                mistakes.push((key, message.to_owned()));
+                mistakes.push((key.to_owned(), message.to_owned()));
             }
         };
         let group = &self.instance_group;
@@ -240,16 +243,10 @@ impl ModelConfig {
             "instance_group.min",
             "expected no more than max",
         );
-        check(
-            group.keep_alive_s.is_none_or(|seconds| seconds <= 31_536_000),
-            "instance_group.keep_alive_s",
-            "expected a year at most",
-        );
-        check(
-            group.target_queue_ms.is_none_or(|ms| ms <= 3_600_000),
-            "instance_group.target_queue_ms",
-            "expected an hour at most",
-        );
+        let within_a_year = group.keep_alive_s.is_none_or(|seconds| seconds <= 31_536_000);
+        check(within_a_year, "instance_group.keep_alive_s", "expected a year at most");
+        let within_an_hour = group.target_queue_ms.is_none_or(|ms| ms <= 3_600_000);
+        check(within_an_hour, "instance_group.target_queue_ms", "expected an hour at most");
         if let Some(batching) = &self.dynamic_batching {
             let most = self.max_batch_size.unwrap_or(DEFAULT_MAX_BATCH_SIZE);
             check(most > 0, "dynamic_batching", "max_batch_size is 0, so there is no batch");
@@ -269,22 +266,26 @@ impl ModelConfig {
         check(self.queue.default_timeout_ms != Some(0), "queue.default_timeout_ms", "expected at least 1");
         check(self.version_policy != VersionPolicy::Latest(0), "version_policy.latest", "expected at least 1");
         check(self.version_policy != VersionPolicy::Specific(vec![]), "version_policy.specific", "names no version");
-        for port in self.input.iter().chain(&self.output) {
-            let shape = port.shape.iter().flatten();
-            check(shape.clone().all(|&dim| dim >= -1), "shape", "expected dimensions of -1 (variable) or more");
-            check(port.labels.as_deref().is_none_or(is_beside), "labels", "expected a file beside model.toml");
+        let inputs = self.input.iter().enumerate().map(|(index, port)| (format!("input[{index}]"), true, port));
+        let outputs = self.output.iter().enumerate().map(|(index, port)| (format!("output[{index}]"), false, port));
+        for (place, is_input, port) in inputs.chain(outputs) {
+            let is_shape = port.shape.iter().flatten().all(|&dim| dim >= -1);
+            check(is_shape, &format!("{place}.shape"), "expected dimensions of -1 (variable) or more");
+            let labels = format!("{place}.labels");
+            check(port.labels.as_deref().is_none_or(is_beside), &labels, "expected a file beside model.toml");
+            check(!is_input || port.labels.is_none(), &labels, "labels belong to an output");
+            check(is_input || port.features.is_empty(), &format!("{place}.features"), "features make an input");
         }
-        check(self.input.iter().all(|port| port.labels.is_none()), "input.labels", "labels belong to an output");
-        check(self.output.iter().all(|port| port.features.is_empty()), "output.features", "features make an input");
-        check(
-            self.features.is_empty() || self.has_features(),
-            "features",
-            "no input has features: name them in [[input]]",
-        );
+        let is_of_use = self.features.is_empty() || self.has_features();
+        check(is_of_use, "features", "no input has features: name them in [[input]]");
         let takes_photographs = self.pipeline.image_classification.is_some();
-        mistakes.extend(self.golden.iter().flat_map(|golden| golden.mistakes(takes_photographs)));
-        mistakes.extend(self.response_cache.mistakes());
-        mistakes.extend(self.pipeline.validate().into_iter().map(|message| ("pipeline", message)));
+        for (index, golden) in self.golden.iter().enumerate() {
+            let place = format!("golden[{index}]");
+            let found = golden.mistakes(takes_photographs).into_iter();
+            mistakes.extend(found.map(|(key, message)| (key.replacen("golden", &place, 1), message)));
+        }
+        mistakes.extend(self.response_cache.mistakes().into_iter().map(|(key, message)| (key.to_owned(), message)));
+        mistakes.extend(self.pipeline.validate());
         mistakes
     }
 
@@ -389,6 +390,8 @@ pub fn fuzz(data: &[u8]) {
     }
 }
 
+#[cfg(test)]
+mod every_mistake;
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,13 +8,25 @@ use std::path::{Path, PathBuf};
 
 use super::config::RepositoryConfig;
 use super::folder::{self, FolderError};
-use crate::names::ModelName;
+use super::model_config::ModelConfig;
+use crate::names::{ModelName, ModelVersion};
 
 /// The folders of a repository. Signed releases are apart: updates say where they lie.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sources {
     owners: PathBuf,
     packaged: Option<PathBuf>,
+}
+
+/// A model that is not loaded, as far as its files show it.
+#[derive(Debug)]
+pub struct OnDisk {
+    /// Its `model.toml`.
+    pub config: ModelConfig,
+    /// Set when the version that was asked for is there, and among those that are served.
+    pub is_served: bool,
+    /// The names of the inputs of that version, where its file says them without a runtime.
+    pub inputs: Option<Vec<String>>,
 }
 
 impl Sources {
@@ -41,6 +53,24 @@ impl Sources {
             Some(packaged) if packaged.is_dir() && !owners.is_dir() => packaged,
             _ => owners,
         }
+    }
+
+    /// Looks at a model, for calls of this version or of the default one; `None` without a folder for it.
+    pub fn on_disk(&self, name: &ModelName, version: Option<ModelVersion>) -> Result<Option<OnDisk>, FolderError> {
+        let folder = self.folder(name);
+        if !folder.is_dir() {
+            return Ok(None);
+        }
+        let (config, _) = folder::model_config(&folder)?;
+        let (versions, _) = folder::versions(&folder)?;
+        let served = config.version_policy.select(&versions);
+        let asked = version.or_else(|| served.last().copied());
+        let is_there = asked.filter(|asked| served.contains(asked) && versions.contains(asked));
+        let inputs = match is_there {
+            Some(version) => folder::input_names(&folder.join(version.to_string()))?,
+            None => None,
+        };
+        Ok(Some(OnDisk { config, is_served: is_there.is_some(), inputs }))
     }
 
     /// Whether a path lies in one of them.

@@ -6,7 +6,9 @@ use std::ops::Range;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue, Deserializer};
+use toml::de::{DeArray, DeTable, DeValue, Deserializer};
+
+use super::MAX_MISTAKES;
 
 /// The deepest nesting accepted, in levels. TOML's parser bounds brackets and dotted keys each by 80, but not dotted keys
 /// within brackets: 13 kB make 6,000 levels, and whatever walks them by recursion runs out of stack.
@@ -27,13 +29,6 @@ pub enum Step {
     Index(usize),
 }
 
-impl Step {
-    /// Whether this is the step to `key`.
-    pub fn is_key(&self, key: &str) -> bool {
-        matches!(self, Self::Key(own) if own == key)
-    }
-}
-
 /// A path as people write it: `tensors.input[0].shape`.
 pub fn key(path: &[Step]) -> String {
     let mut text = String::new();
@@ -47,13 +42,24 @@ pub fn key(path: &[Step]) -> String {
     text
 }
 
-/// Why a text is no TOML.
+/// Why a text is no TOML, or not all of it counts.
 #[derive(Debug)]
 pub struct SyntaxError {
     /// Line and column, from 1.
     pub position: Option<(usize, usize)>,
     /// What is wrong.
     pub message: String,
+}
+
+/// Where one entry of a text stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The line of its value, from 1.
+    pub line: usize,
+    /// Its key in the text, where elements that are left out are counted.
+    pub key: String,
+    /// Set for a table that is no element of an array: a section has no value of its own.
+    pub is_section: bool,
 }
 
 /// A parsed text. A clone can lose entries while the original still tells where they stood.
@@ -66,28 +72,36 @@ pub struct Document<'t> {
 }
 
 impl<'t> Document<'t> {
-    /// Parses `text`, up to its first syntax error.
-    pub fn parse(text: &'t str) -> Result<Self, SyntaxError> {
+    /// Parses `text`, and reports the keys that come for the second time. A text that is no TOML is reported up to its first
+    /// syntax error: the text behind that may mean anything.
+    pub fn parse(text: &'t str) -> (Option<Self>, Vec<SyntaxError>) {
         let line_starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         let mut document = Self { text, line_starts, root: Spanned::new(0..0, DeTable::new()) };
-        let root = DeTable::parse(text).map_err(|error| {
-            let position = error.span().map(|span| document.position(span.start));
-            let first = position.and_then(|(line, _)| first_of(text, line)).filter(|_| error.message() == DUPLICATE);
-            let message = match first {
-                Some((name, line)) => {
-                    format!("{DUPLICATE}: {name} is in line {line} already; one place has to be enough")
-                }
-                None => error.message().to_owned(),
-            };
-            SyntaxError { position, message }
-        })?;
-        if let Some(at) = too_deep(Box::new(root.get_ref().values()), MAX_DEPTH) {
-            take_apart(root.into_inner());
+        let (root, errors) = DeTable::parse_recoverable(text);
+        let fatal = errors.iter().position(|error| error.message() != DUPLICATE);
+        let told = fatal.map_or(errors.len(), |first| first + 1).min(MAX_MISTAKES);
+        let mut errors: Vec<_> = errors.iter().take(told).map(|error| document.syntax_error(error)).collect();
+        let too_deep = too_deep(Box::new(root.get_ref().values()), MAX_DEPTH);
+        if let Some(at) = too_deep.filter(|_| fatal.is_none()) {
             let message = format!("nested more than {MAX_DEPTH} levels deep");
-            return Err(SyntaxError { position: Some(document.position(at)), message });
+            errors.push(SyntaxError { position: Some(document.position(at)), message });
+        }
+        if fatal.is_some() || too_deep.is_some() {
+            take_apart(root.into_inner());
+            return (None, errors);
         }
         document.root = root;
-        Ok(document)
+        (Some(document), errors)
+    }
+
+    fn syntax_error(&self, error: &toml::de::Error) -> SyntaxError {
+        let position = error.span().map(|span| self.position(span.start));
+        let first = position.and_then(|(line, _)| first_of(self.text, line));
+        let message = match first.filter(|_| error.message() == DUPLICATE) {
+            Some((name, line)) => format!("{DUPLICATE}: {name} is in line {line} already; one place has to be enough"),
+            None => error.message().to_owned(),
+        };
+        SyntaxError { position, message }
     }
 
     /// Reads what is left of the document into a `T`.
@@ -114,15 +128,42 @@ impl<'t> Document<'t> {
         count
     }
 
-    /// The line of every value that is not a table, and of every element of an array.
-    pub fn lines(&self) -> BTreeMap<String, usize> {
-        let mut lines = BTreeMap::new();
+    /// Where every entry stands that is in the text, by the key that it has now. `original` is the document before any
+    /// entry was left out.
+    pub fn places(&self, original: &Self) -> BTreeMap<String, Place> {
+        let mut places = BTreeMap::new();
         visit(self.root.get_ref(), &mut |path, _, value| {
-            if !value.get_ref().is_table() || matches!(path.last(), Some(Step::Index(_))) {
-                lines.insert(key(path), self.position(value.span().start).0);
+            if self.is_stand_in(&value.span()) {
+                return;
             }
+            let is_section = value.get_ref().is_table() && !matches!(path.last(), Some(Step::Index(_)));
+            let line = self.position(value.span().start).0;
+            let key_in_text = original.path_of(path, self);
+            places.insert(key(path), Place { line, key: key(&key_in_text), is_section });
         });
-        lines
+        places
+    }
+
+    /// The path in this document of the entry at `path` in `other`, which is this one without some elements.
+    fn path_of(&self, path: &[Step], other: &Self) -> Path {
+        let (mut here, mut there) = (Some(Node::Table(self.root.get_ref())), Some(Node::Table(other.root.get_ref())));
+        let mut found = Path::new();
+        for step in path {
+            let span = there.and_then(|node| node.step(step)).map(Spanned::span);
+            let own = match (here, step) {
+                // The elements of an array stand one behind the other, each in a place of its own; those that are left out
+                // are few.
+                (Some(Node::Array(array)), Step::Index(index)) => {
+                    let behind = array.iter().skip(*index).position(|element| Some(element.span()) == span);
+                    Step::Index(index + behind.unwrap_or_default())
+                }
+                _ => step.clone(),
+            };
+            here = here.and_then(|node| node.step(&own)).and_then(Node::of);
+            there = there.and_then(|node| node.step(step)).and_then(Node::of);
+            found.push(own);
+        }
+        found
     }
 
     /// The innermost entry whose key or value holds `span`; the document itself when none does.
@@ -145,6 +186,95 @@ impl<'t> Document<'t> {
     pub fn remove(&mut self, path: &[Step]) -> bool {
         let Some((Step::Key(first), rest)) = path.split_first() else { return false };
         remove_from_table(self.root.get_mut(), first, rest)
+    }
+
+    /// Puts a value that is not in the text at `path`: in the place of the one there, or as a new key of a table.
+    pub fn put(&mut self, path: &[Step], value: DeValue<'t>) -> bool {
+        let beyond = self.beyond();
+        let value = match value {
+            DeValue::Array(elements) => {
+                let moved = elements.into_iter().map(|element| Spanned::new(beyond.clone(), element.into_inner()));
+                DeValue::Array(moved.collect())
+            }
+            value => value,
+        };
+        let value = Spanned::new(beyond, value);
+        let Some((last, table)) = path.split_last() else { return false };
+        let mut node = NodeMut::Table(self.root.get_mut());
+        for step in table {
+            let Some(below) = node.step(step) else { return false };
+            node = below;
+        }
+        match (node, last) {
+            (NodeMut::Table(table), Step::Key(key)) => {
+                // The key that is there keeps its place in the text.
+                match table.get_mut(key.as_str()) {
+                    Some(there) => *there = value,
+                    None => drop(table.insert(Spanned::new(value.span(), key.clone().into()), value)),
+                }
+                true
+            }
+            (NodeMut::Array(array), Step::Index(index)) => {
+                array.get_mut(*index).map(|element| *element = value).is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// Tells whether a place is that of a value that [`Self::put`] put there.
+    pub fn is_stand_in(&self, span: &Range<usize>) -> bool {
+        *span == self.beyond()
+    }
+
+    /// A place that no entry of the text has.
+    fn beyond(&self) -> Range<usize> {
+        self.text.len() + 1..self.text.len() + 2
+    }
+}
+
+/// A table or an array.
+#[derive(Clone, Copy)]
+enum Node<'d> {
+    Table(&'d DeTable<'d>),
+    Array(&'d DeArray<'d>),
+}
+
+impl<'d> Node<'d> {
+    fn of(value: &'d Spanned<DeValue<'d>>) -> Option<Self> {
+        match value.get_ref() {
+            DeValue::Table(table) => Some(Self::Table(table)),
+            DeValue::Array(array) => Some(Self::Array(array)),
+            _ => None,
+        }
+    }
+
+    fn step(self, step: &Step) -> Option<&'d Spanned<DeValue<'d>>> {
+        match (self, step) {
+            (Self::Table(table), Step::Key(key)) => table.get(key.as_str()),
+            (Self::Array(array), Step::Index(index)) => array.get(*index),
+            _ => None,
+        }
+    }
+}
+
+/// [`Node`], to change it.
+enum NodeMut<'d, 't> {
+    Table(&'d mut DeTable<'t>),
+    Array(&'d mut DeArray<'t>),
+}
+
+impl NodeMut<'_, '_> {
+    fn step(self, step: &Step) -> Option<Self> {
+        let value = match (self, step) {
+            (Self::Table(table), Step::Key(key)) => table.get_mut(key.as_str()),
+            (Self::Array(array), Step::Index(index)) => array.get_mut(*index),
+            _ => None,
+        };
+        match value?.get_mut() {
+            DeValue::Table(table) => Some(Self::Table(table)),
+            DeValue::Array(array) => Some(Self::Array(array)),
+            _ => None,
+        }
     }
 }
 

@@ -139,6 +139,91 @@ fn a_syntax_error_is_one_mistake_with_line_and_column() {
 }
 
 #[test]
+fn every_key_that_is_missing_is_told() {
+    mistakes(
+        "[[rows]]\n[[rows]]\nname = 3\nkind = 'none'\n",
+        &[
+            "f:1: rows[0]: missing field `name`",
+            "f:1: rows[0]: missing field `shape`",
+            "f:2: rows[1]: missing field `shape`",
+            "f:3: rows[1].name: invalid type: integer `3`, expected a string",
+            "f:4: rows[1].kind: unknown variant `none`, expected `input` or `output`",
+        ],
+    );
+}
+
+#[test]
+fn a_key_that_comes_twice_hides_nothing() {
+    mistakes(
+        "name = 'x'\nname = 'y'\n[http]\nthreads = 0\n[http]\nlisten = 'x'\n",
+        &[
+            "f:2:1: duplicate key: name is in line 1 already; one place has to be enough",
+            "f:4: http.threads: invalid value: integer `0`, expected a whole number from 1 to 16",
+            "f:5:2: duplicate key: [http] is in line 3 already; one place has to be enough",
+            "f:6: http.listen: invalid type: string \"x\", expected a sequence",
+        ],
+    );
+}
+
+#[test]
+fn an_entry_of_an_inline_table_has_the_line_where_it_stands() {
+    let text = "rows = [\n  { name = 'a',\n    shape = [1] },\n  { name = 'b', shape = [\n 'x', 2,\n 'y' ] },\n\
+                {\n name = 7,\n shape = [] }\n]\nhttp = {\n limits = { body = 1 },\n threads = 17 }\n";
+    mistakes(
+        text,
+        &[
+            "f:5: rows[1].shape[0]: invalid type: string \"x\", expected i64",
+            "f:6: rows[1].shape[2]: invalid type: string \"y\", expected i64",
+            "f:8: rows[2].name: invalid type: integer `7`, expected a string",
+            "f:13: http.threads: invalid value: integer `17`, expected a whole number from 1 to 16",
+        ],
+    );
+    let places = check::<Settings>("f", text).places;
+    for (key, line) in [("rows[0]", 2), ("rows[0].shape", 3), ("rows[2].shape", 9), ("http.limits", 12), ("http", 11)] {
+        assert_eq!(places.get(key).map(|place| place.line), Some(line), "{key}");
+    }
+}
+
+#[test]
+fn an_element_behind_one_that_is_left_out_keeps_its_place() {
+    let checked = check::<Settings>("f", "[http]\nlisten = [\n7,\n'127.0.0.1:1',\n8,\n'127.0.0.1:2']\n");
+    let place = |key: &str| checked.places.get(key).map(|place| (place.line, place.key.as_str()));
+    assert_eq!(place("http.listen[0]"), Some((4, "http.listen[1]")));
+    assert_eq!(place("http.listen[1]"), Some((6, "http.listen[3]")));
+    assert_eq!(
+        nearest(&checked.places, "http.listen[1].port", 0).map(|(place, below)| (place.line, below)),
+        Some((6, ".port"))
+    );
+}
+
+#[test]
+fn a_problem_that_follows_from_a_mistake_is_known() {
+    let misread = Misread { keys: ["a.list[1].name", "a.user", "b.allow[0].host"].map(str::to_owned).to_vec() };
+    for (key, problem) in [
+        ("a.list[1].name", "is empty"),
+        ("a.list", "is empty"),
+        ("a.list[1].name.first", "is empty"),
+        ("a.list[1].kind", "needs a name: set name"),
+        ("a.password", "is the password of nobody: set a.user"),
+        ("a.password", "is the password of nobody: set user"),
+        ("c.to", "is not in the list: add [[b.allow]]"),
+        ("c.to", "\"ledge-stand-in-3\" is nowhere"),
+    ] {
+        assert!(misread.explains(key, problem), "{key}: {problem}");
+    }
+    for (key, problem) in [
+        ("a.list[2].name", "is empty"),
+        ("a.list[2].kind", "needs a name: set name"),
+        ("a.password", "is too long for users"),
+        ("a.username", "is empty"),
+        ("c.to", "is not in the list: add [[b.allowed]]"),
+        ("c.to", "has the same as a.user.name"),
+    ] {
+        assert!(!misread.explains(key, problem), "{key}: {problem}");
+    }
+}
+
+#[test]
 fn a_text_from_outside_cannot_reach_the_terminal() {
     let text = format!("\"\\u001b[2J{}\" = 1", "x".repeat(1000));
     let found = parse::<Settings>("f", &text).unwrap_err();
@@ -160,8 +245,11 @@ fn accepted_entries_keep_their_lines() {
         ("rows[0].shape", 7),
         ("rows[0].shape[0]", 8),
     ];
-    assert_eq!(checked.lines, lines.map(|(key, line)| (key.to_owned(), line)).into());
-    let accepted = "[http]\nthreads = 4\n\n[http.limits]\n\n[[rows]]\nname = \"r\"\nshape = [1]\n";
+    let values = checked.places.iter().filter(|(_, place)| !place.is_section);
+    let found: BTreeMap<_, _> = values.map(|(key, place)| (key.as_str(), place.line)).collect();
+    assert_eq!(found, lines.into());
+    assert!(checked.places.iter().all(|(key, place)| *key == place.key));
+    let accepted = "name = \"ledge-stand-in-2\"\n\n[http]\nthreads = 4\n\n[http.limits]\nbody = 1\n\n[[rows]]\nname = \"r\"\nshape = [1]\n";
     assert_eq!(checked.accepted.to_string(), accepted);
     assert_eq!(checked.value.map(|settings| settings.http.threads), Some(4));
     assert_eq!(checked.mistakes.len(), 2);
@@ -169,7 +257,8 @@ fn accepted_entries_keep_their_lines() {
 
 #[test]
 fn a_file_of_mistakes_ends_early() {
-    for (entries, reported) in [(100_000, 5), (1000, MAX_MISTAKES)] {
+    // The last one says that there are more.
+    for (entries, reported) in [(100_000, 11), (1000, MAX_MISTAKES + 1)] {
         let lines: Vec<String> = (0..entries).map(|n| format!("a{n}=1")).collect();
         assert_eq!(parse::<Settings>("f", &lines.join("\n")).unwrap_err().len(), reported);
     }
@@ -207,6 +296,6 @@ proptest! {
         let text = parts.concat();
         let checked = check::<Settings>("f", &text);
         prop_assert!(checked.value.is_some() || !checked.mistakes.is_empty(), "{text}");
-        prop_assert!(checked.mistakes.len() <= MAX_MISTAKES);
+        prop_assert!(checked.mistakes.len() <= MAX_MISTAKES + 1);
     }
 }

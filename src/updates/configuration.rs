@@ -6,12 +6,14 @@
 //! They lie over the defaults and under the configuration file, the environment and the command line: the owner of the box
 //! has the last word, and what they set themselves no release changes. They take effect when the daemon starts.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::persisted::Persisted;
 use super::state::SubjectState;
 use super::store::release_folder;
 use super::subject::{Kind, Subject};
+use crate::names::ModelName;
 
 /// The one file of a configuration.
 pub const FILE: &str = "settings.toml";
@@ -46,6 +48,11 @@ pub fn is_settable(key: &str) -> bool {
 /// is no state that can be read: that is for the updater to tell.
 pub fn active(folder: &Path) -> Vec<PathBuf> {
     live(folder, Kind::Configuration).into_iter().map(|(_, release)| release.join(FILE)).collect()
+}
+
+/// The models that releases are live of, by the same state.
+pub fn managed_models(folder: &Path) -> BTreeSet<ModelName> {
+    live(folder, Kind::Model).into_iter().map(|(subject, _)| subject.name).collect()
 }
 
 /// The folders of the releases of one kind that are live.

@@ -23,6 +23,7 @@ mod core;
 mod credentials;
 mod daemon;
 mod documents;
+mod dry_runs;
 mod encryption;
 mod feature_admin;
 mod feature_encryption;

@@ -128,7 +128,7 @@ impl Store for Ledge {
             let started = Instant::now();
             let pushed = self.runtime.block_on(self.store.push(push)).unwrap();
             latencies.push(nanoseconds(started.elapsed()));
-            assert_eq!(pushed.accepted + pushed.outdated, batch.len(), "{pushed:?}");
+            assert_eq!(pushed.rows.accepted + pushed.rows.outdated, batch.len(), "{pushed:?}");
             rows += batch.len();
         }
         Figures::of_rows(latencies, rows, &watch)

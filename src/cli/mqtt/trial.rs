@@ -12,9 +12,10 @@ use crate::audit_event::AuditSink;
 use crate::cli::{Exit, Output, block_on};
 use crate::config::Config;
 use crate::daemon;
-use crate::features::online::PushTarget;
+use crate::features::online::{self, PushTarget};
 use crate::identity::authentication::Authenticator;
 use crate::mqtt::bindings::Bindings;
+use crate::mqtt::bound::TriedRows;
 use crate::mqtt::client::packet::{Message, Properties, Qos};
 use crate::mqtt::topics::{DeviceTopics, TopicName};
 use crate::mqtt::trial::{Handled, Taker, Trial};
@@ -148,6 +149,8 @@ fn as_json(handled: &Handled) -> Value {
         row.insert("principal".into(), json!(handled.principal.as_ref().map(ToString::to_string)));
         row.insert("model".into(), json!(handled.model.as_ref().map(ModelName::as_str)));
         row.insert("pushes".into(), pushed_json(handled));
+        row.insert("ignored".into(), json!(handled.rows.as_ref().map_or(&[][..], |rows| &rows.ignored)));
+        row.insert("unused".into(), json!(handled.rows.as_ref().map_or(&[][..], |rows| &rows.unused)));
         row.insert("not_loaded".into(), json!(handled.not_loaded));
         row.insert("publishes".into(), json!(message));
         row.insert("problem".into(), json!(handled.problem));
@@ -197,13 +200,15 @@ fn text(handled: &Handled, topics: &DeviceTopics) -> String {
 
 /// Where a binding pushes, and the rows that it would push; null where nothing is pushed.
 fn pushed_json(handled: &Handled) -> Value {
-    let Some((target, columns)) = target(handled).zip(handled.rows.as_ref()) else { return Value::Null };
+    let Some((target, tried)) = target(handled).zip(handled.rows.as_ref().filter(|tried| !tried.is_refused)) else {
+        return Value::Null;
+    };
     let (kind, name) = match &target {
         PushTarget::View(name) => ("feature_view", name),
         PushTarget::Source(name) => ("push_source", name),
     };
     let df: serde_json::Map<_, _> =
-        columns.iter().map(|(name, cells)| (name.clone(), Value::Array(cells.clone()))).collect();
+        tried.columns.iter().map(|(name, cells)| (name.clone(), Value::Array(cells.clone()))).collect();
     json!({kind: name, "df": df})
 }
 
@@ -216,15 +221,26 @@ fn target(handled: &Handled) -> Option<PushTarget> {
 
 /// The rows that would be pushed; this pushes nothing.
 fn pushed(handled: &Handled) -> Vec<String> {
-    let Some((target, columns)) = target(handled).zip(handled.rows.as_ref()) else { return Vec::new() };
+    let Some((target, tried)) = target(handled).zip(handled.rows.as_ref()) else { return Vec::new() };
+    let TriedRows { columns, is_refused, ignored, unused } = tried;
     let whereto = match target {
         PushTarget::View(name) => format!("the feature view {name}"),
         PushTarget::Source(name) => format!("the push source {name}"),
     };
     let count = columns.first().map_or(0, |(_, cells)| cells.len());
     let rows = if count == 1 { "1 row".to_owned() } else { format!("{count} rows") };
-    let mut lines = vec![format!("  would push {rows} to {whereto}; this pushes nothing")];
+    let mut lines = vec![if *is_refused {
+        format!("  {rows} for {whereto}, which would be refused")
+    } else {
+        format!("  would push {rows} to {whereto}; this pushes nothing")
+    }];
     lines.extend(columns.iter().map(|(name, cells)| format!("    {name}: {}", listed(cells))));
+    if !ignored.is_empty() {
+        lines.push(format!("  ignored, since no feature view has a column of that name: {}", online::listed(ignored)));
+    }
+    if !unused.is_empty() {
+        lines.push(format!("  fields of the message that are no columns: {}", online::listed(unused)));
+    }
     lines
 }
 

@@ -1,3 +1,5 @@
+mod every_mistake;
+
 use super::*;
 
 /// A root with a `ledge.toml`.
@@ -237,8 +239,8 @@ fn what_does_not_fit_together_is_blamed_on_where_it_was_set() {
     let beyond = "0.0.0.0:80 can be reached from the network, where everybody on the way could read along: set it to \
                   https://0.0.0.0:80 with a certificate in [http.tls], or to 127.0.0.1:80, [::1]:80 or a unix: path";
     let root = Root::new("[http]\nlisten = [\n  '0.0.0.0:80',\n]\n");
-    root.mistakes(&[], &[], &[&format!("ledge.toml:2: http.listen: {beyond}")]);
-    root.mistakes(&[], &["http.listen=0.0.0.0:80"], &[&format!("--set http.listen: {beyond}")]);
+    root.mistakes(&[], &[], &[&format!("ledge.toml:3: http.listen[0]: {beyond}")]);
+    root.mistakes(&[], &["http.listen=0.0.0.0:80"], &[&format!("--set http.listen: http.listen[0]: {beyond}")]);
     root.load(&[("LEDGE_HTTP_LISTEN", "127.0.0.1:0")], &[]);
 }
 

@@ -8,7 +8,7 @@ use super::file::{EntityToml, ServiceToml, Source, Sources};
 use crate::features::value::ScalarType;
 use crate::features::view::{FeatureService, FeatureView};
 use crate::names::FeatureName;
-use crate::toml_check::Mistake;
+use crate::toml_check::{Mistake, quotes_stand_in};
 
 /// How many feature views may be declared.
 pub const MAX_VIEWS: usize = 1024;
@@ -34,8 +34,8 @@ impl Place<'_> {
 
     /// A mistake at this place.
     pub fn mistake(&self, message: impl Display) -> Mistake {
-        let line = self.source.line(&self.key);
-        Mistake { line, ..Mistake::new(&self.source.path, &self.key, message) }
+        let (line, key) = self.source.place(&self.key);
+        Mistake { line, ..Mistake::new(&self.source.path, key, message) }
     }
 
     /// Whether there was a mistake in it already.
@@ -44,7 +44,7 @@ impl Place<'_> {
     }
 
     fn line(&self) -> String {
-        match self.source.line(&self.key) {
+        match self.source.place(&self.key).0 {
             Some(line) => format!("{}:{line}", self.source.path),
             None => self.source.path.clone(),
         }
@@ -106,9 +106,12 @@ impl<'s> Declared<'s> {
         declared
     }
 
-    /// Notes a mistake.
+    /// Notes a mistake, unless it is about a stand-in.
     pub(super) fn report(&mut self, place: &Place<'_>, message: impl Display) {
-        self.mistakes.push(place.mistake(message));
+        let mistake = place.mistake(message);
+        if !quotes_stand_in(&mistake.message) {
+            self.mistakes.push(mistake);
+        }
     }
 
     /// The value of a key that must be there.
@@ -213,7 +216,7 @@ impl<'s> Declared<'s> {
                 features.push((view.name.clone(), feature));
             }
         }
-        self.mistakes.extend(mistakes);
+        self.mistakes.extend(mistakes.into_iter().filter(|mistake| !quotes_stand_in(&mistake.message)));
         if let Some(name) = name
             && self.mistakes.len() == before
         {

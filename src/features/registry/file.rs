@@ -14,7 +14,7 @@ use super::duration::DurationText;
 use crate::features::value::{ScalarType, ValueType};
 use crate::features::view::{Function, Kind};
 use crate::names::FeatureName;
-use crate::toml_check::{self, Mistake, from_text};
+use crate::toml_check::{self, Misread, Mistake, Place, from_text};
 
 /// The largest file, in bytes. There may be several.
 const MAX_FILE: u64 = 4 << 20;
@@ -159,27 +159,22 @@ pub struct Source {
     pub path: String,
     /// What stands in it, without what is a mistake.
     pub file: File,
-    lines: BTreeMap<String, usize>,
-    misread: Vec<String>,
+    places: BTreeMap<String, Place>,
+    misread: Misread,
 }
 
 impl Source {
-    /// The line of a key, or of what holds it.
-    pub fn line(&self, key: &str) -> Option<usize> {
-        let mut key = key;
-        loop {
-            if let Some(line) = self.lines.get(key) {
-                return Some(*line);
-            }
-            key = key.rsplit_once('.')?.0;
+    /// The line of a key, or of what holds it, and the key as it is in the text.
+    pub fn place(&self, key: &str) -> (Option<usize>, String) {
+        match toml_check::nearest(&self.places, key, 0) {
+            Some((Place { line, key, .. }, below)) => (Some(*line), format!("{key}{below}")),
+            None => (None, key.to_owned()),
         }
     }
 
     /// Whether there was a mistake in a key already: then it is not missing.
     pub fn is_misread(&self, key: &str) -> bool {
-        self.misread.iter().any(|misread| {
-            misread.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-        })
+        self.misread.holds(&self.place(key).1)
     }
 }
 
@@ -222,12 +217,14 @@ impl Sources {
     /// Adds the text of one file.
     pub fn add(&mut self, path: String, text: &str) {
         let checked = toml_check::check::<File>(&path, text);
-        let misread: Vec<String> = checked.mistakes.iter().map(|mistake| mistake.key.clone()).collect();
-        self.lost_names |= checked.value.is_none()
-            || misread.iter().any(|key| !key.contains('.') || key.ends_with("name") || key.ends_with(']'));
+        let lost = |mistake: &Mistake| {
+            let key = &mistake.key;
+            !key.contains('.') || key.ends_with("name") || key.ends_with(']')
+        };
+        self.lost_names |= checked.value.is_none() || checked.mistakes.iter().any(lost);
         self.mistakes.extend(checked.mistakes);
         if let Some(file) = checked.value {
-            self.files.push(Source { path, file, lines: checked.lines, misread });
+            self.files.push(Source { path, file, places: checked.places, misread: checked.misread });
         }
     }
 }

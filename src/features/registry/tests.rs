@@ -4,6 +4,7 @@ use super::*;
 use crate::durable;
 use crate::features::value::{ScalarType, ValueType};
 use crate::features::view::{Function, Kind};
+use crate::toml_check::layouts;
 
 const EXAMPLE: &str = include_str!("../../../configs/feature_views.d/example.toml.example");
 
@@ -372,4 +373,61 @@ fn references_find_features_or_say_what_there_is_not() {
     assert_eq!(select(&["machine_stats:x"]), Err("feature view 'machine_stats' has no feature 'x'".into()));
     assert_eq!(registry.source("machine_push").unwrap()[0].name, registry.view("machine_stats").unwrap().name);
     assert!(registry.source("machine_stats").is_err() && registry.select(&Selection::Service("x".into())).is_err());
+}
+
+/// Declarations that have every key.
+const FULL: &str = r#"
+    entity = [
+        { name = "machine", join_key = "machine_id", value_type = "String", description = "d" },
+        { name = "line", value_type = "Int64" },
+    ]
+    feature_service = [{ name = "s", description = "d", features = ["v:rms", "v:rms_10m"] }]
+    [[feature_view]]
+    name = "v"
+    description = "d"
+    entities = ["machine", "line"]
+    ttl = "1h"
+    lateness = "5m"
+    source = { name = "p", timestamp_field = "at" }
+    schema = [{ name = "rms", dtype = "Float32", optional = true, description = "d" }, { name = "n", dtype = "Int64" }]
+    [[feature_view.aggregation]]
+    column = "rms"
+    function = "mean"
+    time_window = "10m"
+    slide_interval = "1m"
+    kind = "sliding"
+    name = "rms_10m"
+    [[feature_view]]
+    name = "w"
+    entities = ["machine"]
+    source = { name = "p", timestamp_field = "at" }
+    schema = [{ name = "job", dtype = "String" }]
+"#;
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn every_mistake_is_reported_with_its_line_whatever_the_layout(
+        choices in layouts::choices(),
+        spoilt in proptest::collection::vec(proptest::prelude::any::<proptest::sample::Index>(), 1..10),
+    ) {
+        let mut table: toml::Table = FULL.parse().unwrap();
+        Registry::of(&layouts::write(&table, &choices).text);
+        let all = layouts::leaves(&table);
+        let mut expected = std::collections::BTreeSet::new();
+        for key in spoilt.iter().map(|index| &all[index.index(all.len())]) {
+            if !expected.iter().any(|other: &String| other.starts_with(key.as_str()) || key.starts_with(other.as_str())) {
+                layouts::spoil(&mut table, key);
+                expected.insert(key.clone());
+            }
+        }
+        let written = layouts::write(&table, &choices);
+        let folder = Folder::new(&[("a.toml", &written.text)]);
+        let mistakes = Registry::load(&folder.0.path().join("views"), &folder.store()).unwrap_err();
+        let found: std::collections::BTreeSet<_> =
+            mistakes.iter().map(|mistake| (mistake.line, mistake.key.clone())).collect();
+        let expected = expected.into_iter().map(|key| (written.lines.get(&key).copied(), key)).collect();
+        proptest::prop_assert_eq!(found, expected, "{:#?} in {}", mistakes, written.text);
+    }
 }

@@ -61,6 +61,49 @@ fn only_an_optional_column_may_be_left_out() {
 }
 
 #[test]
+fn a_column_that_no_view_has_is_told_but_for_those_that_feast_sends() {
+    let registry = Registry::of(VIEW);
+    let views = [registry.view("stats").unwrap().clone()];
+    let unknown = |json: Json| super::unknown(&views, &columns(&json));
+    let whole = json!({ "machine": ["a"], "line": [1], "heat": [1], "tags": [null], "at": [null] });
+    assert_eq!(unknown(whole.clone()), [""; 0]);
+    for (name, is_told) in [
+        ("haet", true),
+        ("Heat", true),
+        ("created", false),
+        ("created_timestamp", false),
+        ("event_timestamp", false),
+        ("", true),
+    ] {
+        let mut more = whole.clone();
+        more[name] = json!([null]);
+        assert_eq!(unknown(more) == [name], is_told, "{name}");
+    }
+    // Where the view's own event time is missing, that of Feast is lost.
+    assert_eq!(
+        unknown(json!({ "machine": ["a"], "line": [1], "heat": [1], "event_timestamp": [1] })),
+        ["event_timestamp"]
+    );
+}
+
+#[test]
+fn a_push_without_a_single_feature_is_refused_with_what_there_is() {
+    let registry = Registry::of(VIEW);
+    let views = [registry.view("stats").unwrap().clone()];
+    let refused = |json: Json| {
+        let columns = columns(&json);
+        require_feature(&views, &columns, &super::unknown(&views, &columns)).map_err(|error| error.to_string())
+    };
+    assert_eq!(refused(json!({ "machine": ["a"], "tags": [null] })), Ok(()));
+    let told = "no column is a feature of feature view 'stats', which has 'heat', 'tags'";
+    assert_eq!(refused(json!({ "machine": ["a"], "line": [1], "at": [1] })), Err(told.into()));
+    assert_eq!(
+        refused(json!({ "machine": ["a"], "haet": [1] })),
+        Err(format!("{told}; there is 'haet', which no feature view has"))
+    );
+}
+
+#[test]
 fn a_wrong_cell_is_named_by_column_and_row() {
     let wrong = |json: Json| push(&json).unwrap_err();
     assert_eq!(

@@ -62,7 +62,10 @@ fn of_views(encoder: &mut DescriptorEncoder<'_>, views: &[ViewStatistics]) -> Re
             (labels, ConstCounter::new(count as u64))
         })
     });
-    family(encoder, "feature_rows_pushed", "Rows pushed, by feature view and what came of them", pushed)
+    family(encoder, "feature_rows_pushed", "Rows pushed, by feature view and what came of them", pushed)?;
+    let ignored = views.iter().map(|found| (view(found), ConstCounter::new(found.ignored)));
+    let help = "Columns pushed that the feature view does not have, and that were ignored";
+    family(encoder, "feature_columns_ignored", help, ignored)
 }
 
 fn label(name: &'static str, value: &str) -> Labels {
@@ -97,7 +100,7 @@ mod tests {
         let found = FeatureStatistics {
             state: "ready",
             reason: None,
-            views: vec![ViewStatistics { view: "v".into(), rows: 5, newest_us: 6_500_000, pushed }],
+            views: vec![ViewStatistics { view: "v".into(), rows: 5, newest_us: 6_500_000, pushed, ignored: 24 }],
             reads: 7,
             cells: FieldStatus::ALL.into_iter().zip(8..).collect(),
             groups: 12,
@@ -133,6 +136,7 @@ mod tests {
             "ledge_feature_rows_pushed_total{feature_view=\"v\",outcome=\"outdated\"} 2",
             "ledge_feature_rows_pushed_total{feature_view=\"v\",outcome=\"duplicate\"} 3",
             "ledge_feature_rows_pushed_total{feature_view=\"v\",outcome=\"too_late\"} 4",
+            "ledge_feature_columns_ignored_total{feature_view=\"v\"} 24",
             "ledge_feature_reads_total 7",
             "ledge_feature_journal_writes_total 12",
             "ledge_feature_rows_purged_total 16",

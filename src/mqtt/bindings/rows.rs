@@ -1,5 +1,6 @@
 //! What a binding takes out of a message for the feature store: rows, and whose they are. Pure.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use serde_json::Value as Json;
 use super::config::BindingConfig;
 use super::extract::{BindingError, find, kind, parse};
 use crate::clock;
-use crate::features::online::{Columns, PushTarget};
+use crate::features::online::Columns;
 use crate::features::registry::Registry;
 use crate::features::value::Value;
 use crate::features::view::FeatureView;
@@ -80,13 +81,23 @@ pub struct Origin<'a> {
     pub arrived_us: i64,
 }
 
+/// The part of a message that is for the feature store.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PushRows {
+    /// The rows.
+    pub columns: Columns,
+    /// Fields of the message that nothing takes, where columns are taken by name: one of them may be a column that is
+    /// misspelt.
+    pub unused: Vec<String>,
+}
+
 /// The rows to push, for all views of the target.
-pub fn push_columns(
+pub fn push_rows(
     config: &BindingConfig,
     views: &[Arc<FeatureView>],
     payload: &Bytes,
     origin: Origin<'_>,
-) -> Result<Columns, BindingError> {
+) -> Result<PushRows, BindingError> {
     let document = parse("message", payload)?;
     let rows = rows(&document)?;
     let mut columns = entity_columns(config, views, &rows, origin)?;
@@ -109,7 +120,29 @@ pub fn push_columns(
             columns.push((name.to_string(), times.collect::<Result<_, _>>()?));
         }
     }
-    Ok(columns)
+    let unused = if config.features.is_empty() { unused(config, views, &rows) } else { Vec::new() };
+    Ok(PushRows { columns, unused })
+}
+
+/// The most names that one message is searched for.
+const MOST_UNUSED: usize = 64;
+
+/// The fields of rows that are no column of any view, and that no path of the binding leads into.
+fn unused(config: &BindingConfig, views: &[Arc<FeatureView>], rows: &[&Json]) -> Vec<String> {
+    let keys = config.entities.values().filter_map(|source| match source {
+        KeySource::Field(path) => Some(path),
+        KeySource::Topic(_) => None,
+    });
+    let paths = keys.chain(&config.event_timestamp).chain(&config.photograph).chain(config.inputs.values().flatten());
+    let taken: BTreeSet<&str> = paths.filter_map(FieldPath::top).collect();
+    let is_used = |name: &str| taken.contains(name) || views.iter().any(|view| view.has_column(name));
+    let mut unused = BTreeSet::new();
+    for name in rows.iter().filter_map(|row| row.as_object()).flat_map(serde_json::Map::keys) {
+        if unused.len() < MOST_UNUSED && !is_used(name) {
+            unused.insert(name.clone());
+        }
+    }
+    unused.into_iter().collect()
 }
 
 /// The join keys of the message, for a model that looks their features up. Without rows to push, `views` are all that there
@@ -133,17 +166,6 @@ pub fn entities(
 pub fn join_keys(columns: &Columns, views: &[Arc<FeatureView>]) -> Columns {
     let is_key = |name: &str| views.iter().any(|view| view.join_keys.iter().any(|key| &*key.name == name));
     columns.iter().filter(|(name, _)| is_key(name)).cloned().collect()
-}
-
-/// The views that a target stands for.
-pub fn views_of(
-    target: &PushTarget,
-    registry: &Registry,
-) -> Result<Vec<Arc<FeatureView>>, crate::features::online::FeatureError> {
-    match target {
-        PushTarget::View(name) => registry.view(name).map(|view| vec![view.clone()]),
-        PushTarget::Source(name) => registry.source(name),
-    }
 }
 
 /// An object is one row; an array of objects has a row in each.

@@ -11,6 +11,7 @@ use crate::inference::backend::{Port, Signature};
 use crate::inference::terms::Priority;
 use crate::mqtt::config::MqttConfig;
 use crate::protocol::{ProtocolError, Target, decode_request};
+use crate::repository::model_config::ModelConfig;
 use crate::serving::request::Inputs;
 use crate::tensor::{DataType, Tensor};
 use crate::toml_check::{self, Mistake};
@@ -331,11 +332,11 @@ fn pushed(keys: &str, topic: &str, payload: &Value) -> Result<Value, BindingErro
     let configs = configs(&text);
     assert_eq!(problems(&configs), []);
     let registry = machines();
-    let views = views_of(&configs[0].target().unwrap(), &registry).unwrap();
+    let views = registry.targets(&configs[0].target().unwrap()).unwrap();
     let captures: Vec<String> =
         configs[0].topic.captures(&topic.parse().unwrap()).unwrap().into_iter().map(str::to_owned).collect();
     let origin = Origin { captures: &captures, device: &"box".parse().unwrap(), arrived_us: 1_000_000 };
-    let columns = push_columns(&configs[0], &views, &payload.to_string().into(), origin)?;
+    let columns = push_rows(&configs[0], &views, &payload.to_string().into(), origin)?.columns;
     Ok(columns.into_iter().map(|(name, cells)| (name, Value::Array(cells))).collect::<serde_json::Map<_, _>>().into())
 }
 
@@ -379,4 +380,93 @@ fn a_message_without_rows_is_told_why() {
         let error = pushed(keys, "machines/seven/telemetry", &payload).unwrap_err().to_string();
         assert!(error.contains(words), "{keys} {payload}: {error}");
     }
+}
+
+#[test]
+fn fields_that_nothing_takes_are_named_where_columns_go_by_their_names() {
+    let unused = |keys: &str, payload: &Value| {
+        let configs = configs(&format!("[[bindings]]\ntopic = 'machines/+/telemetry'\nfeature_view = 'stats'\n{keys}"));
+        let views = machines().targets(&configs[0].target().unwrap()).unwrap();
+        let origin = Origin { captures: &["7".to_owned()], device: &"box".parse().unwrap(), arrived_us: 0 };
+        push_rows(&configs[0], &views, &payload.to_string().into(), origin).unwrap().unused
+    };
+    let rows =
+        json!([{"machine_id": 7, "temperatur": 71, "measured_at": 1}, {"machine_id": 9, "id": 1, "meta": {"x": 1}}]);
+    assert_eq!(unused("", &rows), ["id", "meta", "temperatur"]);
+    // A path into a field takes it; and with a list of columns, the rest is left out on purpose.
+    assert_eq!(
+        unused(
+            "entities = { machine_id = '$.machine_id' }\nevent_timestamp = '$.measured_at'",
+            &json!({"machine_id": 1, "measured_at": 2, "meta": 1})
+        ),
+        ["meta"]
+    );
+    assert_eq!(
+        unused("features = { temperature = '$.temperatur' }", &json!({"machine_id": 7, "temperatur": 71, "meta": 1})),
+        [""; 0]
+    );
+}
+
+/// The problems of a binding with the views of [`machines`], each with its key.
+fn misfits(keys: &str) -> Vec<String> {
+    let configs = configs(&format!("[[bindings]]\ntopic = 'machines/+/telemetry'\n{keys}"));
+    assert_eq!(problems(&configs), []);
+    against_views(&configs[0], &machines()).into_iter().map(|(key, problem)| format!("{key}: {problem}")).collect()
+}
+
+#[test]
+fn a_binding_that_no_message_fits_is_told_by_the_declared_views() {
+    let stats = "feature_view = 'stats'\nentities = { machine_id = '{1}' }\n";
+    for right in ["", "features = { temperature = '$.t' }", "features = { temperature = '$.t', measured_at = '$.at' }"]
+    {
+        assert_eq!(misfits(&format!("{stats}{right}")), [""; 0], "{right}");
+    }
+    assert_eq!(misfits("push_source = 'stats_push'\nfeatures = { temperature = '$.t' }"), [""; 0]);
+    for (keys, expected) in [
+        ("feature_view = 'stat'", vec!["feature_view: Feature view stat does not exist: declare it"]),
+        ("push_source = 'stats'", vec!["push_source: Unable to find push source 'stats'.: declare it"]),
+        (
+            "feature_view = 'stats'\nentities = { machine = '{1}' }",
+            vec!["entities.machine: is no join key of the feature view 'stats', which has 'machine_id'"],
+        ),
+        (
+            "feature_view = 'stats'\nfeatures = { temperatur = '$.t', vibration = '$.v' }",
+            vec![
+                "features.temperatur: is no column of the feature view 'stats', which has 'temperature', 'vibration'",
+                "features: leave out \"temperature\", which the feature view 'stats' needs: say where in a message it is, or declare it optional",
+            ],
+        ),
+        (
+            "model = 'm'\npublish = 'p'\nentities = { machine = '{1}' }",
+            vec!["entities.machine: is a join key of no feature view"],
+        ),
+    ] {
+        assert_eq!(misfits(keys), expected, "{keys}");
+    }
+}
+
+#[test]
+fn a_binding_that_no_message_fits_is_told_by_its_model() {
+    let told = |keys: &str, model: &str, inputs: Option<&[&str]>| {
+        let configs =
+            configs(&format!("[[bindings]]\ntopic = 'machines/+/telemetry'\nmodel = 'm'\npublish = 'p'\n{keys}"));
+        let config = ModelConfig::parse("model.toml", model).unwrap();
+        let inputs: Option<Vec<_>> = inputs.map(|names| names.iter().map(|&name| name.to_owned()).collect());
+        let known = KnownModel { name: &"m".parse().unwrap(), config: &config, inputs: inputs.as_deref() };
+        let problems = against_model(&configs[0], &machines(), known);
+        problems.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+    };
+    let rows = "inputs = { x = ['$.x'], y = ['$.y'] }";
+    let made = "[[input]]\nname = 'z'\nfeatures = ['stats:temperature']\n";
+    assert_eq!(told(rows, "", Some(&["x", "y"])), [""; 0]);
+    assert_eq!(told(rows, "", None), [""; 0]);
+    assert_eq!(told(rows, "", Some(&["x", "z"])), ["inputs.y", "inputs"]);
+    assert_eq!(told(rows, made, Some(&["x", "y", "z"])), ["entities"]);
+    assert_eq!(told(&format!("{rows}\nentities = {{ machine_id = '{{1}}' }}"), made, Some(&["x", "y", "z"])), [""; 0]);
+    assert_eq!(told("feature_view = 'stats'", made, Some(&["z"])), [""; 0]);
+    assert_eq!(told("feature_view = 'stats'", made, Some(&["z", "x"])), ["inputs"]);
+    assert_eq!(told("photograph = '$.p'", "", Some(&["x"])), ["photograph"]);
+    assert_eq!(told("photograph = '$.p'", "[pipeline.image_classification]\ncrop = [1, 1]", Some(&["x"])), [""; 0]);
+    // A whole message says by itself what it has.
+    assert_eq!(told("", "", Some(&["x"])), [""; 0]);
 }

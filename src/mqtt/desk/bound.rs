@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Desk;
-use crate::mqtt::answer::{self, Failure};
+use crate::mqtt::answer::Failure;
 use crate::mqtt::bindings::Binding;
-use crate::mqtt::bound::{BoundMessage, Outcome};
+use crate::mqtt::bound::{BoundMessage, Dismissal, Outcome};
 use crate::mqtt::client::packet::{Qos, Reason, Received};
 use crate::mqtt::client::session::Delivery;
 use crate::mqtt::rate::{Newest, Offer};
-use crate::mqtt::request::Unanswered;
 use crate::telemetry::messages::MessageKind;
 
 /// How many topics the rate of one binding is kept for.
@@ -35,13 +34,10 @@ impl Desk {
     pub(super) fn bound(&mut self, received: Received, delivery: Option<Delivery>, now: Instant) {
         let refusal = self.refusal(&received);
         let Received { message, duplicate, .. } = received;
-        // Empty: somebody clears a retained message.
-        if message.payload.is_empty() && refusal.is_none() {
-            return self.settle(delivery, Reason::SUCCESS);
-        }
-        // Two boxes' bindings may lead to each other.
-        if answer::status(&message).is_some() {
-            return self.ignore(&message.topic, Unanswered::Answer, delivery, now);
+        match Dismissal::of(&message, refusal.is_some()) {
+            None => {}
+            Some(Dismissal::Empty) => return self.settle(delivery, Reason::SUCCESS),
+            Some(Dismissal::Answer(why)) => return self.ignore(&message.topic, why, delivery, now),
         }
         let captures = |bound: &Bound| bound.binding.config().topic.captures(&message.topic);
         let matching: Vec<_> =

@@ -3,6 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::audit_event::AuditSink;
 use crate::features::FeatureStore;
+use crate::features::config::FeaturesConfig;
 use crate::features::registry::Registry;
 use crate::identity::access_config::AccessConfig;
 use crate::inference::Runtimes;
@@ -14,7 +15,7 @@ use crate::repository::{ModelDefaults, Repository, Sources};
 use crate::serving::ServingLimits;
 
 /// A serving core without models.
-fn serving() -> Serving {
+pub(in crate::mqtt) fn serving(features: FeatureStore) -> Serving {
     let audit = AuditSink::to_nowhere();
     let runtimes = Runtimes::new("runtimes".into());
     let defaults = ModelDefaults {
@@ -39,12 +40,7 @@ fn serving() -> Serving {
         quota: crate::repository::model_config::Limits::default(),
         batch_windows: vec![],
     };
-    Serving::new(
-        repository,
-        FeatureStore::without_values(Registry::default(), std::path::Path::new("none")),
-        audit,
-        &limits,
-    )
+    Serving::new(repository, features, audit, &limits)
 }
 
 /// A connected desk with a binding of each kind.
@@ -59,7 +55,7 @@ fn desk(statistics: &MessageStatistics) -> Desk {
     let bindings = Bindings::new(&bindings);
     let (audit, _queue) = AuditSink::channel();
     let parts = Parts {
-        serving: serving(),
+        serving: serving(FeatureStore::without_values(&FeaturesConfig::default(), Registry::default())),
         authenticator: Authenticator::open(&AccessConfig::default(), std::path::Path::new("/nonexistent"), audit),
         statistics: statistics.clone(),
         updates: None,

@@ -126,7 +126,7 @@ impl FeastError {
             FeatureError::MissingColumn { column, .. } => {
                 Detail::new("missing", place, message).below([key(column)]).into()
             }
-            FeatureError::Columns { .. } | FeatureError::TooLarge { .. } => {
+            FeatureError::NoFeature { .. } | FeatureError::Columns { .. } | FeatureError::TooLarge { .. } => {
                 Detail::new("value_error", place, message).into()
             }
             FeatureError::Value { column, row, .. } => {

@@ -8,11 +8,8 @@ use serde::Deserialize;
 use super::MOST_CELLS;
 use super::error::{Detail, FeastError};
 use super::frame::{Frame, References};
-use crate::features::online::{Columns, OnlineRequest, Push, PushTarget, Selection};
+use crate::features::online::{Columns, EVENT_TIMESTAMP, OnlineRequest, Push, PushTarget, Selection};
 use crate::features::registry::Registry;
-
-/// The column in which Feast's client sends event times to `/write-to-online-store`, whatever the view calls it.
-const WRITE_TIMESTAMP: &str = "event_timestamp";
 
 /// A decoded `/get-online-features`.
 #[derive(Debug, PartialEq)]
@@ -131,7 +128,7 @@ fn name_timestamps(columns: &mut Columns, field: &str) {
     if columns.iter().any(|(name, _)| name == field) {
         return;
     }
-    if let Some((name, _)) = columns.iter_mut().find(|(name, _)| name == WRITE_TIMESTAMP) {
+    if let Some((name, _)) = columns.iter_mut().find(|(name, _)| name == EVENT_TIMESTAMP) {
         field.clone_into(name);
     }
 }

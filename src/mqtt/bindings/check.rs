@@ -1,0 +1,151 @@
+//! Compares bindings with their feature views and models. A problem found here fails every message, so it is reported before
+//! the first one. Pure.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::config::BindingConfig;
+use crate::features::online::{PushTarget, listed};
+use crate::features::registry::Registry;
+use crate::features::view::FeatureView;
+use crate::names::ModelName;
+use crate::repository::model_config::{ModelConfig, PortConfig};
+
+/// The key of a binding, and what is wrong with it.
+pub type Problem = (String, String);
+
+/// The model of a binding, as far as it is known.
+#[derive(Debug, Clone, Copy)]
+pub struct KnownModel<'a> {
+    /// Its name.
+    pub name: &'a ModelName,
+    /// Its `model.toml`.
+    pub config: &'a ModelConfig,
+    /// The names of its inputs; `None` where only a runtime could say them.
+    pub inputs: Option<&'a [String]>,
+}
+
+/// Finds the parts of a binding that do not fit the declared feature views.
+pub fn against_views(binding: &BindingConfig, registry: &Registry) -> Vec<Problem> {
+    let Some(target) = binding.target() else { return unknown_entities(binding, registry) };
+    let views = match registry.targets(&target) {
+        Ok(views) => views,
+        Err(missing) => {
+            let key = match target {
+                PushTarget::View(_) => "feature_view",
+                PushTarget::Source(_) => "push_source",
+            };
+            return vec![(key.to_owned(), format!("{missing}: declare it"))];
+        }
+    };
+    let mut problems = Vec::new();
+    let named = |name: &str| binding.features.contains_key(name) || binding.entities.contains_key(name);
+    for name in binding.features.keys().filter(|name| !views.iter().any(|view| view.has_column(name))) {
+        problems.push((format!("features.{name}"), format!("is no column of {}", with_columns(&views))));
+    }
+    for name in binding.entities.keys().filter(|name| !views.iter().any(|view| view.has_column(name))) {
+        let keys = views.iter().flat_map(|view| &view.join_keys).map(|key| &*key.name);
+        let keys: BTreeSet<&str> = keys.collect();
+        let keys: Vec<_> = keys.into_iter().collect();
+        problems.push((
+            format!("entities.{name}"),
+            format!("is no join key of {}, which has {}", names_of(&views), listed(&keys)),
+        ));
+    }
+    // Without `features`, columns are taken by name, and only a message shows which it has.
+    if binding.features.is_empty() {
+        return problems;
+    }
+    let mut lacks = false;
+    for view in &views {
+        for field in view.fields.iter().filter(|field| !field.optional && !named(&field.name)) {
+            lacks = true;
+            let problem = format!(
+                "leave out {:?}, which the feature view '{}' needs: say where in a message it is, or declare it optional",
+                &*field.name, view.name
+            );
+            problems.push(("features".to_owned(), problem));
+        }
+    }
+    let has_feature = views.iter().flat_map(|view| &view.fields).any(|field| named(&field.name));
+    if !has_feature && !lacks {
+        problems.push(("features".to_owned(), format!("name no feature of {}", with_columns(&views))));
+    }
+    problems
+}
+
+/// Entity keys for a model that are the key of no view.
+fn unknown_entities(binding: &BindingConfig, registry: &Registry) -> Vec<Problem> {
+    let is_key = |name: &str| registry.views().any(|view| view.join_keys.iter().any(|key| &*key.name == name));
+    let unknown = binding.entities.keys().filter(|name| !is_key(name));
+    unknown.map(|name| (format!("entities.{name}"), "is a join key of no feature view".to_owned())).collect()
+}
+
+fn names_of(views: &[Arc<FeatureView>]) -> String {
+    match views {
+        [view] => format!("the feature view '{}'", view.name),
+        views => format!("the feature views {}", listed(&views.iter().map(|view| &view.name).collect::<Vec<_>>())),
+    }
+}
+
+fn with_columns(views: &[Arc<FeatureView>]) -> String {
+    let columns: BTreeSet<&str> = views.iter().flat_map(|view| &view.fields).map(|field| &*field.name).collect();
+    format!("{}, which has {}", names_of(views), listed(&columns.into_iter().collect::<Vec<_>>()))
+}
+
+/// Finds the parts of a binding that do not fit its model.
+pub fn against_model(binding: &BindingConfig, registry: &Registry, model: KnownModel<'_>) -> Vec<Problem> {
+    let (name, mut problems) = (model.name, Vec::new());
+    if binding.photograph.is_some() {
+        if model.config.pipeline.image_classification.is_none() {
+            let problem =
+                format!("is for a model with [pipeline.image_classification] in its model.toml, and {name} has none");
+            problems.push(("photograph".to_owned(), problem));
+        }
+        return problems;
+    }
+    let is_made = |input: &str| model.config.feature_inputs().any(|port| port.name == input);
+    let takes_rows = !binding.inputs.is_empty() || !binding.entities.is_empty() || binding.target().is_some();
+    if !takes_rows {
+        // The message is the whole request.
+        return problems;
+    }
+    if let Some(inputs) = model.inputs {
+        for unknown in binding.inputs.keys().filter(|input| !inputs.contains(input)) {
+            let problem = format!("is no input of the model {name}, which has {}", listed(inputs));
+            problems.push((format!("inputs.{unknown}"), problem));
+        }
+        for lacking in inputs.iter().filter(|input| !binding.inputs.contains_key(*input) && !is_made(input)) {
+            let problem = format!(
+                "leave out {lacking:?}, which the model {name} needs: say where in a message its elements are, or make it of \
+                 features in its model.toml"
+            );
+            problems.push(("inputs".to_owned(), problem));
+        }
+    }
+    let given = |key: &str| match binding.target().map(|target| registry.targets(&target)) {
+        None => binding.entities.contains_key(key),
+        // The rows that are pushed have the join keys of their views.
+        Some(views) => views.is_ok_and(|views| views.iter().any(|view| has_key(view, key))),
+    };
+    let looked_up = model.config.feature_inputs().filter(|port| !binding.inputs.contains_key(&port.name));
+    for key in join_keys(looked_up, registry).into_iter().filter(|key| !given(key)) {
+        let problem = format!(
+            "leave out {key:?}, the join key by which the features of the model {name} are looked up: say where in the topic \
+             or in a message it is"
+        );
+        problems.push(("entities".to_owned(), problem));
+    }
+    problems
+}
+
+fn has_key(view: &FeatureView, name: &str) -> bool {
+    view.join_keys.iter().any(|key| &*key.name == name)
+}
+
+/// The join keys of the features that inputs are made of, as far as they are declared.
+fn join_keys<'p>(inputs: impl Iterator<Item = &'p PortConfig>, registry: &Registry) -> BTreeSet<String> {
+    let features = inputs.flat_map(|port| &port.features).map(|feature| &feature.feature);
+    let views = features.filter_map(|feature| registry.view(feature.view()).ok());
+    views.flat_map(|view| &view.join_keys).map(|key| key.name.to_string()).collect()
+}

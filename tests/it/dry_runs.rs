@@ -1,0 +1,212 @@
+//! `config check` and `mqtt try` say beforehand what the daemon does; and a push reports the columns that it loses.
+
+use std::process::Output;
+
+use serde_json::{Value, json};
+
+use crate::client::Response;
+use crate::daemon::{TestDaemon, TestRoot, write};
+
+/// Presses, and how fast they turn.
+const VIEWS: &str = r#"
+[[entity]]
+name = "machine"
+join_key = "machine_id"
+
+[[feature_view]]
+name = "turning"
+entities = ["machine"]
+schema = [
+  { name = "turns", dtype = "Int32" },
+  { name = "heat", dtype = "Float32", optional = true },
+]
+
+[[feature_view]]
+name = "notes"
+entities = ["machine"]
+schema = [{ name = "note", dtype = "String", optional = true }]
+"#;
+
+fn root(bindings: &str) -> TestRoot {
+    let root = TestRoot::new().models(&["add_sub"]).views(VIEWS);
+    write(&root.folder.path().join("ledge.toml"), bindings.as_bytes());
+    root
+}
+
+fn push(daemon: &TestDaemon, view: &str, df: &Value) -> Response {
+    daemon.client().post_json("/write-to-online-store", &json!({"feature_view_name": view, "df": df}))
+}
+
+fn run(root: &TestRoot, arguments: &[&str]) -> Output {
+    root.command(arguments).output().unwrap()
+}
+
+#[test]
+fn columns_that_no_view_has_are_named_to_who_pushes_counted_and_logged() {
+    let daemon = root("").start();
+    let ignored = |df: &Value| {
+        let answer = push(&daemon, "turning", df);
+        assert_eq!((answer.status, answer.json()), (200, Value::Null), "{answer:?}");
+        answer.header("x-ledge-ignored").map(str::to_owned)
+    };
+    // Columns that Feast's client adds to a row are no mistake.
+    let whole = json!({"machine_id": ["a"], "turns": [1], "heat": [2.5], "event_timestamp": [null], "created": [null]});
+    assert_eq!(ignored(&whole), None);
+    assert_eq!(ignored(&json!({"machine_id": ["a"], "turns": [1], "haet": [2.5]})).as_deref(), Some("haet"));
+    // A name may be anything, and a header may not.
+    let odd = json!({"machine_id": ["a"], "turns": [1], "Grad °C,\r\nx: y": [1], "x".repeat(9000): [1]});
+    let told = ignored(&odd).unwrap();
+    assert!(told.starts_with("Grad%20%C2%B0C%2C%0D%0Ax%3A%20y, xxx") && told.len() < 300, "{told}");
+    let mut many = json!({"machine_id": ["a"], "turns": [1]});
+    (0..100).for_each(|number| many[format!("c{number:02}")] = json!([null]));
+    let told = ignored(&many).unwrap();
+    assert!(told.starts_with("c00, c01, ") && told.ends_with("c31, and 68 more"), "{told}");
+
+    let metrics = String::from_utf8(daemon.client().get("/metrics").body).unwrap();
+    assert!(metrics.contains("ledge_feature_columns_ignored_total{feature_view=\"turning\"} 103"), "{metrics}");
+    let line = daemon.wait_for_log("columns of a push are ignored, since the feature view has none of that name");
+    assert_eq!((&line["feature_view"], &line["columns"]), (&json!("turning"), &json!(1)));
+    assert!(!daemon.log().contains("haet"), "names are the caller's, and may be what a row is about");
+}
+
+#[test]
+fn a_push_that_would_set_every_feature_to_null_is_refused_with_the_names() {
+    let daemon = root("").start();
+    assert_eq!(push(&daemon, "notes", &json!({"machine_id": ["a"], "note": ["kept"]})).status, 200);
+    let refused = push(&daemon, "notes", &json!({"machine_id": ["a"], "notes": ["lost"]}));
+    assert_eq!(refused.status, 422, "{refused:?}");
+    let told =
+        "no column is a feature of feature view 'notes', which has 'note'; there is 'notes', which no feature view has";
+    assert_eq!(refused.json()["detail"][0]["msg"], told);
+    let read = json!({"features": ["notes:note"], "entities": {"machine_id": ["a"]}});
+    let answer = daemon.client().post_json("/get-online-features", &read).json();
+    assert_eq!(answer["results"][1]["values"], json!(["kept"]));
+    let missing = push(&daemon, "turning", &json!({"machine_id": ["a"], "turn": [1], "heat": [1]})).json();
+    let told =
+        "column 'turns' is missing, which feature view 'turning' needs; there is 'turn', which no feature view has";
+    assert_eq!(missing["detail"][0]["msg"], told);
+}
+
+#[test]
+fn a_trial_of_a_message_refuses_what_the_store_refuses() {
+    let root = root(
+        "[[mqtt.bindings]]\ntopic = \"press/+\"\nfeature_view = \"turning\"\nentities = { machine_id = \"{1}\" }\n",
+    );
+    let messages = [
+        json!({"turns": 97}),
+        json!({"turns": 97.5}),
+        json!({"turns": "97"}),
+        json!({"turn": 97}),
+        json!({"heat": 20.5}),
+        json!({"turns": 97, "haet": 20.5, "id": 7}),
+        json!({"turns": 97, "heat": "hot"}),
+        json!({"turns": 2_147_483_648_i64}),
+        json!([{"turns": 97}, {"turns": null}]),
+        json!({"turns": 97, "event_timestamp": "noon"}),
+        json!({"turns": 97, "event_timestamp": "2999-01-01T00:00:00Z"}),
+    ];
+    let file = root.folder.path().join("message");
+    let tried: Vec<Value> = messages
+        .iter()
+        .map(|message| {
+            write(&file, message.to_string().as_bytes());
+            let output = run(&root, &["mqtt", "try", "press/7", file.to_str().unwrap(), "--json"]);
+            let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!(output.status.success(), report["handled"][0]["problem"].is_null(), "{report}");
+            report["handled"][0].clone()
+        })
+        .collect();
+    // An answer of another box is no message of a device, for the trial neither.
+    write(&file, b"{\"turns\": 97}");
+    let answer = ["mqtt", "try", "press/7", file.to_str().unwrap(), "--json", "--property", "status=200"];
+    let report: Value = serde_json::from_slice(&run(&root, &answer).stdout).unwrap();
+    assert!(report["handled"][0]["problem"].as_str().unwrap().contains("it is an answer"), "{report}");
+
+    let daemon = root.start();
+    for (message, tried) in messages.iter().zip(&tried) {
+        let rows = message.as_array().cloned().unwrap_or_else(|| vec![message.clone()]);
+        let mut df = json!({"machine_id": vec!["7"; rows.len()]});
+        for name in rows.iter().flat_map(|row| row.as_object().unwrap().keys()) {
+            df[name] = rows.iter().map(|row| row[name].clone()).collect();
+        }
+        let answer = push(&daemon, "turning", &df);
+        let taken = answer.status == 200;
+        assert_eq!(tried["problem"].is_null(), taken, "{message}: {tried} {answer:?}");
+        assert_eq!(tried["pushes"].is_null(), !taken, "{tried}");
+        if let Some(told) = answer.json().pointer("/detail/0/msg").and_then(Value::as_str) {
+            // But for the time of the clock, and what a message has that is no column of a binding by name.
+            let (told, tried) = (told.split("clock").next().unwrap(), tried["problem"].as_str().unwrap());
+            assert!(tried.contains(told.split("; there is").next().unwrap()), "{tried}: {told}");
+        }
+    }
+    assert_eq!(tried[5]["unused"], json!(["haet", "id"]), "{}", tried[5]);
+}
+
+/// The exit code and the words of `config check`.
+fn checked(root: &TestRoot) -> (Option<i32>, String) {
+    let output = run(root, &["config", "check"]);
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn a_binding_that_fits_no_view_is_a_mistake_with_its_line() {
+    let binding = "[[mqtt.bindings]]\ntopic = \"press/+\"\nfeature_view = \"turning\"\n";
+    for (keys, mistake) in [
+        ("entities = { machine = \"{1}\" }\n", "ledge.toml:4: mqtt.bindings[0].entities.machine: is no join key"),
+        (
+            "features = { turns = \"$.t\",\n haet = \"$.h\" }\n",
+            "ledge.toml:5: mqtt.bindings[0].features.haet: is no column",
+        ),
+        ("[mqtt.bindings.features]\nheat = \"$.h\"\n", "ledge.toml:4: mqtt.bindings[0].features: leave out \"turns\""),
+    ] {
+        let root = root(&format!("{binding}{keys}"));
+        let (code, told) = checked(&root);
+        assert!(code == Some(78) && told.contains(mistake), "{code:?} {told}");
+        let served = run(&root, &["serve"]);
+        assert_eq!(served.status.code(), Some(78), "{served:?}");
+        assert!(String::from_utf8_lossy(&served.stderr).contains(mistake), "{served:?}");
+    }
+}
+
+#[test]
+fn a_binding_that_does_not_fit_its_model_is_told_before_any_message() {
+    let binding = |inputs: &str| {
+        format!(
+            "[[mqtt.bindings]]\ntopic = \"a/+\"\nmodel = \"add_sub\"\npublish = \"b/{{1}}\"\n[mqtt.bindings.inputs]\n{inputs}"
+        )
+    };
+    assert_eq!(checked(&root(&binding("INPUT0 = [\"$.x\"]\nINPUT1 = [\"$.y\"]\n"))), (Some(0), String::new()));
+    let wrong = binding("INPUT0 = [\"$.x\"]\nINPUT_1 = [\"$.y\"]\n");
+    let root_with = root(&wrong);
+    let (code, told) = checked(&root_with);
+    assert_eq!(code, Some(78), "{told}");
+    assert!(told.contains("ledge.toml:7: mqtt.bindings[0].inputs.INPUT_1: is no input of the model add_sub"), "{told}");
+    assert!(told.contains("ledge.toml:5: mqtt.bindings[0].inputs: leave out \"INPUT1\""), "{told}");
+    // The others serve: a model may change at any time.
+    let daemon = root_with.start();
+    let line = daemon.wait_for_log_since_start("every message of a binding will be refused");
+    assert_eq!((&line["binding"], &line["key"]), (&json!("a/+"), &json!("inputs.INPUT_1")));
+
+    let absent = root("[[mqtt.bindings]]\ntopic = \"a\"\nmodel = \"later\"\npublish = \"b\"\n");
+    let (code, told) = checked(&absent);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("ledge.toml:3: mqtt.bindings[0].model: there is no model later in"), "{told}");
+}
+
+#[test]
+fn mistakes_of_the_configuration_and_of_feature_views_come_together() {
+    let root = root(
+        "[log]\nlevel = 7\n[[mqtt.bindings]]\ntopic = \"a\"\nmodel = \"add_sub\"\npublish = \"b\"\nqos = \"one\"\ninputs = { X = [\"$.x\"] }\n",
+    );
+    write(&root.folder.path().join("feature_views.d/more.toml"), b"[[entity]]\nvalue_type = \"Float32\"\n");
+    let (code, told) = checked(&root);
+    assert_eq!(code, Some(78));
+    for mistake in [
+        "ledge.toml:2: log.level",
+        "ledge.toml:7: mqtt.bindings[0].qos",
+        "ledge.toml:8: mqtt.bindings[0].inputs.X",
+        "more.toml:1: entity[0]: needs the key name",
+    ] {
+        assert!(told.contains(mistake), "{mistake} is not in {told}");
+    }
+}
