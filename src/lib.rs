@@ -47,6 +47,8 @@ pub mod principal;
 pub mod audit_event;
 /// Where secrets lie. Read when needed, never kept.
 pub mod secret;
+/// Messages without the names of Rust.
+pub mod plain_words;
 /// TOML with every mistake reported at once.
 pub mod toml_check;
 /// The only unsafe code.

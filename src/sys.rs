@@ -31,6 +31,69 @@ pub fn free_openvino_port(node: &mut ManuallyDrop<openvino::Node>) {
     }
 }
 
+/// Makes a tensor of these strings for ONNX Runtime. The crate `ort` takes UTF-8 without a NUL alone; the runtime takes any
+/// bytes, and leaves it to each operator what they mean.
+pub fn onnxruntime_strings<'s>(
+    shape: &[usize],
+    strings: impl ExactSizeIterator<Item = &'s [u8]>,
+) -> Result<ort::value::DynTensor, String> {
+    use ort::AsPointer as _;
+    use ort::value::{DynTensor, TensorElementType};
+    let allocator = ort::memory::Allocator::default();
+    let words = |error: ort::Error| error.message().to_owned();
+    let mut tensor = DynTensor::new(&allocator, TensorElementType::String, shape).map_err(words)?;
+    if crate::tensor::element_count(shape) != Some(strings.len()) {
+        return Err(format!("has {} strings for the shape {shape:?}", strings.len()));
+    }
+    for (index, string) in strings.enumerate() {
+        let mut place = std::ptr::null_mut();
+        // SAFETY: the tensor was made above, of strings and with as many elements as there are strings, and nobody else has
+        // it. On success the runtime points `place` to `string.len()` bytes of that element, which nothing moves before the
+        // next call, and which do not overlap a string of ours. On failure it says so and nothing is written.
+        unsafe {
+            let made = ort::api().GetResizedStringTensorElementBuffer;
+            onnxruntime_result(made(tensor.ptr_mut(), index, string.len(), &raw mut place))?;
+            place.cast::<u8>().copy_from_nonoverlapping(string.as_ptr(), string.len());
+        }
+    }
+    Ok(tensor)
+}
+
+/// The strings of a tensor of ONNX Runtime, one behind the other, and where each begins. `count` is how many its shape has.
+pub fn onnxruntime_string_bytes(value: &ort::value::DynValue, count: usize) -> Result<(Vec<u8>, Vec<usize>), String> {
+    use ort::AsPointer as _;
+    let mut length = 0;
+    // SAFETY: the value is alive as long as it is borrowed. The runtime checks that it holds strings, and writes one number.
+    unsafe { onnxruntime_result((ort::api().GetStringTensorDataLength)(value.ptr(), &raw mut length))? };
+    let (mut bytes, mut starts) = (vec![0_u8; length], vec![0_usize; count]);
+    // SAFETY: as above. The runtime checks both lengths against the tensor's before it writes, and writes no more than they
+    // say, to live buffers of that size.
+    unsafe {
+        let content = ort::api().GetStringTensorContent;
+        let copied = content(value.ptr(), bytes.as_mut_ptr().cast(), length, starts.as_mut_ptr(), count);
+        onnxruntime_result(copied)?;
+    }
+    Ok((bytes, starts))
+}
+
+/// What a call of ONNX Runtime's came to.
+///
+/// # Safety
+///
+/// The status is one that a call just returned, and nobody else has.
+unsafe fn onnxruntime_result(status: ort::sys::OrtStatusPtr) -> Result<(), String> {
+    if status.0.is_null() {
+        return Ok(());
+    }
+    // SAFETY: a status that is not null is alive until it is released, which happens once, here; its message is a text that
+    // ends with a NUL and lives as long.
+    unsafe {
+        let message = std::ffi::CStr::from_ptr((ort::api().GetErrorMessage)(status.0)).to_string_lossy().into_owned();
+        (ort::api().ReleaseStatus)(status.0);
+        Err(message)
+    }
+}
+
 /// Takes over the listening socket of this number, which the program before left open in this process for this one; `None`
 /// when there is none. To be called once for a number that it named.
 pub fn adopt_listener(number: RawFd) -> Option<OwnedFd> {

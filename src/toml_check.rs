@@ -16,6 +16,7 @@ use serde::de::{DeserializeOwned, Deserializer, Unexpected, Visitor};
 use toml::de::DeValue;
 
 pub use document::Place;
+use crate::plain_words::in_toml;
 use document::{Document, Path, Step};
 
 /// How many mistakes of one text are reported at most.
@@ -276,7 +277,7 @@ impl<'t> Search<'t> {
         if is_first && !is_hollow {
             let position = span.as_ref().map(|span| self.original.position(span.start));
             let line = position.map(|(line, _)| line);
-            let mistake = Mistake { line, ..Mistake::new(self.source, document::key(&place), error.message()) };
+            let mistake = Mistake { line, ..Mistake::new(self.source, document::key(&place), in_toml(error.message())) };
             self.found.push((position, mistake));
         }
         if is_first {

@@ -9,6 +9,9 @@ from options import MAX_LOSS
 CLASS_WORDS = re.compile(r"logit|prob|score|class|softmax|categor", re.IGNORECASE)
 DISAGREEMENTS_SHOWN = 20
 
+# With fewer held-out samples nothing is accepted: a model that is wrong once in five answers passes ten of them one time in ten.
+FEWEST_HELD_OUT = 10
+
 
 def choose_metric(options, samples, answers, softmax_at_the_end):
     """(metric, why, output names to judge) from the options, the samples and one float answer {name: array}."""
@@ -117,6 +120,19 @@ def cosine(a, b):
     length = math.sqrt(float((a ** 2).sum()) * float((b ** 2).sum()))
     # Two zero vectors point the same way; one alone does not point where the other does.
     return float(a @ b) / length if length else float(not a.any() and not b.any())
+
+
+def verdict(loss, limit, metric, samples):
+    """(whether the model is good enough, the verdict in words). LOSS is None where it could not be measured."""
+    held_out = len(samples.held_out)
+    if held_out < FEWEST_HELD_OUT:
+        return False, (
+            f"NOT PROVEN: {held_out} samples are held out, and fewer than {FEWEST_HELD_OUT} judge nothing. "
+            f"Give at least {2 * FEWEST_HELD_OUT} samples, of which half are held out; 200 and more are better")
+    if loss is None:
+        return False, f"REFUSED: the loss could not be measured, allowed is {limit:g} ({metric})"
+    accepted = loss <= limit
+    return accepted, f"{'ACCEPTED' if accepted else 'REFUSED'}: the loss is {loss:.4f}, allowed is {limit:g} ({metric})"
 
 
 def cautions(metric, limit, samples):

@@ -20,7 +20,7 @@ what is lost, and how --max-loss measures it:
 `auto` takes accuracy with labels; top1 for an output that looks like classes (--class-names, --softmax, a Softmax, or a name
 such as logits or scores); cosine for any other vector; else relative.
 
-exit status: 0 written, 1 refused for its loss (REPORT at OUTPUT.rejected.json), 2 nothing could be done
+exit status: 0 written, 1 refused for its loss or not proven by too few samples (report: OUTPUT.rejected.json), 2 nothing could be done
 """
 
 
@@ -55,7 +55,7 @@ def parser():
     add("--samples", type=Path, required=True, help="folder of photographs, .npy or .npz files, or a CSV file")
     add("--output", type=Path, required=True, help="the model's folder to write, e.g. .ledge/models/my_model")
     add("--replace", action="store_true", help="replace what is there; without it an existing folder is an error")
-    add("--keep-fp32", action="store_true", help="also write the float model, as OUTPUT.fp32.onnx")
+    add("--keep-fp32", action="store_true", help="also write the float model, as float32.onnx in the folder")
     add("--labels", type=Path, help="CSV with lines `file,class`; default: labels.csv in the samples, or a folder for each class")
     add("--class-names", type=Path, help="the names of the classes, one a line; becomes labels.txt")
     add("--description", help="one sentence on what the model does, for model.toml")

@@ -152,18 +152,16 @@ class Run:
 
     def report(self, made):
         best, _path = made[0]
-        accepted = best.get("loss") is not None and best["loss"] <= self.limit
+        accepted, verdict = judgement.verdict(best.get("loss"), self.limit, self.metric, self.samples)
         name, fast = report.processor()
         if fast is False:
             self.notes.append("this processor lacks VNNI or its ARM equivalent: int8 gains little here")
         if self.options.full_range:
             self.notes.append(
                 "--full-range: x86-64 processors without VNNI compute this model wrong; the loss is that of this processor")
-        loss = "could not be measured" if best.get("loss") is None else f"is {best['loss']:.4f}"
-        verdict = "ACCEPTED" if accepted else "REFUSED"
         return {
             "accepted": accepted, "chosen": best["name"] if best.get("loss") is not None else None,
-            "verdict": f"{verdict}: the loss {loss}, allowed is {self.limit:g} ({self.metric})",
+            "verdict": verdict,
             "recommendation": report.recommendation(best, self.options.model.stat().st_size, accepted), "notes": self.notes,
             "metric": self.metric, "metric_because": self.because, "max_loss": self.limit, "judged_outputs": self.judged,
             "model": {

@@ -54,9 +54,12 @@ pub struct InferArgs {
     /// How many labels to show of a classification.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub top: u32,
-    /// How to write the answers.
-    #[arg(long, value_enum, default_value_t = InferFormat::Table)]
-    pub format: InferFormat,
+    /// Write a JSON object for each file, a line each.
+    #[arg(long)]
+    pub json: bool,
+    /// As scripts of older versions ask for it.
+    #[arg(long, hide = true, value_enum, conflicts_with = "json")]
+    pub format: Option<InferFormat>,
 }
 
 /// How urgent a call is.
@@ -68,7 +71,7 @@ pub enum Urgency {
     Batch,
 }
 
-/// How to write the answers.
+/// The older spelling of `--json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum InferFormat {
     /// Columns for people.
@@ -80,7 +83,7 @@ pub enum InferFormat {
 const EXAMPLES: &str = "\
 Examples:
   ledge infer efficientnet_lite0 coffee.png
-  ledge infer efficientnet_lite0 photographs/ --top 1 --format jsonl > answers.jsonl
+  ledge infer efficientnet_lite0 photographs/ --top 1 --json > answers.jsonl
   ledge infer efficientnet_lite0 coffee.png --url http://127.0.0.1:8000";
 
 /// What a folder is searched for.
@@ -92,7 +95,9 @@ pub fn run(globals: &Globals, args: &InferArgs, out: &mut Output) -> anyhow::Res
     let files = collect(&args.files)?;
     let progress = progress(files.len());
     let top = usize::try_from(args.top).unwrap_or(usize::MAX);
-    let mut report = Report { out, format: args.format, top, failed: 0, headed: false };
+    let as_json = args.json || args.format == Some(InferFormat::Jsonl);
+    let width = files.iter().map(|file| shown(file).chars().count()).max().unwrap_or(0).max(FILE.len());
+    let mut report = Report { out, as_json, width, top, failed: 0, headed: false };
     block_on(async {
         let target = Target { model: args.model.clone(), version: args.model_version };
         if let Some(url) = &args.url {
@@ -227,7 +232,9 @@ async fn ask_daemon(daemon: &mut DaemonConnection, target: &Target, file: &Path,
 
 struct Report<'a> {
     out: &'a mut Output,
-    format: InferFormat,
+    as_json: bool,
+    /// Of the column of files, in characters.
+    width: usize,
     top: usize,
     failed: usize,
     headed: bool,
@@ -237,33 +244,38 @@ impl Report<'_> {
     fn write(&mut self, file: &Path, answer: Answer) -> anyhow::Result<()> {
         self.failed += usize::from(answer.is_err());
         let out = &mut *self.out;
-        match self.format {
-            InferFormat::Jsonl => {
-                let mut line = Map::from_iter([("file".to_owned(), file.display().to_string().into())]);
-                match answer {
-                    Ok(Value::Object(mut answer)) => {
-                        if let Some(labels) = answer.get_mut("labels").and_then(Value::as_array_mut) {
-                            labels.truncate(self.top);
-                        }
-                        line.extend(answer);
+        if self.as_json {
+            let mut line = Map::from_iter([("file".to_owned(), shown(file).into())]);
+            match answer {
+                Ok(Value::Object(mut answer)) => {
+                    if let Some(labels) = answer.get_mut("labels").and_then(Value::as_array_mut) {
+                        labels.truncate(self.top);
                     }
-                    Ok(other) => drop(line.insert("answer".to_owned(), other)),
-                    Err(error) => drop(line.insert("error".to_owned(), format!("{error:#}").into())),
+                    line.extend(answer);
                 }
-                writeln!(out, "{}", Value::Object(line))?;
+                Ok(other) => drop(line.insert("answer".to_owned(), other)),
+                Err(error) => drop(line.insert("error".to_owned(), format!("{error:#}").into())),
             }
-            InferFormat::Table => {
-                if !std::mem::replace(&mut self.headed, true) {
-                    writeln!(out, "{:<40} {:>8}  {:<32} {:>9}", "FILE", "SCORE", "ANSWER", "TIME")?;
-                }
-                let name = file.display().to_string();
-                for (score, text, time) in rows(answer, self.top) {
-                    writeln!(out, "{name:<40} {score:>8}  {text:<32} {time:>9}")?;
-                }
-            }
+            writeln!(out, "{}", Value::Object(line))?;
+            return Ok(());
+        }
+        // What may be of any length stands last.
+        let (name, width) = (shown(file), self.width);
+        if !std::mem::replace(&mut self.headed, true) {
+            writeln!(out, "{FILE:<width$} {:>8} {:>11}  ANSWER", "SCORE", "TIME")?;
+        }
+        for (score, text, time) in rows(answer, self.top) {
+            writeln!(out, "{name:<width$} {score:>8} {time:>11}  {text}")?;
         }
         Ok(())
     }
+}
+
+/// The heading over the files.
+const FILE: &str = "FILE";
+
+fn shown(file: &Path) -> String {
+    file.display().to_string()
 }
 
 /// An answer as rows of score, text and time.

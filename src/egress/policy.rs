@@ -270,9 +270,9 @@ mod tests {
             "f:1: residency[1]: region \"a b\" has a character outside A-Z a-z 0-9 . _ -",
             "f:3: allow[0].host: expected \"HOST:PORT\" with a name, an IPv4 address or an IPv6 address in brackets, got \"broker\"",
             "f:4: allow[0].region: region \"\" is empty",
-            "f:5: allow[1]: missing field `region`",
+            "f:5: allow[1]: `region` is missing",
             "f:8: allow[2].hosts: unknown field `hosts`, expected one of `host`, `region`, `send`",
-            "f:11: allow[2].send[1]: unknown variant `protocol`, expected one of `answers`, `presence`, `reports`, `calls`, `requests`, `audit`",
+            "f:11: allow[2].send[1]: unknown value `protocol`, expected one of `answers`, `presence`, `reports`, `calls`, `requests`, `audit`",
         ];
         assert_eq!(found, expected);
     }

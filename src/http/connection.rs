@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +22,7 @@ use tower_service::Service;
 
 use super::config::{HttpConfig, ListenAddress};
 use super::handover::{Handover, SocketFile};
+use super::refusal::{Calls, Refusing};
 use super::stall::Impatient;
 use super::tls::{ServerTls, TlsCaller};
 use crate::identity::authentication::Peer;
@@ -40,7 +40,7 @@ const LINGER: Duration = Duration::from_millis(200);
 const HELD: Duration = Duration::from_secs(10);
 
 /// The largest head of a request, in bytes: so much may every connection hold before anybody knows whose it is.
-const LARGEST_HEAD: usize = 64 << 10;
+pub(super) const LARGEST_HEAD: usize = 64 << 10;
 
 /// How many connections the system keeps until they are accepted.
 const BACKLOG: i32 = 1024;
@@ -325,13 +325,14 @@ impl Server {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let stream = Impatient::new(stream, self.write_timeout);
+        let calls = Calls::default();
+        let stream = Refusing::new(Impatient::new(stream, self.write_timeout), calls.clone());
         let (router, stop) = (self.router, self.shutdown.clone());
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(peer.clone());
             // A router is always ready.
-            let (answer, stop) = (router.clone().call(request), stop.clone());
+            let (answer, stop, call) = (router.clone().call(request), stop.clone(), calls.begin());
             async move {
                 let mut answer = answer.await;
                 if let Ok(answer) = &mut answer
@@ -340,10 +341,10 @@ impl Server {
                     // The last answer on this connection says so.
                     answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
                 }
-                answer
+                answer.map(|answer| answer.map(|body| call.until_taken(body)))
             }
         });
-        let mut connection = pin!(self.builder.serve_connection(TokioIo::new(stream), service));
+        let mut connection = self.builder.serve_connection(TokioIo::new(stream), service);
         let outdated = async {
             match caller {
                 Some(caller) => caller.outdated().await,
@@ -360,16 +361,18 @@ impl Server {
             }
         };
         let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
+            ended = &mut connection => ended,
             () = stop => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+                Pin::new(&mut connection).graceful_shutdown();
+                (&mut connection).await
             }
         };
         if let Err(error) = ended {
             // Callers that hang up or send nonsense: worth a look when debugging, never an alarm.
             let reason = std::error::Error::source(&error).map(ToString::to_string);
             tracing::debug!(%error, reason, "connection ended");
+            // A caller that is gone by now needs no reply.
+            let _ = connection.into_parts().io.into_inner().refuse(&error).await;
         }
     }
 }

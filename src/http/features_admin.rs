@@ -17,6 +17,7 @@ use crate::clock;
 use crate::features::Entity;
 use crate::features::backup_cipher::BackupRecipient;
 use crate::features::statistics::{FeatureStatistics, ViewStatistics};
+use crate::plain_words::in_json;
 use crate::principal::Principal;
 
 /// `GET /features/status`.
@@ -245,7 +246,7 @@ pub async fn erase(
             format!("{reason}: expected {{\"entity\": {{\"JOIN_KEY\": VALUE}}}}, or \"entities\" with a list of such");
         Failure::new(StatusCode::BAD_REQUEST, message)
     };
-    let entities = match serde_json::from_slice(&received.bytes).map_err(|error| wrong(&error))? {
+    let entities = match serde_json::from_slice(&received.bytes).map_err(|error| wrong(&in_json(&error.to_string())))? {
         Erase::One { entity } => vec![entity],
         Erase::Several { entities } if entities.is_empty() => return Err(wrong(&"no entity is given")),
         Erase::Several { entities } => entities,

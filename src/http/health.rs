@@ -1,12 +1,11 @@
 //! Is it alive, is it ready, who is it.
 
 use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 
 use super::App;
-use super::reply::{error, json};
-use crate::protocol::metadata::ServerMetadata;
+use super::reply::{json, not_ready};
+use crate::protocol::metadata::{Live, Ready, ServerMetadata};
 
 /// The extensions of the protocol that every route together makes up.
 const EXTENSIONS: [&str; 6] =
@@ -17,16 +16,12 @@ pub async fn server_metadata() -> Response {
     json(&ServerMetadata::new("ledge", env!("CARGO_PKG_VERSION"), &EXTENSIONS))
 }
 
-/// `GET /v2/health/live`.
-pub async fn live() -> StatusCode {
-    StatusCode::OK
+/// `GET /v2/health/live`. Triton's clients read the status, those of KServe the body.
+pub async fn live() -> Response {
+    json(&Live { live: true })
 }
 
 /// `GET /v2/health/ready`: ready once every model of the repository was loaded or listed with its reason.
 pub async fn ready(State(app): State<App>) -> Response {
-    if app.is_ready() {
-        StatusCode::OK.into_response()
-    } else {
-        error(StatusCode::SERVICE_UNAVAILABLE, "models are being loaded")
-    }
+    if app.is_ready() { json(&Ready { name: None, ready: true }) } else { not_ready("models are being loaded") }
 }

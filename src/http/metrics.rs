@@ -1,10 +1,11 @@
-//! `GET /metrics`: the counters of every live version, of the process and of the machine, in OpenMetrics' text format,
-//! which Prometheus reads.
+//! `GET /metrics`: the counters of every live version, of the process and of the machine, in Prometheus's text format or
+//! in that of OpenMetrics.
 //!
 //! Nothing is counted twice: the figures are read from their owners at each scrape, and between two scrapes nothing runs.
 
 mod audit;
 mod egress;
+mod exposition;
 mod features;
 mod messages;
 mod models;
@@ -14,7 +15,7 @@ mod updates;
 
 use axum::Extension;
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
@@ -22,6 +23,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
+use self::exposition::Exposition;
 use super::App;
 use super::reply::error;
 use super::updates::visible;
@@ -30,19 +32,20 @@ use crate::identity::access::Access;
 use crate::repository::statistics::Histogram;
 
 /// Answers with the metrics.
-pub async fn metrics(State(app): State<App>, Extension(access): Extension<Access>) -> Response {
+pub async fn metrics(State(app): State<App>, Extension(access): Extension<Access>, headers: HeaderMap) -> Response {
+    let format = Exposition::accepted(&headers);
     // Off the async threads: a sensor of the machine may take its time.
     let encoded = tokio::task::spawn_blocking(move || {
         let mut registry = Registry::with_prefix("ledge");
         registry.register_collector(Box::new(Scrape { app, access }));
         let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).map(|()| text)
+        prometheus_client::encoding::text::encode(&mut text, &registry).map(|()| format.write(text))
     });
     let Ok(Ok(text)) = encoded.await else {
         return error(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written");
     };
-    let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
-    ([(header::CONTENT_TYPE, kind)], text).into_response()
+    let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, HeaderValue::from_static("accept"))];
+    (headers, text).into_response()
 }
 
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::Response;
 
-use super::reply::{Failure, json};
+use super::reply::{Failure, json, not_ready};
 use super::{App, body};
 use crate::identity::access::Access;
 use crate::inference::backend::{Port, Runtime};
@@ -20,7 +20,7 @@ use crate::protocol::Target;
 use crate::protocol::metadata::{
     self as documents, BatchStatistics, Duration, DynamicBatching, IndexRequest, IndexRow, InferenceStatistics,
     InputConfig, InstanceGroup, LoadRequest, MemoryUsage, ModelMetadata, ModelParameter, ModelState, ModelStatistics,
-    OutputConfig, QueuePolicy, ResponseCache, StatisticsReply, TimeoutAction, UnloadRequest, VersionPolicy,
+    OutputConfig, QueuePolicy, Ready, ResponseCache, StatisticsReply, TimeoutAction, UnloadRequest, VersionPolicy,
 };
 use crate::repository::model_config::{self, PortConfig};
 use crate::repository::statistics::{BatchTotals, Counters, Total};
@@ -40,12 +40,15 @@ impl<S: Send + Sync> FromRequestParts<S> for PathParts {
     }
 }
 
-/// The model and version that a path names.
+/// The model and version that a path names. What cannot be a version is one that no model has.
 pub fn target(path: &HashMap<String, String>) -> Result<Target, Failure> {
-    let bad = |error: InvalidName| Failure::new(StatusCode::BAD_REQUEST, error.to_string());
-    let model = path.get("model").map_or("", String::as_str).parse().map_err(bad)?;
-    let version = path.get("version").map(|text| text.parse::<ModelVersion>()).transpose().map_err(bad)?;
-    Ok(Target { model, version })
+    let failure = |status, error: InvalidName| Failure::new(status, error.to_string());
+    let model = path.get("model").map_or("", String::as_str).parse();
+    let version = path.get("version").map(|text| text.parse::<ModelVersion>()).transpose();
+    Ok(Target {
+        model: model.map_err(|error| failure(StatusCode::BAD_REQUEST, error))?,
+        version: version.map_err(|error| failure(StatusCode::NOT_FOUND, error))?,
+    })
 }
 
 fn pin(app: &App, path: &HashMap<String, String>) -> Result<Arc<LoadedModel>, Failure> {
@@ -54,11 +57,11 @@ fn pin(app: &App, path: &HashMap<String, String>) -> Result<Arc<LoadedModel>, Fa
 }
 
 /// `GET .../ready`: 404 when unknown, 503 when known and not ready.
-pub async fn ready(State(app): State<App>, PathParts(path): PathParts) -> Result<StatusCode, Failure> {
+pub async fn ready(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, Failure> {
     let Target { model, version } = target(&path)?;
     match app.serving().repository().pin(&model, version) {
-        Ok(_) => Ok(StatusCode::OK),
-        Err(error) if error.is_known() => Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())),
+        Ok(_) => Ok(json(&Ready { name: Some(&model), ready: true })),
+        Err(error) if error.is_known() => Ok(not_ready(&error.to_string())),
         Err(error) => Err(error.into()),
     }
 }

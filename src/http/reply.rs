@@ -25,6 +25,18 @@ pub fn error(status: StatusCode, message: &str) -> Response {
     response
 }
 
+/// A 503 for a server or model that cannot be asked yet: an error, with what KServe's clients look for.
+pub fn not_ready(message: &str) -> Response {
+    #[derive(Serialize)]
+    struct NotReady<'a> {
+        ready: bool,
+        error: &'a str,
+    }
+    let mut response = json(&NotReady { ready: false, error: message });
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    response
+}
+
 /// A 200 with a JSON body.
 pub fn json(value: &impl Serialize) -> Response {
     match serde_json::to_vec(value) {

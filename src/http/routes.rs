@@ -94,6 +94,11 @@ impl Route {
         Self { form: Form::Feast, ..self }
     }
 
+    /// Its path with a slash at the end, which leads to it as well; `None` where the path ends in a wildcard, which has it.
+    pub fn with_slash(&self) -> Option<String> {
+        (!self.path.contains("{*")).then(|| format!("{}/", self.path))
+    }
+
     /// Whether nobody needs a credential for it.
     pub fn is_public(&self) -> bool {
         self.needs.contains(&Permission::Public)
@@ -122,7 +127,6 @@ const AUDIT: &[Permission] = &[Permission::Audit];
 /// Every route.
 pub const ROUTES: &[Route] = &[
     Route::get("/v2", MODEL, || get(health::server_metadata)),
-    Route::get("/v2/", MODEL, || get(health::server_metadata)),
     Route::get("/v2/health/live", PUBLIC, || get(health::live)),
     Route::get("/v2/health/ready", PUBLIC, || get(health::ready)),
     Route::get("/v2/models/stats", VIEW, || get(models::all_statistics)).about(Scope::Listed),
@@ -183,6 +187,11 @@ pub(super) fn router(app: &App) -> Router<App> {
         if !route.is_public() {
             handler = handler.route_layer(from_fn_with_state(Guard { app: app.clone(), route }, guard));
         }
+        // Some clients end each path with a slash. It is the same route, not a redirect: a POST would lose its body.
+        let router = match route.with_slash() {
+            Some(path) => router.route(&path, handler.clone()),
+            None => router,
+        };
         router.route(route.path, handler)
     };
     ROUTES.iter().fold(Router::new(), add)

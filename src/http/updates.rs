@@ -9,6 +9,7 @@ use serde::Deserialize;
 use super::reply::{Failure, json};
 use super::{App, body};
 use crate::identity::access::Access;
+use crate::plain_words::in_json;
 use crate::principal::Principal;
 use crate::updates::Updates;
 use crate::updates::config::RepositoryAddress;
@@ -111,8 +112,9 @@ fn source(body: &[u8]) -> Result<Option<RepositoryAddress>, Failure> {
         return Ok(None);
     }
     let wrong = |reason: String| Failure::new(StatusCode::BAD_REQUEST, reason);
-    let CheckBody { from } = serde_json::from_slice(body)
-        .map_err(|error| wrong(format!("the body is not of the form {{\"from\": \"file:///FOLDER\"}}: {error}")))?;
+    let CheckBody { from } = serde_json::from_slice(body).map_err(|error| {
+        wrong(format!("the body is not of the form {{\"from\": \"file:///FOLDER\"}}: {}", in_json(&error.to_string())))
+    })?;
     let Some(from) = from else { return Ok(None) };
     let address: RepositoryAddress = from.parse().map_err(|error| wrong(format!("from: {error}")))?;
     if address.is_exposed() {

@@ -8,13 +8,13 @@ use ort::environment::Environment;
 use ort::logging::LogLevel;
 use ort::session::builder::SessionBuilder;
 use ort::session::{Session, SessionInputValue};
-use ort::value::{DynValue, PrimitiveTensorElementType, Tensor as OrtTensor, TensorElementType, TensorRef, ValueType};
+use ort::value::{DynTensor, DynValue, PrimitiveTensorElementType, TensorElementType, TensorRef, ValueType};
 
 use super::backend::{
     Backend, ComputeTime, Format, LoadError, LoadOptions, ModelFiles, Port, RunError, RunResult, Runtime, Signature,
 };
 use crate::sys;
-use crate::tensor::{DataType, Element, Tensor};
+use crate::tensor::{DataType, Element, Tensor, element_count};
 
 /// The runtime's library, loaded; one a process.
 #[derive(Debug, Clone)]
@@ -174,7 +174,7 @@ impl Backend for OnnxRuntimeBackend {
 /// An input in the form that ONNX Runtime reads, borrowed from the tensor where alignment allows.
 enum Value<'a> {
     Numbers(Numbers<'a>, &'a [usize]),
-    Strings(OrtTensor<String>),
+    Strings(DynTensor),
 }
 
 macro_rules! numbers {
@@ -237,19 +237,8 @@ impl<'a> Value<'a> {
         if let Some(numbers) = Numbers::new(tensor) {
             return Ok(Self::Numbers(numbers, tensor.shape()));
         }
-        // ONNX strings are UTF-8 and the C interface ends them at a NUL.
-        let strings = tensor
-            .strings()
-            .into_iter()
-            .flatten()
-            .map(|bytes| match std::str::from_utf8(bytes) {
-                Ok(text) if !text.contains('\0') => Ok(text.to_owned()),
-                Ok(_) => Err("has a string with a NUL character, which ONNX Runtime would cut off"),
-                Err(_) => Err("has a string that is not UTF-8, which ONNX strings must be"),
-            })
-            .collect::<Result<Vec<String>, &str>>()?;
-        let value = OrtTensor::from_string_array((tensor.shape(), strings.as_slice()));
-        value.map(Self::Strings).map_err(|error| error.message().to_owned())
+        let strings: Vec<&[u8]> = tensor.strings().into_iter().flatten().collect();
+        sys::onnxruntime_strings(tensor.shape(), strings.into_iter()).map(Self::Strings)
     }
 
     fn view(&self) -> ort::Result<SessionInputValue<'_>> {
@@ -279,8 +268,12 @@ fn extract_numbers<T: PrimitiveTensorElementType + Element>(value: &DynValue) ->
 }
 
 fn extract_strings(value: &DynValue) -> Result<Tensor, String> {
-    let strings = value.try_extract_strings().map_err(|error| error.message().to_owned())?.1;
-    Tensor::from_strings(shape(value)?, strings).map_err(|error| error.to_string())
+    let shape = shape(value)?;
+    let count = element_count(&shape).ok_or("has too many elements")?;
+    let (bytes, starts) = sys::onnxruntime_string_bytes(value, count)?;
+    let ends = starts.iter().copied().skip(1).chain([bytes.len()]);
+    let strings = starts.iter().zip(ends).map(|(&start, end)| bytes.get(start..end).unwrap_or_default());
+    Tensor::from_strings(shape, strings).map_err(|error| error.to_string())
 }
 
 fn shape(value: &DynValue) -> Result<Vec<usize>, String> {

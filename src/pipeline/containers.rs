@@ -7,24 +7,98 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CutOff;
 
-/// The length of a JPEG up to and including its end marker (ITU-T T.81, section B.1); what follows is not the image's.
+/// The bytes of a JPEG up to its end marker.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct JpegScans<'a> {
+    /// Without the end marker and what follows it, which is not the image's.
+    pub(super) bytes: &'a [u8],
+    /// Whether there is an end marker.
+    pub(super) is_ended: bool,
+}
+
+/// How many zeros at the end of a JPEG that lacks its end marker may be data. Those beyond fill up a buffer, and would be
+/// decoded as a picture.
+const KEPT_ZEROS: usize = 2;
+
+/// Walks the segments of a JPEG (ITU-T T.81, section B.1).
 ///
-/// Thumbnails inside a segment have end markers of their own, so segments are stepped over and not searched.
-pub(super) fn jpeg_length(bytes: &[u8]) -> Result<usize, CutOff> {
+/// Thumbnails inside a segment have end markers of their own, so segments are stepped over and not searched. A file may lack
+/// its end marker, as some cameras have it, once a scan for every coefficient has begun: whether that came to its end is for
+/// the decoder to say.
+pub(super) fn jpeg_scans(bytes: &[u8]) -> Result<JpegScans<'_>, CutOff> {
+    let mut sent = Sent::default();
     let mut at = 2;
-    loop {
-        at += bytes.get(at..).and_then(|rest| rest.iter().position(|&byte| byte == 0xFF)).ok_or(CutOff)? + 1;
-        match *bytes.get(at).ok_or(CutOff)? {
+    while let Some(found) = bytes.get(at..).and_then(|rest| rest.iter().position(|&byte| byte == 0xFF)) {
+        at += found + 1;
+        match bytes.get(at) {
+            None => break,
             // A fill byte: the marker's code may be the next one.
-            0xFF => {}
+            Some(0xFF) => {}
             // A stuffed zero, or a marker that stands alone.
-            0x00 | 0x01 | 0xD0..=0xD8 => at += 1,
-            0xD9 => return Ok(at + 1),
-            _ => {
-                let length = bytes.get(at + 1..).and_then(<[u8]>::first_chunk).ok_or(CutOff)?;
-                at += 1 + usize::from(u16::from_be_bytes(*length));
+            Some(0x00 | 0x01 | 0xD0..=0xD8) => at += 1,
+            Some(0xD9) => {
+                let bytes = bytes.get(..at - 1).unwrap_or_default();
+                return Ok(JpegScans { bytes, is_ended: true });
+            }
+            Some(&code) => {
+                let length = bytes.get(at + 1..).and_then(<[u8]>::first_chunk);
+                let Some(length) = length.map(|length| usize::from(u16::from_be_bytes(*length))) else { break };
+                let Some(body) = bytes.get(at + 3..at + 1 + length) else { break };
+                sent.note(code, body);
+                at += 1 + length;
             }
         }
+    }
+    if !sent.is_complete() {
+        return Err(CutOff);
+    }
+    let is_data = |byte: &u8| *byte != 0;
+    let zeros = bytes.iter().rposition(is_data).map_or(0, |last| bytes.len() - last - 1);
+    let end = bytes.len() - zeros.saturating_sub(KEPT_ZEROS);
+    Ok(JpegScans { bytes: bytes.get(..end).unwrap_or(bytes), is_ended: false })
+}
+
+/// What of a JPEG's coefficients the headers of its scans announce.
+#[derive(Default)]
+struct Sent {
+    is_progressive: bool,
+    /// By component: its id, and the low bits of each coefficient that no scan has announced, all of them at first.
+    components: [Option<(u8, [u8; 64])>; 4],
+}
+
+impl Sent {
+    /// Takes note of a frame's or a scan's header.
+    fn note(&mut self, code: u8, body: &[u8]) {
+        match code {
+            // SOF0 to SOF2: precision, height, width, and three bytes a component.
+            0xC0..=0xC2 => {
+                self.is_progressive = code == 0xC2;
+                let ids = body.get(6..).unwrap_or_default().chunks_exact(3);
+                for (component, id) in self.components.iter_mut().zip(ids) {
+                    *component = id.first().map(|id| (*id, [u8::MAX; 64]));
+                }
+            }
+            // SOS: two bytes a component, the first and the last coefficient, and the bits before and after.
+            0xDA => {
+                let Some((&count, rest)) = body.split_first() else { return };
+                let Some((ids, rest)) = rest.split_at_checked(usize::from(count) * 2) else { return };
+                let (first, last, low) = match rest {
+                    &[first, last, bits, ..] if self.is_progressive => (first, last, bits & 0x0F),
+                    _ => (0, 63, 0),
+                };
+                for id in ids.chunks_exact(2).filter_map(<[u8]>::first) {
+                    let known = self.components.iter_mut().flatten().find(|(known, _)| known == id);
+                    let band = known.and_then(|(_, left)| left.get_mut(usize::from(first)..=usize::from(last)));
+                    band.unwrap_or_default().fill(low);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        let mut components = self.components.iter().flatten().peekable();
+        components.peek().is_some() && components.all(|(_, left)| left.iter().all(|bits| *bits == 0))
     }
 }
 
@@ -121,11 +195,41 @@ mod tests {
 
     #[test]
     fn a_thumbnails_end_marker_does_not_end_the_jpeg() {
+        let length = |bytes| jpeg_scans(bytes).map(|scans| scans.bytes.len());
         let thumbnail = b"\xFF\xD8\xFF\xE1\x00\x04\xFF\xD9\xFF\xD9";
-        assert_eq!(jpeg_length(thumbnail), Ok(10));
-        assert_eq!(jpeg_length(&thumbnail[..8]), Err(CutOff));
-        assert_eq!(jpeg_length(b"\xFF\xD8\xFF\xFF\xFF\xD9 and more"), Ok(6));
-        assert_eq!(jpeg_length(b"\xFF\xD8\xFF\xE1\xFF"), Err(CutOff));
+        assert_eq!(length(thumbnail), Ok(8));
+        assert_eq!(length(&thumbnail[..8]), Err(CutOff));
+        assert_eq!(length(b"\xFF\xD8\xFF\xFF\xFF\xD9 and more"), Ok(4));
+        assert_eq!(length(b"\xFF\xD8\xFF\xE1\xFF"), Err(CutOff));
+    }
+
+    #[test]
+    fn a_jpeg_may_lack_its_end_marker_once_a_scan_for_every_coefficient_has_begun() {
+        let frame =
+            |code: u8| [b"\xFF\xD8\xFF", &[code][..], b"\0\x0E\x08\0\x08\0\x08\x02\x01\x11\0\x02\x11\0"].concat();
+        let scan = |ids: &[u8], bits: [u8; 3]| {
+            let count = u8::try_from(ids.len()).unwrap();
+            let components: Vec<u8> = ids.iter().flat_map(|id| [*id, 0]).collect();
+            [b"\xFF\xDA\0", &[6 + 2 * count, count][..], &components, &bits, b"data"].concat()
+        };
+        let may_end = |code, scans: &[Vec<u8>]| jpeg_scans(&[frame(code), scans.concat()].concat()).is_ok();
+        assert!(!may_end(0xC0, &[]));
+        assert!(!may_end(0xC0, &[scan(&[1], [0, 63, 0])]), "a component has no scan");
+        assert!(may_end(0xC0, &[scan(&[1], [0, 63, 0]), scan(&[2], [0, 63, 0])]));
+        assert!(may_end(0xC1, &[scan(&[1, 2], [0, 0, 0])]), "a sequential scan has all coefficients, whatever it says");
+        let whole =
+            [scan(&[1, 2], [0, 0, 1]), scan(&[1], [1, 63, 2]), scan(&[2], [1, 63, 0]), scan(&[1, 2], [0, 0, 0x10])];
+        assert!(!may_end(0xC2, &whole), "the last two bits of component 1 are to come");
+        assert!(may_end(0xC2, &[&whole[..], &[scan(&[1], [1, 63, 0x20])]].concat()));
+    }
+
+    #[test]
+    fn zeros_that_fill_up_a_buffer_are_no_data() {
+        let whole = b"\xFF\xD8\xFF\xC0\0\x0B\x08\0\x08\0\x08\x01\x01\x11\0\xFF\xDA\0\x08\x01\x01\0\0\x3F\0data";
+        let filled = [&whole[..], &[0; 100]].concat();
+        assert_eq!(jpeg_scans(&filled).unwrap().bytes, &filled[..whole.len() + KEPT_ZEROS]);
+        let ended = [&filled[..], b"\xFF\xD9"].concat();
+        assert_eq!(jpeg_scans(&ended).unwrap().bytes, filled, "data, for all that is known");
     }
 
     #[test]
@@ -147,7 +251,9 @@ mod tests {
     proptest! {
         #[test]
         fn foreign_bytes_never_panic(bytes: Vec<u8>) {
-            let _ = jpeg_length(&bytes);
+            let _ = jpeg_scans(&bytes);
+            let _ = jpeg_scans(&[b"\xFF\xD8\xFF\xC2", &bytes[..]].concat());
+            let _ = jpeg_scans(&[b"\xFF\xD8\xFF\xDA", &bytes[..]].concat());
             let _ = inspect_webp(&bytes);
             let _ = Chunks(&bytes).count();
         }

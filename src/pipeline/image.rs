@@ -33,8 +33,8 @@ const JPEG_END: &[u8] = b"\xFF\xD9";
 ///
 /// The decoder takes an end marker for endless zeros and paints the rest grey, so a picture that was cut off and then
 /// given an end marker, as some cameras do, would pass. With ones before the marker it meets a code that does not
-/// exist; a complete picture is done before it reads them. What still passes is a progressive picture that lost its
-/// last scans: it is coarser, but all there.
+/// exist; a complete picture is done before it reads them, also one that lacks only its end marker. What still passes is a
+/// progressive picture with an end marker that lost its last scans: it is coarser, but all there.
 const NO_CODE: &[u8] = b"\xFF\x00";
 
 /// What the PNG decoder may take for itself, beside the pixels: rows, colour profiles, text.
@@ -149,6 +149,11 @@ pub enum ImageError {
         /// The format.
         format: ImageFormat,
     },
+    /// It was sent as text.
+    #[error(
+        "the image lost its zeros and line ends on the way: send the file as it is, with curl --data-binary and not with -d"
+    )]
+    Stripped,
     /// There is no memory for its pixels now.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
@@ -209,6 +214,9 @@ pub fn decode(bytes: &[u8], limits: DecodeLimits) -> Result<Rgb8Image, ImageErro
 
 /// [`decode`], within the memory that there is: `hold` has what the decoder takes, and what the picture does.
 pub fn decode_within(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rgb8Image, ImageError> {
+    if is_stripped(bytes) {
+        return Err(ImageError::Stripped);
+    }
     let format = ImageFormat::sniff(bytes).ok_or(ImageError::Unrecognized { size: bytes.len() })?;
     // A panic would end the daemon; the decoders own nothing that could be seen afterwards, and a hold is whole.
     catch_unwind(AssertUnwindSafe(|| match format {
@@ -219,6 +227,13 @@ pub fn decode_within(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Res
     .unwrap_or_else(|_| Err(malformed(format, "the decoder panicked")))
 }
 
+/// Whether bytes were taken for text on the way: `curl -d @photo.jpg` takes zeros and line ends out. Every format has zeros
+/// in its first lengths.
+fn is_stripped(bytes: &[u8]) -> bool {
+    let is_image = [&b"\xFF\xD8\xFF"[..], b"\x89PNG", b"RIFF"].iter().any(|start| bytes.starts_with(start));
+    is_image && bytes.len() > 64 && !bytes.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r'))
+}
+
 /// Decodes anything with small limits. For the fuzz driver; its panic hook must not abort, since a decoder's panic is
 /// an error here.
 pub fn fuzz_image(data: &[u8]) {
@@ -227,9 +242,9 @@ pub fn fuzz_image(data: &[u8]) {
 
 fn decode_jpeg(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rgb8Image, ImageError> {
     let refused = |reason: zune_jpeg::errors::DecodeErrors| malformed(ImageFormat::Jpeg, reason);
-    let length = containers::jpeg_length(bytes).map_err(|_| ImageError::CutOff { format: ImageFormat::Jpeg })?;
-    let scans = bytes.get(..length.saturating_sub(JPEG_END.len())).unwrap_or_default();
-    let bytes = [scans, &NO_CODE.repeat(8), JPEG_END].concat();
+    let cut_off = || ImageError::CutOff { format: ImageFormat::Jpeg };
+    let scans = containers::jpeg_scans(bytes).map_err(|_| cut_off())?;
+    let bytes = [scans.bytes, &NO_CODE.repeat(8), JPEG_END].concat();
     // Strict: otherwise the decoder paints damage and missing data grey.
     let options = DecoderOptions::default()
         .set_strict_mode(true)
@@ -247,7 +262,7 @@ fn decode_jpeg(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rg
     let is_baseline = info.is_some_and(|info| info.sof.is_sequential_dct());
     let turned = orientation.is_some_and(|orientation| orientation != Orientation::NoTransforms);
     take(hold, (width, height), if is_baseline { 3 } else { 9 } + if turned { 3 } else { 0 })?;
-    let pixels = decoder.decode().map_err(refused)?;
+    let pixels = decoder.decode().map_err(|reason| if scans.is_ended { refused(reason) } else { cut_off() })?;
     let image = RgbImage::from_raw(width, height, pixels)
         .ok_or_else(|| malformed(ImageFormat::Jpeg, "it holds fewer pixels than its header says"))?;
     upright(ImageFormat::Jpeg, image.into(), orientation.unwrap_or(Orientation::NoTransforms))

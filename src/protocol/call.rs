@@ -108,11 +108,20 @@ pub enum CallError {
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
     /// A photograph that did not say so.
-    #[error("the body is a photograph: send it with 'Content-Type: {content_type}'")]
+    #[error(
+        "the body is a photograph: send it with 'Content-Type: {content_type}', as in curl --data-binary @photo \
+         -H 'Content-Type: {content_type}'"
+    )]
     UnmarkedPhotograph {
         /// Its content type.
         content_type: &'static str,
     },
+    /// The fields of a web form, as `curl -F` sends them.
+    #[error(
+        "the body is a form (multipart/form-data): send the photograph itself as the body, as in \
+         curl --data-binary @photo.jpg -H 'Content-Type: image/jpeg'"
+    )]
+    FormData,
 }
 
 impl CallError {
@@ -123,6 +132,7 @@ impl CallError {
             Self::Serving(error) => status::of_serving(error),
             Self::NoRoom(_) => 503,
             Self::UnmarkedPhotograph { .. } => 400,
+            Self::FormData => 415,
         }
     }
 
@@ -131,7 +141,7 @@ impl CallError {
         match self {
             Self::Serving(error) => error.retry_after().map(whole_seconds),
             Self::NoRoom(_) | Self::Protocol(ProtocolError::NoRoom(_)) => Some(whole_seconds(NoRoom::RETRY_AFTER)),
-            Self::Protocol(_) | Self::UnmarkedPhotograph { .. } => None,
+            Self::Protocol(_) | Self::UnmarkedPhotograph { .. } | Self::FormData => None,
         }
     }
 }
@@ -219,10 +229,12 @@ async fn tensors(
     told_id: &mut Option<String>,
 ) -> Result<Answered, CallError> {
     let looks_like = ImageFormat::sniff(&call.body).filter(|_| header_length.is_none());
+    let is_form = is_form_data(&call.body);
     let (priority, deadline, account) = (call.priority, call.deadline, call.account);
     let decoded = decode(call.target, call.body, header_length, call.arrived, &account).await;
     let DecodedRequest { id, mut request, reply } = decoded.map_err(|error| match looks_like {
         Some(format) => CallError::UnmarkedPhotograph { content_type: format.content_type() },
+        None if is_form => CallError::FormData,
         None => error.into(),
     })?;
     told_id.clone_from(&id);
@@ -240,6 +252,13 @@ async fn tensors(
     let body = encoded.into_bytes();
     hold.resize(body.len())?;
     Ok(Answered { body: hold.keep(body), header_length, version: response.version, cache: response.cache })
+}
+
+/// Whether a body begins as the parts of a form do (RFC 7578): with a boundary, and a line that says so.
+fn is_form_data(body: &[u8]) -> bool {
+    const SIGN: &[u8] = b"content-disposition: form-data";
+    let start = body.get(..body.len().min(512)).unwrap_or_default();
+    start.starts_with(b"--") && start.windows(SIGN.len()).any(|window| window.eq_ignore_ascii_case(SIGN))
 }
 
 /// Decodes a request, a large one off the async thread: 1 MB of JSON takes some milliseconds.
@@ -272,6 +291,15 @@ mod tests {
     fn nobody_is_told_to_come_back_too_early() {
         for (millis, seconds) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (59_999, 60)] {
             assert_eq!(whole_seconds(Duration::from_millis(millis)), seconds, "{millis} ms");
+        }
+    }
+
+    #[test]
+    fn a_form_is_known_by_its_first_part() {
+        assert!(is_form_data(b"--X\r\nContent-Disposition: form-data; name=\"f\"\r\n\r\nx\r\n--X--\r\n"));
+        assert!(is_form_data(b"--X\r\nContent-Type: image/jpeg\r\ncontent-disposition: Form-Data; name=f\r\n\r\n"));
+        for other in [&b""[..], b"--", b"{\"inputs\": \"content-disposition: form-data\"}", b"-- a comment"] {
+            assert!(!is_form_data(other), "{other:?}");
         }
     }
 

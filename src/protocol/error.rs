@@ -15,6 +15,12 @@ pub enum ProtocolError {
         /// What the parser expected, and where.
         reason: String,
     },
+    /// The body is no text, and so no JSON.
+    #[error(
+        "the body is not JSON, which is UTF-8 text. Send an image as it is and with its content type: \
+         curl --data-binary @photo.jpg -H 'Content-Type: image/jpeg'; send binary tensors with Inference-Header-Content-Length"
+    )]
+    NotText,
     /// `Inference-Header-Content-Length` is not a number.
     #[error("Inference-Header-Content-Length must be a non-negative integer, got '{value}'")]
     HeaderLength {
@@ -95,7 +101,7 @@ pub enum ProtocolError {
         column: String,
     },
     /// A datatype that the protocol does not have.
-    #[error("invalid datatype for input {input}: '{datatype}'")]
+    #[error("invalid datatype for input {input}: '{datatype}', expected {}", DataType::ALL.map(DataType::as_str).join(", "))]
     InvalidDatatype {
         /// The input.
         input: String,

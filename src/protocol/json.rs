@@ -16,6 +16,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, Visitor};
 use self::nest::Level;
 use super::error::{ProtocolError, excerpt};
 use super::object::Failure;
+use crate::plain_words::in_json;
 use crate::principal::memory::{Account, Hold};
 use crate::tensor::{DataType, Element, Tensor, element_count, push_string};
 
@@ -118,7 +119,7 @@ impl TensorSeed<'_> {
             (Ok(()), _) => ProtocolError::ElementCount { input, shape, expected, got },
             (Err(_), Some((expected, got))) => ProtocolError::Nesting { input, shape, expected, got },
             (Err(error), None) => {
-                let (datatype, reason) = (self.datatype, excerpt(&error.to_string()));
+                let (datatype, reason) = (self.datatype, excerpt(&in_json(&error.to_string())));
                 ProtocolError::Element { input, datatype, index: got, reason }
             }
         }))

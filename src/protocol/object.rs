@@ -9,15 +9,19 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::error::{ProtocolError, excerpt};
+use crate::plain_words::in_json;
 
 /// Reads `json`, one object, into a [`Fields`], which may have left a better reason for an error in its [`Failure`].
 pub(super) fn read<'de>(json: &'de [u8], fields: &mut impl Fields<'de>) -> Result<(), ProtocolError> {
-    let text = std::str::from_utf8(json).map_err(|error| ProtocolError::Json { reason: error.to_string() })?;
+    let text = std::str::from_utf8(json).map_err(|_| ProtocolError::NotText)?;
+    if text.trim().is_empty() {
+        return Err(ProtocolError::Json { reason: "the body is empty".into() });
+    }
     let mut deserializer = serde_json::Deserializer::from_str(text);
     Object(fields)
         .deserialize(&mut deserializer)
         .and_then(|()| deserializer.end())
-        .map_err(|error| ProtocolError::Json { reason: excerpt(&error.to_string()) })
+        .map_err(|error| ProtocolError::Json { reason: excerpt(&in_json(&error.to_string())) })
 }
 
 /// The first reason to refuse a message; serde's own errors carry only text.
@@ -34,7 +38,7 @@ impl Failure {
     /// Passes a result on; a failure without a reason yet is one of this key's value.
     pub(super) fn field<T, E: Error>(&mut self, place: &str, key: &str, result: Result<T, E>) -> Result<T, E> {
         result.inspect_err(|error| {
-            let (key, reason) = (excerpt(key), excerpt(&error.to_string()));
+            let (key, reason) = (excerpt(key), excerpt(&in_json(&error.to_string())));
             self.0.get_or_insert_with(|| ProtocolError::Field { place: place.into(), key, reason });
         })
     }

@@ -13,6 +13,7 @@ impl ProtocolError {
     pub fn status(&self) -> u16 {
         match self {
             Self::Json { .. }
+            | Self::NotText
             | Self::HeaderLength { .. }
             | Self::HeaderRange { .. }
             | Self::Missing { .. }

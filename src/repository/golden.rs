@@ -11,6 +11,7 @@ use crate::inference::queue::Unprepared;
 use crate::inference::terms::{Priority, Terms};
 use crate::inference::warm_up::WarmUp;
 use crate::pipeline::image::DecodeLimits;
+use crate::plain_words::in_json;
 use crate::principal::Principal;
 use crate::principal::memory::Account;
 use crate::tensor::Tensor;
@@ -225,7 +226,7 @@ struct GoldenTensor {
 
 async fn request(model: &LoadedModel, golden: &Golden, content: &[u8]) -> Result<(), GoldenError> {
     let request: GoldenRequest =
-        serde_json::from_slice(content).map_err(|error| GoldenError::Wrong(error.to_string()))?;
+        serde_json::from_slice(content).map_err(|error| GoldenError::Wrong(in_json(&error.to_string())))?;
     let input = |port: &Port| {
         let tensor = request.inputs.iter().find(|tensor| tensor.name == port.name);
         tensor.ok_or_else(|| format!("input {:?} is missing", port.name))?.to_tensor(port)

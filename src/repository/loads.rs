@@ -206,9 +206,10 @@ impl Repository {
         principal: &Principal,
     ) -> Result<LoadedModel, VersionError> {
         let (name, version) = (source.name.clone(), source.version);
-        let started = std::time::Instant::now();
         // The semaphore is never closed.
         let _turn = self.shared.loads.acquire().await;
+        // Its own time: what it waited for its turn is the others'.
+        let started = std::time::Instant::now();
         let loaded = loading::load(source, &self.shared.engine, &self.shared.defaults).await;
         match loaded {
             Ok(model) => {

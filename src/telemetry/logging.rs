@@ -44,10 +44,21 @@ pub enum LogFormat {
 pub struct LogLevel(String);
 
 impl LogLevel {
-    fn filter(&self) -> Result<EnvFilter, LoggingError> {
-        EnvFilter::builder().parse(&self.0).map_err(|source| LoggingError::Level { level: self.clone(), source })
+    fn filter(&self, is_watched: bool) -> Result<EnvFilter, LoggingError> {
+        let levels = if is_watched { self.without_records() } else { self.0.clone() };
+        EnvFilter::builder().parse(levels).map_err(|source| LoggingError::Level { level: self.clone(), source })
+    }
+
+    /// Without the records of the audit log, unless they are asked for: whoever watches a terminal would read each event
+    /// twice, once in words.
+    fn without_records(&self) -> String {
+        let asks = self.0.split(',').any(|part| part.starts_with(RECORDS));
+        if asks { self.0.clone() } else { format!("{},{RECORDS}=off", self.0) }
     }
 }
+
+/// The target of the audit log's records.
+const RECORDS: &str = "audit";
 
 impl Default for LogLevel {
     fn default() -> Self {
@@ -115,8 +126,14 @@ pub enum LoggingError {
 ///
 /// A journal that cannot be reached is said in the first line of a text log instead: a box without a log helps nobody.
 pub fn init(config: &LogConfig) -> Result<(), LoggingError> {
-    let filter = config.level.filter()?;
     let (output, no_journal) = output(config.format);
+    let is_text = match config.format {
+        LogFormat::Auto => !connected_to_journal(),
+        LogFormat::Text => true,
+        LogFormat::Journal => no_journal.is_some(),
+        LogFormat::Json => false,
+    };
+    let filter = config.level.filter(is_text && std::io::stderr().is_terminal())?;
     tracing_subscriber::registry().with(output.with_filter(filter)).try_init().map_err(LoggingError::AlreadySet)?;
     if let Some(error) = no_journal {
         tracing::warn!(%error, "the journal cannot be reached: logging to standard error instead");
@@ -160,6 +177,16 @@ mod tests {
         }
         for bad in ["", "inof", "ledge", "info,", "info,verbose", "warn, info", "ledge=loud", "=,="] {
             assert!(bad.parse::<LogLevel>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_terminal_shows_no_records_beside_their_events_unless_they_are_asked_for() {
+        let shown = |level: &str| LogLevel(level.to_owned()).without_records();
+        assert_eq!(shown("info"), "info,audit=off");
+        assert_eq!(shown("info,ledge::http=debug"), "info,ledge::http=debug,audit=off");
+        for asked in ["info,audit=debug", "audit=info,warn"] {
+            assert_eq!(shown(asked), asked);
         }
     }
 

@@ -64,11 +64,11 @@ fn every_mistake_comes_with_its_line_and_key() {
         "nam = 'x'\nname = 3\n\n[http]\nlisten = ['127.0.0.1:1', 'x', '[::1]:2', 7]\nthreads = 17\n[http.limits]\nbody = -1\n[other]\n",
         &[
             "f:1: nam: unknown field `nam`, expected one of `http`, `name`, `rows`, `pairs`",
-            "f:2: name: invalid type: integer `3`, expected a string",
+            "f:2: name: expected a string, got 3",
             "f:5: http.listen[1]: invalid socket address syntax",
-            "f:5: http.listen[3]: invalid type: integer `7`, expected socket address",
-            "f:6: http.threads: invalid value: integer `17`, expected a whole number from 1 to 16",
-            "f:8: http.limits.body: invalid value: integer `-1`, expected u32",
+            "f:5: http.listen[3]: expected socket address, got 7",
+            "f:6: http.threads: expected a whole number from 1 to 16, got 17",
+            "f:8: http.limits.body: expected a whole number from 0 to 4294967295, got -1",
             "f:9: other: unknown field `other`, expected one of `http`, `name`, `rows`, `pairs`",
         ],
     );
@@ -79,9 +79,9 @@ fn tables_of_an_array_are_told_apart() {
     mistakes(
         "[[rows]]\nname = 1\nshape = [2]\n[[rows]]\nname = 'b'\n[[rows]]\nname = 'c'\nshape = [1]\nkind = 'none'\n",
         &[
-            "f:2: rows[0].name: invalid type: integer `1`, expected a string",
-            "f:4: rows[1]: missing field `shape`",
-            "f:9: rows[2].kind: unknown variant `none`, expected `input` or `output`",
+            "f:2: rows[0].name: expected a string, got 1",
+            "f:4: rows[1]: `shape` is missing",
+            "f:9: rows[2].kind: unknown value `none`, expected `input` or `output`",
         ],
     );
 }
@@ -91,15 +91,15 @@ fn what_follows_from_a_mistake_is_not_a_mistake() {
     mistakes(
         "pairs = [[1, 2, 'x'], [1, 2, 3]]\nrows = [{ name = 1, shape = 2 }]",
         &[
-            "f:1: pairs[0][2]: invalid type: string \"x\", expected u8",
-            "f:2: rows[0].name: invalid type: integer `1`, expected a string",
-            "f:2: rows[0].shape: invalid type: integer `2`, expected a sequence",
+            "f:1: pairs[0][2]: expected a whole number from 0 to 255, got \"x\"",
+            "f:2: rows[0].name: expected a string, got 1",
+            "f:2: rows[0].shape: expected an array, got 2",
         ],
     );
     mistakes(
         "rows = [{ shap = [], name = 'x' }]",
         &[
-            "f:1: rows[0]: missing field `shape`",
+            "f:1: rows[0]: `shape` is missing",
             "f:1: rows[0].shap: unknown field `shap`, expected one of `name`, `shape`, `kind`",
         ],
     );
@@ -109,7 +109,7 @@ fn what_follows_from_a_mistake_is_not_a_mistake() {
 fn a_missing_field_of_the_document_itself_has_no_line() {
     let found = parse::<Row>("f", "name = 'x'\nkind = 1").unwrap_err();
     let found: Vec<String> = found.iter().map(ToString::to_string).collect();
-    assert_eq!(found, ["f:2: kind: wanted string or table", "f: missing field `shape`"]);
+    assert_eq!(found, ["f:2: kind: expected a string or a table", "f: `shape` is missing"]);
 }
 
 #[test]
@@ -143,10 +143,10 @@ fn every_key_that_is_missing_is_told() {
     mistakes(
         "[[rows]]\n[[rows]]\nname = 3\nkind = 'none'\n",
         &[
-            "f:1: rows[0]: missing field `name`",
-            "f:1: rows[0]: missing field `shape`",
-            "f:2: rows[1]: missing field `shape`",
-            "f:3: rows[1].name: invalid type: integer `3`, expected a string",
+            "f:1: rows[0]: `name` is missing",
+            "f:1: rows[0]: `shape` is missing",
+            "f:2: rows[1]: `shape` is missing",
+            "f:3: rows[1].name: expected a string, got 3",
             "f:4: rows[1].kind: unknown variant `none`, expected `input` or `output`",
         ],
     );
@@ -160,7 +160,7 @@ fn a_key_that_comes_twice_hides_nothing() {
             "f:2:1: duplicate key: name is in line 1 already; one place has to be enough",
             "f:4: http.threads: invalid value: integer `0`, expected a whole number from 1 to 16",
             "f:5:2: duplicate key: [http] is in line 3 already; one place has to be enough",
-            "f:6: http.listen: invalid type: string \"x\", expected a sequence",
+            "f:6: http.listen: expected an array, got \"x\"",
         ],
     );
 }
@@ -172,9 +172,9 @@ fn an_entry_of_an_inline_table_has_the_line_where_it_stands() {
     mistakes(
         text,
         &[
-            "f:5: rows[1].shape[0]: invalid type: string \"x\", expected i64",
-            "f:6: rows[1].shape[2]: invalid type: string \"y\", expected i64",
-            "f:8: rows[2].name: invalid type: integer `7`, expected a string",
+            "f:5: rows[1].shape[0]: expected a whole number, got \"x\"",
+            "f:6: rows[1].shape[2]: expected a whole number, got \"y\"",
+            "f:8: rows[2].name: expected a string, got 7",
             "f:13: http.threads: invalid value: integer `17`, expected a whole number from 1 to 16",
         ],
     );

@@ -135,7 +135,6 @@ pub const CALLS: &[Call] = &[
     get("/health", &[Anybody]),
     get("/openapi.json", &[Anybody]),
     get("/v2", &[Models]),
-    get("/v2/", &[Models]),
     get("/v2/models/stats", &[Statistics]),
     get("/v2/models/{model}", &[Models]).model(),
     get("/v2/models/{model}/ready", &[Models]).model(),

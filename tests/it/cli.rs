@@ -14,7 +14,7 @@ fn run(root: &TestRoot, arguments: &[&str]) -> Output {
     root.command(arguments).output().unwrap()
 }
 
-/// The lines of `--format jsonl`, without the times, which differ.
+/// The lines of `--json`, without the times, which differ.
 fn answers(output: &Output) -> Vec<Value> {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let parse = |line: &str| {
@@ -34,7 +34,7 @@ fn infer_answers_alike_alone_over_tcp_and_over_the_unix_socket() {
     }
     write(&photos.join("below/notes.txt"), b"not a photograph, and not looked at");
     let photos = photos.display().to_string();
-    let infer = ["infer", "efficientnet_lite0", &photos, "--format", "jsonl", "--top", "1"];
+    let infer = ["infer", "efficientnet_lite0", &photos, "--json", "--top", "1"];
     let alone = answers(&run(&root, &infer));
     let labels: Vec<_> = alone.iter().map(|answer| answer["labels"][0]["label"].as_str().unwrap()).collect();
     assert_eq!(labels, ["tripod", "espresso"], "in the order of their names");
@@ -58,12 +58,17 @@ fn infer_says_which_file_failed_and_goes_on() {
     assert_eq!(output.status.code(), Some(1));
     let table = text(&output.stdout);
     assert!(table.contains("bad.png") && table.contains("error:") && table.contains("espresso"), "{table}");
+    // Whatever the labels and names are, each column begins at one place: what may be long stands last.
+    let answer = table.lines().next().unwrap().find("ANSWER").unwrap();
+    for line in table.lines() {
+        assert!(line[..answer].ends_with("  ") && !line[answer..].starts_with(' '), "{table}");
+    }
 
     let request = root.folder.path().join("request.json");
     let row = |name: &str| serde_json::json!({"name": name, "datatype": "FP32", "shape": [1, 16], "data": vec![2; 16]});
     write(&request, serde_json::json!({"inputs": [row("INPUT0"), row("INPUT1")]}).to_string().as_bytes());
     let output = run(&root, &["infer", "add_sub", &request.display().to_string(), "--format", "jsonl"]);
-    assert_eq!(answers(&output)[0]["outputs"][0]["data"][0], 4.0);
+    assert_eq!(answers(&output)[0]["outputs"][0]["data"][0], 4.0, "the older spelling of --json");
 
     let output = run(&root, &["infer", "nope", good]);
     assert!(output.status.code() == Some(1) && text(&output.stderr).contains("no such folder"), "{output:?}");

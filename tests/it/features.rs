@@ -356,7 +356,7 @@ fn what_does_not_fit_is_told_where_it_is_and_nothing_of_it_is_written() {
         assert!(!detail["msg"].as_str().unwrap().is_empty());
     }
     for (body, kind, words) in [
-        (r#"{"push_source_name": "driver_push", "df": {"#, "json_invalid", "EOF"),
+        (r#"{"push_source_name": "driver_push", "df": {"#, "json_invalid", "the text ends within"),
         (r#"["driver_push", {"driver_id": [1], "conv_rate": [1.0]}, "online"]"#, "dict_type", "dictionary"),
         (
             r#"{"push_source_name": "driver_push", "df": {"driver_id": [1], "conv_rate": [1.0], "driver_id": [2]}}"#,

@@ -78,12 +78,17 @@ impl Target {
         }
     }
 
-    /// Sends bytes, reads until the box closes the connection, and gives the statuses of its answers.
-    fn statuses(&self, way: Way, bytes: &[u8]) -> Vec<u16> {
+    /// Sends bytes, and gives all that comes until the box closes the connection.
+    fn answers(&self, way: Way, bytes: &[u8]) -> Vec<u8> {
         let mut stream = self.connect(way);
         // It may have closed before all is sent.
         let _ = stream.write_all(bytes);
-        statuses(&rest(&mut stream))
+        rest(&mut stream)
+    }
+
+    /// The statuses of those answers.
+    fn statuses(&self, way: Way, bytes: &[u8]) -> Vec<u16> {
+        statuses(&self.answers(way, bytes))
     }
 
     /// Another caller is served as ever.

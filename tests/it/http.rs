@@ -216,6 +216,26 @@ fn a_photograph_is_answered_in_words_and_tensors_in_tensors() {
     let answer = client.post(PATH, &[("content-type", "image/png")], &coffee);
     assert!(answer.status == 400 && answer.error().contains("pipeline.image_classification"), "{answer:?}");
 
+    // What `curl -F photo=@coffee.png`, `curl -d @coffee.png` and no option at all make of it.
+    let form = [
+        b"--xyz\r\nContent-Disposition: form-data; name=\"photo\"; filename=\"coffee.png\"\r\n\r\n",
+        &coffee[..],
+        b"\r\n--xyz--\r\n",
+    ]
+    .concat();
+    for kind in ["multipart/form-data; boundary=xyz", "application/octet-stream"] {
+        let answer = client.post(path, &[("content-type", kind)], &form);
+        assert!(answer.status == 415 && answer.error().contains("--data-binary @photo.jpg"), "{answer:?}");
+    }
+    let stripped: Vec<u8> = coffee.iter().copied().filter(|byte| !matches!(byte, 0 | b'\n' | b'\r')).collect();
+    for kind in ["application/x-www-form-urlencoded", "image/png"] {
+        let answer = client.post(path, &[("content-type", kind)], &stripped);
+        assert!(answer.status == 400 && answer.error().contains("--data-binary"), "{answer:?}");
+    }
+    let json = request(1);
+    let answer = client.post(PATH, &[("content-type", "application/x-www-form-urlencoded")], json.as_bytes());
+    assert_eq!(answer.status, 200, "curl -d sends JSON as that: {answer:?}");
+
     let raw = client.post(
         path,
         &[("inference-header-content-length", "0"), ("content-type", "image/png")],

@@ -1,6 +1,9 @@
 //! Starting, loading, reloading, stopping: no request is lost, nothing is half-done.
 
+use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
@@ -292,4 +295,45 @@ fn a_repository_that_is_not_there_stops_the_start_with_its_reason() {
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("nowhere cannot be read"), "{text}");
+}
+
+#[test]
+fn a_load_takes_its_own_time_and_not_that_of_the_models_before_it() {
+    let names = ["b", "c", "d", "e", "f", "g"];
+    let root = names.iter().fold(TestRoot::new().models(&["add_sub"]), |root, name| root.model_as("add_sub", name));
+    let started = Instant::now();
+    // One after the other, so that all of them together cannot have taken more than the start.
+    let daemon = root.set("repository.parallel_loads=1").start();
+    let whole = started.elapsed().as_millis();
+    let loads: Vec<u128> = daemon
+        .log()
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|line| line["message"] == "model ready")
+        .map(|line| line["load_ms"].to_string().trim_matches('"').parse().unwrap())
+        .collect();
+    assert_eq!(loads.len(), names.len() + 1, "{loads:?}");
+    assert!(loads.iter().sum::<u128>() <= whole, "{loads:?} in {whole} ms");
+}
+
+#[test]
+fn a_terminal_is_told_each_event_once() {
+    let root = TestRoot::new().models(&["add_sub"]);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/serve_terminal.py");
+    let serve = |level: &str| {
+        let daemon = root.command(&["serve", "--set", level, "--set", "log.format=text"]);
+        let mut command = Command::new("python3");
+        command.arg(&script).arg(daemon.get_program()).args(daemon.get_args());
+        command.envs(daemon.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let output = command.env("PYTHONDONTWRITEBYTECODE", "1").output().unwrap();
+        let (told, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{told}{error}");
+        told.into_owned()
+    };
+    let told = serve("log.level=info");
+    let of_load = |told: &str| told.lines().filter(|line| line.contains("add_sub") && line.contains("ready")).count();
+    assert_eq!(of_load(&told), 1, "{told}");
+    assert!(!told.contains("model_loaded"), "{told}");
+    let told = serve("log.level=\"info,audit=info\"");
+    assert!(of_load(&told) == 1 && told.contains("model_loaded"), "{told}");
 }

@@ -18,7 +18,7 @@ struct Scrape {
 impl Scrape {
     /// Reads OpenMetrics' text as its specification has it; what breaks a rule panics.
     fn of(client: &mut Client) -> Self {
-        let answer = client.get("/metrics");
+        let answer = client.request("GET", "/metrics", &[("accept", "application/openmetrics-text")], b"");
         assert_eq!(answer.status, 200);
         assert!(answer.header("content-type").unwrap().starts_with("application/openmetrics-text"), "{answer:?}");
         let text = String::from_utf8(answer.body).unwrap();
@@ -100,6 +100,45 @@ fn every_series_has_a_type_a_help_text_and_a_unit_of_prometheus() {
     assert!(scrape.value("ledge_process_resident_memory_bytes") > 1e6);
     assert!(scrape.value("ledge_process_start_time_seconds") > 1.7e9);
     assert!(scrape.value("ledge_process_threads") >= 2.0);
+}
+
+#[test]
+fn a_scrape_that_asks_for_text_gets_the_same_samples_in_prometheus_own_format() {
+    let daemon = TestRoot::new().models(&["add_sub"]).start();
+    let client = &mut daemon.client();
+    assert_eq!(infer(client, 1), 200);
+    let open = Scrape::of(client);
+    for accept in [None, Some("*/*"), Some("text/plain"), Some("text/plain;version=0.0.4;q=1, */*;q=0.1")] {
+        let headers: Vec<_> = accept.iter().map(|accept| ("accept", *accept)).collect();
+        let answer = client.request("GET", "/metrics", &headers, b"");
+        assert_eq!(answer.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"), "{accept:?}");
+        assert_eq!(answer.header("vary"), Some("accept"));
+        let text = String::from_utf8(answer.body).unwrap();
+        assert!(!text.contains("# EOF") && !text.contains("# UNIT"), "{accept:?}");
+        let mut kinds = BTreeMap::new();
+        let mut metric = String::new();
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').unwrap();
+                assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+                assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
+                assert_eq!(name, metric, "the help text comes first");
+                assert_eq!(kinds.insert(name.to_owned(), kind), None, "{name} is there twice");
+            } else if let Some(rest) = line.strip_prefix("# HELP ") {
+                metric = rest.split_once(' ').unwrap().0.to_owned();
+            } else {
+                // Samples stand behind the line that names them.
+                let series = line.rsplit_once(' ').unwrap().0;
+                let name = series.split('{').next().unwrap();
+                let suffix = name.strip_prefix(metric.as_str()).unwrap_or_else(|| panic!("{line} is not of {metric}"));
+                assert!(["", "_bucket", "_sum", "_count"].contains(&suffix), "{line}");
+            }
+        }
+        assert_eq!(kinds.len(), open.kinds.len());
+        let series: BTreeSet<_> =
+            text.lines().filter(|line| !line.starts_with('#')).map(|line| line.rsplit_once(' ').unwrap().0).collect();
+        assert_eq!(series, open.samples.keys().map(String::as_str).collect());
+    }
 }
 
 #[test]

@@ -55,7 +55,12 @@ fn the_server_says_who_it_is() {
     for path in
         ["/v2/health/live", "/v2/health/ready", "/v2/models/add_sub/ready", "/v2/models/add_sub/versions/1/ready"]
     {
-        assert_eq!((client.get(path).status, path), (200, path));
+        let answer = client.get(path);
+        assert_eq!((answer.status, path), (200, path));
+        // What KServe's client reads: a key of an object, which must be true.
+        let key = if path.ends_with("live") { "live" } else { "ready" };
+        assert_eq!(answer.json()[key], json!(true), "{path}");
+        assert_eq!(answer.header("content-type"), Some("application/json"));
         assert_eq!(client.request("HEAD", path, &[], b"").status, 200);
     }
 }
@@ -184,6 +189,11 @@ fn what_is_not_there_is_404_and_what_is_not_loaded_is_503() {
         ("GET", "/v2/models/nope/stats", "'nope'"),
         ("GET", "/v2/models/add_sub/versions/9", "Request for unknown model: 'add_sub' version 9 is not found"),
         ("GET", "/v2/models/add_sub/versions/9/ready", "version 9"),
+        ("GET", "/v2/models/add_sub/versions/abc", "model version \"abc\" is not a positive integer"),
+        ("GET", "/v2/models/add_sub/versions/01/config", "model version"),
+        ("GET", "/v2/models/add_sub/versions/-1/stats", "model version"),
+        ("POST", "/v2/models/add_sub/versions/abc/infer", "model version"),
+        ("GET", "/v2/models/add_sub/ready//", "no route"),
         ("POST", "/v2/models/nope/infer", "'nope'"),
         ("POST", "/v2/repository/models/nope/load", "failed to load 'nope'"),
         ("POST", "/v2/repository/models/nope/unload", "'nope'"),
@@ -196,18 +206,14 @@ fn what_is_not_there_is_404_and_what_is_not_loaded_is_503() {
         assert_eq!(answer.status, 404, "{verb} {path}: {answer:?}");
         assert!(answer.error().contains(message), "{path}: {}", answer.error());
     }
-    for path in [
-        "/v2/models/a%2Fb",
-        "/v2/models/%2e%2e/ready",
-        "/v2/models/%ff",
-        "/v2/models/add_sub/versions/abc",
-        "/v2/models/add_sub/versions/01",
-    ] {
+    for path in ["/v2/models/a%2Fb", "/v2/models/%2e%2e/ready", "/v2/models/%ff"] {
         let answer = client.get(path);
         assert!(answer.status == 400 && !answer.error().is_empty(), "{path}: {answer:?}");
     }
     assert_eq!(client.post("/v2/repository/models/add_sub/unload", &[], b"").status, 200);
-    assert_eq!(client.get("/v2/models/add_sub/ready").status, 503);
+    let answer = client.get("/v2/models/add_sub/ready");
+    assert_eq!((answer.status, &answer.json()["ready"]), (503, &json!(false)));
+    assert!(answer.error().contains("add_sub"), "{answer:?}");
     let answer = infer(client, &both());
     assert!(answer.error().contains("has no available versions"), "{answer:?}");
     assert_eq!(answer.status, 404);
@@ -407,6 +413,107 @@ fn an_output_that_json_cannot_carry_is_a_400_that_names_binary() {
     assert!(answer.error().contains("binary"), "{}", answer.error());
     request["parameters"] = json!({"binary_data_output": true});
     assert_eq!(client.post_json("/v2/models/log_nan/infer", &request).status, 200);
+}
+
+/// A request for `identity_string` with these strings in binary form.
+fn strings(strings: &[&[u8]], parameters: &str) -> (String, Vec<u8>) {
+    let data: Vec<u8> = strings
+        .iter()
+        .flat_map(|string| [&u32::try_from(string.len()).unwrap().to_le_bytes()[..], string].concat())
+        .collect();
+    let head = format!(
+        r#"{{"inputs":[{{"name":"IN","datatype":"BYTES","shape":[1,{}],"parameters":{{"binary_data_size":{}}}}}]{parameters}}}"#,
+        strings.len(),
+        data.len()
+    );
+    (head.len().to_string(), [head.as_bytes(), &data].concat())
+}
+
+#[test]
+fn strings_of_any_bytes_come_back_as_they_went_in() {
+    let daemon = TestRoot::new().models(&["identity_string"]).start();
+    let client = &mut daemon.client();
+    let path = "/v2/models/identity_string/infer";
+    let all: Vec<u8> = (0..=255).collect();
+    let sent: [&[u8]; 6] = [b"\xff\xfe not UTF-8", b"", b"a\0b\0", &all, "é".as_bytes(), &[0; 70_000]];
+    let (length, body) = strings(&sent, r#","parameters":{"binary_data_output":true}"#);
+    let answer = client.post(path, &[("inference-header-content-length", &length)], &body);
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let json_length: usize = answer.header("inference-header-content-length").unwrap().parse().unwrap();
+    assert!(answer.body[json_length..] == body[length.parse().unwrap()..], "other bytes came back");
+
+    // JSON has no way to write them.
+    let (length, body) = strings(&sent[..1], "");
+    let answer = client.post(path, &[("inference-header-content-length", &length)], &body);
+    assert_eq!(answer.status, 400, "{answer:?}");
+    let told = answer.error();
+    assert!(told.contains("'OUT'") && told.contains("not UTF-8") && told.contains("'binary_data': true"), "{told}");
+}
+
+#[test]
+fn messages_speak_of_json_and_not_of_rust() {
+    let daemon = TestRoot::new().models(&["add_sub"]).views(VIEWS).start();
+    let client = &mut daemon.client();
+    let rust = words_of_rust();
+    for (path, body) in [
+        ("/v2/models/add_sub/infer", r#"{"inputs": {}}"#),
+        ("/v2/models/add_sub/infer", r#"{"inputs": [1]}"#),
+        ("/v2/models/add_sub/infer", "[]"),
+        ("/v2/models/add_sub/infer", r#"{"inputs": [{"name": 5}]}"#),
+        ("/v2/models/add_sub/infer", r#"{"inputs": [{"name": "INPUT0", "shape": [-1, 16]}]}"#),
+        ("/v2/models/add_sub/infer", r#"{"inputs": [{"name": "INPUT0", "shape": [1.5]}]}"#),
+        ("/v2/models/add_sub/infer", r#"{"inputs": [{"name": "INPUT0", "shape": {}}]}"#),
+        (
+            "/v2/models/add_sub/infer",
+            r#"{"inputs": [{"name": "X", "shape": [1], "datatype": "INT64", "data": [1.5]}]}"#,
+        ),
+        (
+            "/v2/models/add_sub/infer",
+            r#"{"inputs": [{"name": "X", "shape": [1], "datatype": "UINT8", "data": [256]}]}"#,
+        ),
+        ("/v2/models/add_sub/infer", r#"{"inputs": [{"name": "X", "shape": [1], "datatype": "BOOL", "data": ["a"]}]}"#),
+        ("/v2/models/add_sub/infer", r#"{"inputs": ["#),
+        ("/v2/repository/index", r#"{"ready": 1}"#),
+        ("/get-online-features", "{}"),
+        ("/get-online-features", r#"{"entities": [], "features": {}}"#),
+        ("/push", r#"{"push_source_name": 1, "df": {}}"#),
+        ("/features/erase", r#"{"entity": 5}"#),
+        ("/features/erase", "[]"),
+    ] {
+        let answer = client.post(path, &[("content-type", "application/json")], body.as_bytes());
+        assert!(answer.status == 400 || answer.status == 422, "{path} {body}: {answer:?}");
+        let told = String::from_utf8(answer.body).unwrap();
+        let found: Vec<_> = rust.iter().filter(|word| told.contains(*word)).collect();
+        assert!(found.is_empty(), "{path} {body}: {told} has {found:?}");
+    }
+}
+
+/// What serde calls things.
+fn words_of_rust() -> [&'static str; 22] {
+    [
+        "usize",
+        "u8",
+        "u16",
+        "u32",
+        "u64",
+        "i8",
+        "i16",
+        "i32",
+        "i64",
+        "f32",
+        "f64",
+        "struct ",
+        "a sequence",
+        "sequence,",
+        "map,",
+        "a map",
+        "invalid type",
+        "invalid value",
+        "missing field",
+        "variant",
+        "floating point",
+        "EOF",
+    ]
 }
 
 #[test]

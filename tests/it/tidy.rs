@@ -29,6 +29,7 @@ const BOTTOM: &[&str] = &[
     "audit_event",
     "secret",
     "toml_check",
+    "plain_words",
     "sys",
     "clock",
     "durable",
@@ -44,7 +45,7 @@ const EGRESS: &[&str] = &["egress.rs", "egress/"];
 
 /// A crate, or a call, and the only files that may name it.
 const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
-    ("ort::", &["inference/onnxruntime.rs"]),
+    ("ort::", &["inference/onnxruntime.rs", "sys.rs"]),
     ("openvino::", &["inference/openvino.rs", "sys.rs"]),
     ("openvino_sys::", &["inference/openvino.rs", "sys.rs"]),
     ("axum::", &["http/"]),

@@ -180,6 +180,12 @@ class AModelThatLosesTooMuch(Quantizing):
         self.assertFalse(report["accepted"])
         self.assertGreater(report["candidates"][0]["loss"], 0.02)
 
+    def test_too_few_held_out_samples_prove_nothing(self):
+        import small_models
+        model, rows = small_models.wine(self.folder)
+        rows.write_text("\n".join(rows.read_text().splitlines()[:5]) + "\n")
+        self.failed(1, "NOT PROVEN: 2 samples are held out", model, rows, "--method", "dynamic", "--metric", "cosine")
+
     def test_what_is_there_stays_when_a_replacement_is_refused(self):
         import small_models
         self.accepted(*small_models.wine(self.folder), "--method", "static")
@@ -187,6 +193,15 @@ class AModelThatLosesTooMuch(Quantizing):
         result = self.quantize(*small_models.fragile(self.folder), "--method", "static", "--replace")
         self.assertEqual(result.returncode, 1, result.stdout)
         self.assertEqual(before, {path: digest(path) for path in self.output.rglob("*") if path.is_file()})
+
+
+class WhatTheHelpSays(unittest.TestCase):
+    def test_it_names_the_files_that_are_written(self):
+        told = subprocess.run([sys.executable, "-B", str(TOOL), "--help"], stdout=subprocess.PIPE, text=True).stdout
+        written = (TOOL / "tool.py").read_text()
+        for name in ("float32.onnx", ".rejected.json"):
+            self.assertIn(name, told)
+            self.assertIn(name, written)
 
 
 class WhatCannotBeDone(Quantizing):

@@ -14,6 +14,7 @@ use crate::audit_event::tag::{Tag, TagKey};
 use crate::clock;
 use crate::identity::sealing::Sealer;
 use crate::names::ModelName;
+use crate::plain_words::in_json;
 
 /// Which records are shown.
 #[derive(Debug, Clone, Default, Args)]
@@ -115,7 +116,7 @@ impl FromStr for SeqRange {
 fn known_action(text: &str) -> Result<String, String> {
     let probe = serde_json::json!({ "action": text });
     match serde_json::from_value::<AuditEvent>(probe) {
-        Err(error) if error.to_string().starts_with("unknown variant") => Err(error.to_string()),
+        Err(error) if error.to_string().starts_with("unknown variant") => Err(in_json(&error.to_string())),
         _ => Ok(text.to_owned()),
     }
 }

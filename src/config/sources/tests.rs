@@ -90,11 +90,11 @@ fn mistakes_of_every_source_come_together() {
         &["http.listen=['0.0.0.0:80']", "log.level=verbose", "http.socket_mode=[", "verbose", "shutdown.grace_ms=-1"],
         &[
             "ledge.toml:2: http.listen[0]: expected \"HOST:PORT\" or \"https://HOST:PORT\" with an IP address or localhost, or \"unix:PATH\", got \"localhost\"",
-            "ledge.toml:3: http.max_connections: invalid value: integer `0`, expected a whole number from 1 to 65536",
-            "ledge.toml:5: log.format: unknown variant `xml`, expected one of `auto`, `journal`, `text`, `json`",
+            "ledge.toml:3: http.max_connections: expected a whole number from 1 to 65536, got 0",
+            "ledge.toml:5: log.format: unknown value `xml`, expected one of `auto`, `journal`, `text`, `json`",
             "ledge.toml:7: htpp: unknown field `htpp`, expected one of `http`, `access`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `features`, `egress`, `audit`, `encryption`, `log`, `device`, `mqtt`, `updates`, `state`, `shutdown`, `control`",
             "ledge.toml:9: serving.max_queue: unknown field `max_queue`, expected one of `max_queue_size`, `default_timeout_ms`, `batch_windows`",
-            "LEDGE_CONTROL_THREADS: control.threads: invalid type: string \"many\", expected a whole number from 1 to 16",
+            "LEDGE_CONTROL_THREADS: control.threads: expected a whole number from 1 to 16, got \"many\"",
             "LEDGE_DEVICE_ID: device.id: device name \"shop/7\" has a character outside A-Z a-z 0-9 . _ -",
             "LEDGE_HTPP_LISTEN: htpp: unknown field `htpp`, expected one of `http`, `access`, `repository`, `runtimes`, `serving`, `response_cache`, `quota`, `features`, `egress`, `audit`, `encryption`, `log`, `device`, `mqtt`, `updates`, `state`, `shutdown`, `control`",
             "LEDGE_HTTP: names no key: expected LEDGE_SECTION_KEY",
@@ -102,7 +102,7 @@ fn mistakes_of_every_source_come_together() {
             "--set log.level: expected off, error, warn, info, debug or trace, or TARGET=LEVEL, separated by commas, got \"verbose\"",
             "--set http.socket_mode: is no TOML value: unclosed array, expected `]`",
             "--set verbose: expected SECTION.KEY=VALUE, for example log.level=debug",
-            "--set shutdown.grace_ms: invalid value: integer `-1`, expected a whole number from 0 to 600000",
+            "--set shutdown.grace_ms: expected a whole number from 0 to 600000, got -1",
         ],
     );
 }
@@ -404,8 +404,7 @@ fn signed_settings_that_do_not_fit_are_left_out_as_a_whole_and_the_box_starts() 
 #[test]
 fn mistakes_of_the_box_itself_are_not_blamed_on_signed_settings() {
     let root = Root::new("[serving]\nmax_queue_size = 0\n").signed("[serving]\nmax_queue_size = 5\n");
-    let expected =
-        "ledge.toml:2: serving.max_queue_size: invalid value: integer `0`, expected a whole number from 1 to 1000000";
+    let expected = "ledge.toml:2: serving.max_queue_size: expected a whole number from 1 to 1000000, got 0";
     root.mistakes(&[], &[], &[expected]);
 }
 

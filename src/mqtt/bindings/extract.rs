@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::features::online::Columns;
 use crate::inference::backend::{Port, Signature};
 use crate::mqtt::fields::FieldPath;
+use crate::plain_words::in_json;
 use crate::protocol::call::Form;
 
 /// Base64 as devices write it: some leave out the padding.
@@ -188,7 +189,7 @@ pub(super) fn select(path: &FieldPath, answer: &Bytes) -> Result<Bytes, BindingE
 }
 
 pub(super) fn parse(what: &'static str, text: &[u8]) -> Result<Value, BindingError> {
-    serde_json::from_slice(text).map_err(|error| BindingError::NotJson { what, reason: error.to_string() })
+    serde_json::from_slice(text).map_err(|error| BindingError::NotJson { what, reason: in_json(&error.to_string()) })
 }
 
 pub(super) fn find<'v>(what: &'static str, path: &FieldPath, document: &'v Value) -> Result<&'v Value, BindingError> {

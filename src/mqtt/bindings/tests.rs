@@ -56,7 +56,7 @@ fn a_binding_has_defaults_for_all_but_its_topic_and_what_it_does() {
     assert_eq!((binding.timeout(), binding.interval(), config.takes().as_str()), (None, None, "the message"));
     let mistakes = toml_check::parse::<MqttConfig>("t", "[[bindings]]\nmodel = 'm'\npublish = 'b'").unwrap_err();
     let shown: Vec<_> = mistakes.iter().map(Mistake::to_string).collect();
-    assert_eq!(shown, ["t:1: bindings[0]: missing field `topic`"]);
+    assert_eq!(shown, ["t:1: bindings[0]: `topic` is missing"]);
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn a_photograph_is_read_from_base64() {
     let error = |payload: &'static str| request("photograph = '$.image'", payload).unwrap_err().to_string();
     assert_eq!(error("{}"), "the message has nothing at $.image");
     assert_eq!(error(r#"{"image": 7}"#), "at $.image there is a number, expected a text with a photograph in base64");
-    assert!(error("\u{ff}").starts_with("the message is not JSON: expected value at line 1"));
+    assert!(error("\u{ff}").starts_with("the message is not JSON: expected a value at line 1"));
 }
 
 #[test]

@@ -40,6 +40,15 @@ const PROGRESSIVE: &[u8] = b"\
     \xFF\xDA\0\x08\x01\x02\x01\x01?\x10qV-\xFF\xC4\0\x18\x10\x01\x01\x01\x01\x01\0\0\0\0\0\0\0\0\0\0\0\0a\x01\x11!\
     \xFF\xDA\0\x08\x01\x01\0\x01?\x10\x92i\x20\x8B\x1F\x1C\xEE\xBF\xFF\xD9";
 
+/// 24x16 gray, a gradient, with a restart marker behind every second block.
+const RESTARTS: &[u8] = b"\
+    \xFF\xD8\xFF\xE0\0\x10JFIF\0\x01\x01\0\0\x01\0\x01\0\0\xFF\xDB\0C\0\x0D\x09\x0A\x0B\x0A\x08\x0D\x0B\x0A\x0B\
+    \x0E\x0E\x0D\x0F\x13\x20\x15\x13\x12\x12\x13'\x1C\x1E\x17\x20.)10.)-,3:J>36F7,-@WAFLNRSR2>ZaZP`JQRO\xFF\xC0\0\
+    \x0B\x08\0\x10\0\x18\x01\x01\x11\0\xFF\xC4\0\x17\0\x01\0\x03\0\0\0\0\0\0\0\0\0\0\0\0\0\x06\x04\x05\x07\xFF\
+    \xC4\0!\x10\0\0\x06\x02\x02\x03\x01\0\0\0\0\0\0\0\0\0\0\x01\x04\x05!1\x02\x11\x03\x06\x15#AC\xFF\xDD\0\x04\0\
+    \x02\xFF\xDA\0\x08\x01\x01\0\0?\0\x1C\xDA\x9A\xA0-mMP?\xFF\xD0P\xDA\x9A\xA0g\xED\xA9\xAA\x07\xFF\xD1\xB4mMP'\
+    \xF6'?\x01\xD6\xF9\xD5\xF1\x9E\x94g\xE9O\x1F\xA6[\xD1\xD1\x94\x11\x1ES\x07\xAD}\x1F\xFF\xD9";
+
 /// 24x16 gray, the left third black, the rest white; Exif says to turn it 90 degrees clockwise.
 const TURNED: &[u8] = b"\
     \xFF\xD8\xFF\xE0\0\x10JFIF\0\x01\x01\0\0\x01\0\x01\0\0\xFF\xE1\0\"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\
@@ -189,10 +198,10 @@ fn of_an_animation_the_first_frame_counts() {
 
 #[test]
 fn a_file_that_is_cut_off_is_never_a_picture() {
-    check_cuts(JPEG, JPEG.len());
-    check_cuts(PROGRESSIVE, PROGRESSIVE.len());
-    check_cuts(TURNED, TURNED.len());
-    check_cuts(CMYK, CMYK.len());
+    // Of a JPEG, the end marker and the padding of its last byte hold nothing of the picture.
+    for fixture in [JPEG, PROGRESSIVE, TURNED, CMYK, RESTARTS] {
+        check_cuts(fixture, fixture.len() - 3);
+    }
     check_cuts(LOSSY_WEBP, LOSSY_WEBP.len());
     check_cuts(ANIMATED_WEBP, ANIMATED_WEBP.len());
     let lossless = webp(&noise(300), 10, 10, ExtendedColorType::Rgb8);
@@ -211,7 +220,57 @@ fn a_cut_jpeg_with_an_end_marker_inside_its_thumbnail_is_still_cut() {
     let mut bytes = JPEG[..2].to_vec();
     bytes.extend_from_slice(b"\xFF\xEC\x00\x06\xFF\xD8\xFF\xD9");
     bytes.extend_from_slice(&JPEG[2..]);
-    check_cuts(&bytes, bytes.len());
+    check_cuts(&bytes, bytes.len() - 3);
+}
+
+/// Photographs: baseline, in colour with 4:2:0 and gray.
+const PHOTOGRAPHS: [&[u8]; 2] = [
+    include_bytes!("../../../tests/data/photos/chelsea.jpg"),
+    include_bytes!("../../../tests/data/photos/camera_orientation6.jpg"),
+];
+
+#[test]
+fn a_jpeg_that_lacks_only_its_end_marker_is_the_same_picture() {
+    for bytes in [JPEG, PROGRESSIVE, TURNED, CMYK, RESTARTS, PHOTOGRAPHS[0], PHOTOGRAPHS[1]] {
+        let (whole, scans) = (decoded(bytes), &bytes[..bytes.len() - 2]);
+        // As it is, with half of the marker, and in a buffer that is filled up.
+        for tail in [&b""[..], b"\xFF", &[0; 1000], &[0xFF; 1000]] {
+            assert_eq!(decoded(&[scans, tail].concat()), whole, "{} bytes and {} more", scans.len(), tail.len());
+        }
+    }
+}
+
+#[test]
+fn a_photograph_cut_anywhere_is_refused_or_has_all_of_its_blocks() {
+    for bytes in PHOTOGRAPHS {
+        let whole = decoded(bytes);
+        let mut accepted = 0;
+        let at_the_end = bytes.len() - 300..bytes.len();
+        for length in (3..bytes.len()).step_by(293).chain(at_the_end) {
+            for tail in [&b""[..], &[0; 5000]] {
+                match decode(&[&bytes[..length], tail].concat(), DecodeLimits::default()) {
+                    Err(error) => assert_eq!(error, ImageError::CutOff { format: ImageFormat::Jpeg }, "{length}"),
+                    // What may be lost are bits of the last block's last coefficient.
+                    Ok(picture) => {
+                        accepted += 1;
+                        let pixels = picture.pixels().iter().zip(whole.pixels());
+                        let other = pixels.filter(|(got, want)| got != want).count();
+                        assert!(length + 8 > bytes.len() && other <= 16 * 16 * 3, "{length}: {other} bytes differ");
+                    }
+                }
+            }
+        }
+        assert!(accepted > 0);
+    }
+}
+
+#[test]
+fn an_image_that_was_sent_as_text_says_how_to_send_it() {
+    let lossless = webp(&noise(300), 10, 10, ExtendedColorType::Rgb8);
+    for bytes in [JPEG, PROGRESSIVE, &png(&noise(300), 10, 10, ExtendedColorType::Rgb8), &lossless, PHOTOGRAPHS[0]] {
+        let kept: Vec<u8> = bytes.iter().copied().filter(|byte| !matches!(byte, 0 | b'\n' | b'\r')).collect();
+        assert_eq!(decode(&kept, DecodeLimits::default()), Err(ImageError::Stripped));
+    }
 }
 
 #[test]

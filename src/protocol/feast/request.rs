@@ -10,6 +10,7 @@ use super::error::{Detail, FeastError};
 use super::frame::{Frame, References};
 use crate::features::online::{Columns, EVENT_TIMESTAMP, OnlineRequest, Push, PushTarget, Selection};
 use crate::features::registry::Registry;
+use crate::plain_words::in_json;
 
 /// A decoded `/get-online-features`.
 #[derive(Debug, PartialEq)]
@@ -135,7 +136,7 @@ fn name_timestamps(columns: &mut Columns, field: &str) {
 
 /// Reads a body, which is an object: serde's structs would take an array too.
 fn read<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, FeastError> {
-    let bad = |kind, error: &serde_json::Error| FeastError::from(Detail::of_body(kind, error.to_string()));
+    let bad = |kind, error: &serde_json::Error| FeastError::from(Detail::of_body(kind, in_json(&error.to_string())));
     let is_object = body.trim_ascii_start().first() == Some(&b'{');
     match serde_json::from_slice(body) {
         Ok(request) if is_object => Ok(request),

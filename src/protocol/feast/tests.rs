@@ -144,8 +144,8 @@ fn what_is_no_request_is_told_where_and_why() {
         body["detail"][0].clone()
     };
     for (body, kind, words) in [
-        ("", "json_invalid", "EOF"),
-        ("{\"df\": ", "json_invalid", "EOF"),
+        ("", "json_invalid", "the text ends within"),
+        ("{\"df\": ", "json_invalid", "the text ends within"),
         ("[]", "dict_type", "dictionary"),
         ("[\"p\", {\"a\": [1]}, null]", "dict_type", "dictionary"),
         ("{}", "value_error", "push_source_name"),
@@ -153,7 +153,7 @@ fn what_is_no_request_is_told_where_and_why() {
         (r#"{"push_source_name": "p", "df": [1]}"#, "value_error", "an object of columns"),
         (r#"{"push_source_name": "p", "df": {"a": 1}}"#, "value_error", "column 'a'"),
         (r#"{"push_source_name": "p", "df": {"a": [1], "a": [2]}}"#, "value_error", "column 'a' is there twice"),
-        (r#"{"push_source_name": "p", "df": {}, "df": {}}"#, "value_error", "duplicate field `df`"),
+        (r#"{"push_source_name": "p", "df": {}, "df": {}}"#, "value_error", "`df` is there twice"),
         (r#"{"push_source_name": "p", "df": {"a": [[[1]]]}}"#, "value_error", "list within a list"),
         (r#"{"push_source_name": "p", "df": {"a": [{}]}}"#, "value_error", "string, number"),
         (r#"{"push_source_name": "p", "df": {"a": [1]}, "to": "moon"}"#, "literal_error", "online_and_offline"),

@@ -41,6 +41,23 @@ impl ServerMetadata {
     }
 }
 
+/// `GET /v2/health/live`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Live {
+    /// The process answers.
+    pub live: bool,
+}
+
+/// `GET /v2/health/ready` and `GET /v2/models/{model}[/versions/{version}]/ready`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Ready<'a> {
+    /// The model, unless it is about the server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<&'a ModelName>,
+    /// It can be asked.
+    pub ready: bool,
+}
+
 /// `GET /v2/models/{model}[/versions/{version}]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ModelMetadata {

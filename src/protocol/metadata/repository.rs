@@ -8,6 +8,7 @@ use super::super::error::{ProtocolError, excerpt};
 use super::super::object::{self, Fields, Nullable, Object};
 use super::super::parameters::Value;
 use crate::names::{ModelName, ModelVersion};
+use crate::plain_words::in_json;
 
 /// The state of a model version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, JsonSchema)]
@@ -156,7 +157,7 @@ impl<'de> Fields<'de> for UnloadRequest {
 
 /// Puts the key in front of the reason why its value is refused.
 fn named<T, E: Error>(key: &str, result: Result<T, E>) -> Result<T, E> {
-    result.map_err(|error| E::custom(format_args!("'{}': {error}", excerpt(key))))
+    result.map_err(|error| E::custom(format_args!("'{}': {}", excerpt(key), in_json(&error.to_string()))))
 }
 
 #[cfg(test)]
@@ -189,7 +190,7 @@ mod tests {
     fn a_wrong_value_is_named() {
         let error = IndexRequest::decode(br#"{"ready": 1}"#).unwrap_err();
         assert_eq!(error.status(), 400);
-        assert!(error.to_string().contains("'ready': invalid type: integer `1`, expected a boolean"), "{error}");
+        assert!(error.to_string().contains("'ready': expected true or false, got 1"), "{error}");
         for body in
             [&b"["[..], b"[]", b"[true]", br#"{"parameters": [1]}"#, br#"{"parameters": {"config": 1}}"#, b"\xff"]
         {

@@ -12,6 +12,7 @@ use super::super::json::{MOST_STRINGS, TensorSeed};
 use super::super::object::{Failure, Fields};
 use super::super::parameters::InputParameters;
 use super::Source;
+use crate::plain_words::in_json;
 use crate::tensor::{DataType, Tensor, TensorError, element_count};
 
 /// The most dimensions of a tensor, as in NumPy.
@@ -85,7 +86,7 @@ impl<'r, 's> InputReader<'r, 's, '_> {
                 let seed =
                     TensorSeed { input: &name, datatype, shape: &shape, body_length, account, failure: &mut failure };
                 seed.deserialize(&mut serde_json::Deserializer::from_str(json.get()))
-                    .map_err(|error| failure.or(ProtocolError::Json { reason: error.to_string() }))?
+                    .map_err(|error| failure.or(ProtocolError::Json { reason: in_json(&error.to_string()) }))?
             }
             (None, Some(size)) => binary_tensor(self.source, &name, datatype, shape, size)?,
         };
@@ -156,7 +157,7 @@ impl<'de> Visitor<'de> for DimsVisitor {
     type Value = Dims;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("a sequence")
+        f.write_str("an array")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Dims, A::Error> {

@@ -1,6 +1,6 @@
 //! Requests whose end is in doubt. What two readers could cut differently is refused, or cut as RFC 9112 has it.
 
-use super::{INFER, Target, WAYS, tensor};
+use super::{INFER, Target, WAYS, statuses, tensor};
 
 /// A head, what follows it, and the statuses of all answers until the box closes the connection.
 ///
@@ -71,7 +71,7 @@ pub const REQUESTS: &[(&str, &[u16])] = &[
     ("CONNECT /v2 HTTP/1.1\r\nhost: localhost\r\n\r\n", &[405]),
     ("OPTIONS * HTTP/1.1\r\nhost: localhost\r\n\r\n", &[404]),
     ("TRACE /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n", &[405]),
-    ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[]),
+    ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[505]),
     ("GET /v2/health/live HTTP/1.1 \r\nhost: localhost\r\n\r\n", &[400]),
     ("GET /v2/health/live HTTP/2.0\r\nhost: localhost\r\n\r\n", &[400]),
     ("GET /v2/health/live HTTP/9.9\r\nhost: localhost\r\n\r\n", &[400]),
@@ -86,6 +86,26 @@ pub const REQUESTS: &[(&str, &[u16])] = &[
     ("POST /v2/models/identity_fp32/infer HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", &[400]),
 ];
 
+/// Asserts that each answer with an error in a stream says why in JSON. A HEAD is not among the requests.
+#[track_caller]
+fn check_errors(stream: &[u8]) {
+    let text = String::from_utf8_lossy(stream);
+    let mut rest = text.as_ref();
+    while let Some((head, after)) = rest.split_once("\r\n\r\n") {
+        let status: u16 = head[9..12].parse().unwrap();
+        let field = |name: &str| head.lines().find_map(|line| line.strip_prefix(name));
+        let length = field("content-length: ").map_or(0, |length| length.parse().unwrap());
+        let (body, next) = after.split_at(length);
+        if status >= 400 {
+            assert_eq!(field("content-type: "), Some("application/json"), "{head}");
+            let said: serde_json::Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {text}"));
+            assert!(said["error"].as_str().is_some_and(|reason| reason.len() > 10), "{text}");
+        }
+        rest = next;
+    }
+    assert_eq!(rest, "", "{text}");
+}
+
 /// The bytes of a case.
 pub fn request(fields: &str, body: &str) -> Vec<u8> {
     format!("POST {INFER} HTTP/1.1\r\nhost: localhost\r\n{fields}\r\n\r\n{body}").into_bytes()
@@ -97,13 +117,17 @@ fn a_request_whose_end_is_in_doubt_is_refused_or_cut_as_the_standard_has_it() {
     let mut wrong = Vec::new();
     for way in WAYS {
         for (fields, body, expected) in CASES {
-            let got = target.statuses(way, &request(fields, body));
+            let answers = target.answers(way, &request(fields, body));
+            check_errors(&answers);
+            let got = statuses(&answers);
             if got != *expected {
                 wrong.push(format!("{way:?} {fields:?} {body:?}: {got:?}, not {expected:?}"));
             }
         }
         for (request, expected) in REQUESTS {
-            let got = target.statuses(way, request.as_bytes());
+            let answers = target.answers(way, request.as_bytes());
+            check_errors(&answers);
+            let got = statuses(&answers);
             if got != *expected {
                 wrong.push(format!("{way:?} {request:?}: {got:?}, not {expected:?}"));
             }
@@ -123,7 +147,25 @@ fn a_pipeline_is_answered_in_order_and_ends_at_the_first_that_is_no_request() {
         let stream = format!("{}nonsense\r\n\r\n{one}", one.repeat(50));
         let mut expected = vec![200; 50];
         expected.push(400);
-        assert_eq!(target.statuses(way, stream.as_bytes()), expected, "{way:?}");
+        let answers = target.answers(way, stream.as_bytes());
+        check_errors(&answers);
+        assert_eq!(statuses(&answers), expected, "{way:?}");
+    }
+    target.serves();
+}
+
+#[test]
+fn a_head_that_is_too_large_is_refused_with_its_limit() {
+    let target = Target::start(&[]);
+    for way in WAYS {
+        let large = format!("GET /v2 HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n", "a".repeat(300_000));
+        let many = format!("GET /v2 HTTP/1.1\r\nhost: localhost\r\n{}\r\n", "x: a\r\n".repeat(200));
+        let long = format!("GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "a".repeat(65_535));
+        for (request, status) in [(large, 431), (many, 431), (long, 414)] {
+            let answers = target.answers(way, request.as_bytes());
+            check_errors(&answers);
+            assert_eq!(statuses(&answers), [status], "{way:?}");
+        }
     }
     target.serves();
 }

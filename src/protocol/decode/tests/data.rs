@@ -37,7 +37,7 @@ fn integers_are_exact_and_in_range() {
         }
     }
     let message = tensor_refusal("UINT8", "[1]", "[256]");
-    assert!(message.contains("invalid value: integer `256`, expected u8"), "{message}");
+    assert!(message.contains("expected a whole number from 0 to 255, got 256"), "{message}");
 }
 
 #[test]
