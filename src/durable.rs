@@ -89,6 +89,11 @@ pub fn remove_leftovers(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether it is room that lacks, and nothing else.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// Renames within one folder and makes the rename survive a power cut.
 #[expect(clippy::disallowed_methods, reason = "this is the one place")]
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {

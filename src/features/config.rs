@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::toml_check::in_range;
 
+/// Event times are held against this box's clock only when that was set: before 2026 it was not.
+const CLOCK_IS_SET_US: i64 = 1_767_225_600_000_000;
+
 /// Where feature views are declared, and where and how their values are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -29,6 +32,14 @@ pub struct FeaturesConfig {
     /// How far ahead of this box's clock an event time may be, in seconds. One from the far future would stay the newest.
     #[serde(deserialize_with = "in_range::<1, 31_536_000, _, _>")]
     pub max_ahead_s: u64,
+}
+
+impl FeaturesConfig {
+    /// The latest event time that is taken when the box's clock says `now_us`.
+    pub fn taken_until(&self, now_us: i64) -> i64 {
+        let ahead_us = i64::try_from(self.max_ahead_s).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+        if now_us < CLOCK_IS_SET_US { i64::MAX } else { now_us.saturating_add(ahead_us) }
+    }
 }
 
 impl Default for FeaturesConfig {

@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::config::FeaturesConfig;
 use super::engine::Engine;
 use super::engine::orders::Incoming;
 use super::online::{FeatureError, Ignored, Push};
@@ -14,9 +13,6 @@ use super::registry::Registry;
 use super::view::FeatureView;
 use super::{BRIEF_CELLS, FeatureStore, MAX_PUSH, off_thread, record, typed, window};
 use crate::clock;
-
-/// Event times are held against this box's clock only when that was set: before 2026 it was not.
-const CLOCK_IS_SET_US: i64 = 1_767_225_600_000_000;
 
 /// The most bytes of a row in a view with aggregates; they take the rest of the record.
 const MAX_ROW_BESIDE_WINDOWS: usize = 4 << 10;
@@ -42,17 +38,23 @@ impl Checked {
     }
 }
 
+/// The clock's part in a push.
+#[derive(Debug, Clone, Copy)]
+pub struct Times {
+    /// When a row without an event time happened.
+    pub stamp_us: i64,
+    /// The latest event time that is taken.
+    pub latest_us: i64,
+}
+
 /// Holds a push against what is declared. Whoever wants to know what would become of a push asks this as well.
-pub fn check(registry: &Registry, config: &FeaturesConfig, push: &Push) -> Result<Checked, FeatureError> {
-    let now_us = clock::unix_micros();
-    let ahead = i64::try_from(config.max_ahead_s).unwrap_or(i64::MAX).saturating_mul(1_000_000);
-    let latest_us = if now_us < CLOCK_IS_SET_US { i64::MAX } else { now_us.saturating_add(ahead) };
+pub fn check(registry: &Registry, push: &Push, times: Times) -> Result<Checked, FeatureError> {
     let views = registry.targets(&push.target)?;
     let unknown = typed::unknown(&views, &push.columns);
     let (mut checked, mut total) = (Vec::new(), 0);
     for view in &views {
         let most = if view.aggregations.is_empty() { record::MAX_ROW } else { MAX_ROW_BESIDE_WINDOWS };
-        let rows = typed::rows(view, &push.columns, now_us, latest_us).map_err(|error| match error {
+        let rows = typed::rows(view, &push.columns, times.stamp_us, times.latest_us).map_err(|error| match error {
             FeatureError::MissingColumn { column, view, .. } => {
                 FeatureError::MissingColumn { column, view, unknown: unknown.clone() }
             }
@@ -80,6 +82,14 @@ pub fn check(registry: &Registry, config: &FeaturesConfig, push: &Push) -> Resul
     Ok(Checked { views, unknown, rows: checked })
 }
 
+/// Does [`check`], off the async thread where that takes a while.
+pub async fn checked(registry: Arc<Registry>, push: Push, times: Times) -> Result<Checked, FeatureError> {
+    if super::cells(&push.columns) <= BRIEF_CELLS {
+        return check(&registry, &push, times);
+    }
+    off_thread(move || check(&registry, &push, times)).await
+}
+
 impl FeatureStore {
     /// Does all that [`Self::push`] does before it writes. Gives the columns that would be ignored.
     pub async fn check(&self, push: Push) -> Result<Vec<String>, FeatureError> {
@@ -87,15 +97,9 @@ impl FeatureStore {
         if registry.is_empty() {
             return Err(FeatureError::Disabled { folder: self.shared.folder.clone() });
         }
-        Ok(self.checked(registry, push).await?.unknown)
-    }
-
-    pub(super) async fn checked(&self, registry: Arc<Registry>, push: Push) -> Result<Checked, FeatureError> {
-        if super::cells(&push.columns) <= BRIEF_CELLS {
-            return check(&registry, &self.shared.config, &push);
-        }
-        let config = self.shared.config.clone();
-        off_thread(move || check(&registry, &config, &push)).await
+        let now_us = clock::unix_micros();
+        let times = Times { stamp_us: now_us, latest_us: self.shared.config.taken_until(now_us) };
+        Ok(checked(registry, push, times).await?.unknown)
     }
 
     /// Counts what was pushed to `views` and ignored, and logs it, at most once a minute for each view. The names are for

@@ -16,7 +16,7 @@ mod tests;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -39,6 +39,9 @@ pub struct Entry {
     pub key: IndexKey,
     /// How.
     pub change: Change,
+    /// The latest event time that was believed when it was written, in microseconds since the Unix epoch: by the box's clock
+    /// of then. `i64::MAX` where that was not set, and in what earlier versions wrote.
+    pub latest_us: i64,
 }
 
 /// What happens to a record.
@@ -63,6 +66,8 @@ pub struct Journal {
     writer: Option<Writer>,
     /// The next segment begins with this sequence number at least.
     least_seq: u64,
+    /// What the first segment states of those before it, none of which is left.
+    before_first: Option<Previous>,
     buffer: Vec<u8>,
 }
 
@@ -100,6 +105,8 @@ pub struct Report {
     pub next_seq: u64,
     /// How many bytes at the end were cut off, none of which had been acknowledged.
     pub cut_off: u64,
+    /// Acknowledged entries that should follow its last one. Each is also in `damage`.
+    pub lacking: Option<Range<u64>>,
     /// Where acknowledged entries may be lost.
     pub damage: Vec<Damage>,
 }
@@ -140,8 +147,7 @@ pub enum JournalError {
 impl JournalError {
     /// Whether it is room that lacks, and nothing else.
     pub fn is_full(&self) -> bool {
-        use io::ErrorKind::{QuotaExceeded, StorageFull};
-        matches!(self, Self::Write { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
+        matches!(self, Self::Write { source, .. } if durable::is_full(source))
     }
 }
 
@@ -151,8 +157,11 @@ impl Journal {
     /// The names and headers of all segments are checked, and the last segment to its end; what is damaged further down
     /// is found by [`replay`] and [`verify`]. The last group counts if it is whole: it is fsynced before this returns.
     /// When the last segment is damaged, it stays as it is, and a new one begins behind it. The next sequence number is
-    /// `least_seq` at least, and beyond all that were ever seen.
-    pub fn open(folder: &Path, segment_bytes: u64, least_seq: u64) -> Result<Opened, JournalError> {
+    /// `least_seq` at least, and `acknowledged`, and beyond all that were ever seen.
+    ///
+    /// Where entries before `acknowledged` should follow the last one, its bad end is no write that nobody was told of: that
+    /// is damage. The new segment, after which nothing here shows what is lacking, waits for [`Self::ready`].
+    pub fn open(folder: &Path, segment_bytes: u64, least_seq: u64, acknowledged: u64) -> Result<Opened, JournalError> {
         let unreadable = |source| JournalError::Read { folder: folder.to_owned(), source };
         durable::create_folder(folder).map_err(unreadable)?;
         let Chain { segments, unborn } = Chain::look(folder).map_err(unreadable)?;
@@ -161,10 +170,12 @@ impl Journal {
             segment_bytes,
             segments: Vec::with_capacity(segments.len()),
             writer: None,
-            least_seq: least_seq.max(1),
+            least_seq: least_seq.max(acknowledged).max(1),
+            before_first: None,
             buffer: Vec::new(),
         };
         let mut cut_off = 0;
+        let mut end = 1;
         if let Some(unborn) = unborn {
             std::fs::remove_file(&unborn.path).map_err(unreadable)?;
             durable::sync_folder(folder).map_err(unreadable)?;
@@ -185,52 +196,78 @@ impl Journal {
                     Kept { length: stated.length, next_seq: stated.next_seq, ..kept }
                 }
                 _ => {
-                    let mut damage = Vec::new();
+                    let (mut damage, mut torn) = (Vec::new(), 0);
                     let mut reader = SegmentReader::new(&segment).map_err(unreadable)?;
                     while let Some(step) = reader.step().map_err(unreadable)? {
                         match step {
                             Step::Damage(one) => damage.push(one),
-                            Step::Torn(bytes) if damage.is_empty() => cut_off += bytes,
-                            Step::Torn(_) | Step::Entries(_) => {}
+                            Step::Torn(bytes) => torn = bytes,
+                            Step::Entries(_) => {}
                         }
+                    }
+                    let (length, next_seq) = reader.position();
+                    if matches!(segment.end, End::Last) && next_seq < acknowledged {
+                        let (file, reason) = (segment.path.clone(), Reason::Short);
+                        let to_seq = Some(acknowledged);
+                        damage.push(Damage { file, offset: length, from_seq: next_seq, to_seq, reason });
+                    }
+                    if damage.is_empty() {
+                        cut_off += torn;
                     }
                     if damage.iter().any(Damage::is_of_a_later_version) {
                         return Err(JournalError::Newer { file: segment.path });
                     }
                     let damaged = damage.iter().any(|damage| damage.file == segment.path);
                     found.append(&mut damage);
-                    let (length, next_seq) = reader.position();
                     if let (End::Last, false, Ok(header)) = (&segment.end, damaged, &segment.header) {
-                        let opened = Writer::open(&segment.path, header.mark, length, folder);
-                        journal.writer = Some(opened.map_err(unreadable)?);
+                        let opened = Writer::open(&segment.path, header.mark, length, folder).map_err(unreadable)?;
+                        journal.writer = Some(opened).filter(|_| header.is_current);
                     }
                     Kept { length, next_seq, damaged, ..kept }
                 }
             };
+            end = kept.next_seq;
             journal.least_seq = journal.least_seq.max(kept.next_seq);
             if kept.damaged {
                 // Its name is taken, and how far it went is not known for certain.
                 journal.least_seq = journal.least_seq.max(kept.first_seq.saturating_add(1));
             }
+            if segment.header.is_ok_and(|header| !header.is_current) {
+                // So is the name of one of an earlier version, which may be empty.
+                journal.least_seq = journal.least_seq.max(kept.first_seq.saturating_add(1));
+            }
             journal.segments.push(kept);
         }
+        if journal.segments.is_empty() && acknowledged > 1 {
+            // No entry is left, and none is lost behind the ones that were told as lost.
+            journal.before_first = Some(Previous { first_seq: 1, length: HEADER as u64, next_seq: 1 });
+            let (file, reason, from_seq) = (folder.to_owned(), Reason::Empty, least_seq.clamp(1, acknowledged));
+            found.push(Damage { file, offset: 0, from_seq, to_seq: Some(acknowledged), reason });
+        }
+        let lacking = (end < acknowledged).then_some(end..acknowledged);
+        let begins_anew = |last: &Kept| last.damaged || journal.writer.is_none() || last.next_seq < journal.least_seq;
         // When this fails the next append tries again, and says why.
-        if journal.segments.last().is_some_and(|last| last.damaged || last.next_seq < journal.least_seq) {
+        if lacking.is_none() && journal.segments.last().is_some_and(begins_anew) {
             let _ = journal.start_segment();
         }
         let first_seq = journal.segments.first().map(|first| first.first_seq);
-        let report = Report { first_seq, next_seq: journal.next_seq(), cut_off, damage: found };
+        let report = Report { first_seq, next_seq: journal.next_seq(), cut_off, lacking, damage: found };
         Ok(Opened { journal, report })
     }
 
-    /// Appends changes as one group, with one write and one fsync, and says which sequence numbers they got.
+    /// Appends changes as one group, with one write and one fsync, and says which sequence numbers they got. Event times up to
+    /// `latest_us` are believed just now.
     ///
     /// When this returns `Ok`, all of them survive a power cut.
     /// When it fails, none of them counts: the segment is cut back to what was acknowledged. When that fails too, or the
     /// fsync had failed, nothing is written to the segment again, its sequence numbers are not used again, and the header
     /// of the next segment states how much of it counts. Only if the process ends before the next append succeeds, and the
     /// segment could not be cut, such a group may be found whole when the journal is opened.
-    pub fn append(&mut self, changes: &[(IndexKey, Change)]) -> Result<RangeInclusive<u64>, JournalError> {
+    pub fn append(
+        &mut self,
+        changes: &[(IndexKey, Change)],
+        latest_us: i64,
+    ) -> Result<RangeInclusive<u64>, JournalError> {
         let length = group_length(changes).ok_or(JournalError::TooLarge)?;
         let first_seq = self.next_seq();
         if changes.is_empty() {
@@ -245,7 +282,7 @@ impl Journal {
         };
         let first_seq = last.next_seq;
         let next_seq = first_seq.checked_add(changes.len() as u64).ok_or(JournalError::Exhausted)?;
-        encode_group(&mut self.buffer, writer.mark, first_seq, changes, length);
+        encode_group(&mut self.buffer, writer.mark, first_seq, changes, latest_us);
         let failed = match writer.file.write_all(&self.buffer) {
             Ok(()) => writer.file.sync_data().err().map(|source| (source, false)),
             Err(source) => Some((source, true)),
@@ -292,6 +329,7 @@ impl Journal {
         let first_seq = previous.map_or(1, |last| last.next_seq).max(self.least_seq);
         let previous =
             previous.map(|last| Previous { first_seq: last.first_seq, length: last.length, next_seq: last.next_seq });
+        let previous = previous.or(self.before_first);
         let path = self.folder.join(file_name(first_seq));
         let writer = Writer::create(&path, &self.folder, first_seq, previous)
             .map_err(|source| JournalError::Write { file: path.clone(), source })?;
@@ -395,7 +433,7 @@ impl Writer {
         }
         let mark = getrandom::u64()? | 1;
         let mut writer = Self { file: OpenOptions::new().write(true).create_new(true).open(path)?, mark };
-        let written = writer.file.write_all(&Header { mark, first_seq, previous }.encode());
+        let written = writer.file.write_all(&Header::new(mark, first_seq, previous).encode());
         let written = written.and_then(|()| writer.file.sync_data()).and_then(|()| durable::sync_folder(folder));
         if let Err(error) = written {
             let _ = std::fs::remove_file(path);

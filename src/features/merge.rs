@@ -27,6 +27,10 @@ pub enum Merged {
 /// aggregates refuse is no news of the entity either: it came before, or is older than the newest one, or of its moment
 /// when so much was that nobody knows any more whether it came before.
 ///
+/// `latest_us` is the latest event time that was believed when the row was written. A record of a later time is from a future
+/// that the clock took back: whatever row has a believable time takes its place, and what its aggregates have of that future
+/// goes.
+///
 /// A record that has the entry in it already is left alone. Entries behind the last one that is in it were refused, and are
 /// refused again for the same reasons when the journal is replayed. `keep_us` is how long a row is kept after its ttl has
 /// passed.
@@ -35,13 +39,14 @@ pub fn merge(
     old: Option<&Record>,
     row: &Row,
     seq: u64,
+    latest_us: i64,
     keep_us: i64,
 ) -> Result<(Option<Record>, Merged), Damaged> {
-    let plain = supersede(old.map(Record::header), row.event_us, seq);
+    let plain = supersede(old.map(Record::header), row.event_us, seq, latest_us);
     if plain == Merged::Duplicate {
         return Ok((None, plain));
     }
-    let older = old.filter(|old| row.event_us < old.row.event_us);
+    let older = old.filter(|old| is_older(row.event_us, old.row.event_us, latest_us));
     let mut windows = Vec::new();
     if view.aggregations.is_empty() {
         if plain == Merged::Outdated {
@@ -49,6 +54,9 @@ pub fn merge(
         }
     } else {
         let mut state = old.map_or_else(|| Ok(WindowState::default()), |old| WindowState::decode(&old.windows))?;
+        if row.event_us <= latest_us {
+            state.take_back(latest_us, row.event_us);
+        }
         match state.add(view, row.event_us, &row.values) {
             Added::New => state.encode(&mut windows),
             Added::Duplicate => return Ok((None, Merged::Duplicate)),
@@ -62,12 +70,17 @@ pub fn merge(
 
 /// What comes of a row of a view without aggregates; when it is accepted, it takes the place of the record. The record's
 /// header decides: nothing else needs to be read.
-pub fn supersede(old: Option<Header>, event_us: i64, seq: u64) -> Merged {
+pub fn supersede(old: Option<Header>, event_us: i64, seq: u64, latest_us: i64) -> Merged {
     match old {
         Some(old) if old.seq >= seq => Merged::Duplicate,
-        Some(old) if event_us < old.event_us => Merged::Outdated,
+        Some(old) if is_older(event_us, old.event_us, latest_us) => Merged::Outdated,
         _ => Merged::Accepted,
     }
+}
+
+/// Whether a row is older than what there is, as far as its time is believed.
+pub fn is_older(event_us: i64, old_us: i64, latest_us: i64) -> bool {
+    event_us < old_us && (old_us <= latest_us || event_us > latest_us)
 }
 
 /// When a row may be removed. Its aggregates are over by then: a window that has its moment ends within twice its length.

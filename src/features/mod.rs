@@ -35,7 +35,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -49,6 +49,7 @@ use crate::identity::sealing::Sealer;
 use crate::principal::Principal;
 use backup_cipher::BackupRecipient;
 use config::FeaturesConfig;
+use engine::acknowledged::{Acknowledged, Found as Known};
 pub use engine::backup::Pieces;
 use engine::erased::ErasedEntities;
 pub use engine::erasure::Entity;
@@ -245,7 +246,7 @@ impl FeatureStore {
     /// otherwise none is there, unless the power went before this could tell.
     pub async fn push(&self, push: Push) -> Result<PushOutcome, FeatureError> {
         let engine = self.engine()?;
-        let checked = self.checked(engine.registry.load_full(), push).await?;
+        let checked = incoming::checked(engine.registry.load_full(), push, engine.times()).await?;
         let (views, ignored) = (checked.views.clone(), checked.unknown.clone());
         let rows = checked.into_rows(engine);
         if rows.is_empty() {
@@ -346,6 +347,8 @@ impl FeatureStore {
             purged: counters.purged.load(Relaxed),
             rebuilds: counters.rebuilds.load(Relaxed),
             damage_found: counters.damage_found.load(Relaxed),
+            entries_lost: counters.entries_lost.load(Relaxed),
+            taken_back: counters.taken_back.load(Relaxed),
             journal_bytes: counters.journal_bytes.load(Relaxed),
             index_bytes: counters.index_bytes.load(Relaxed),
             snapshot_bytes: counters.snapshot_bytes.load(Relaxed),
@@ -414,13 +417,21 @@ impl Opened {
         let (hash_key, _) = files.hash_key(sealer).map_err(|error| told(&error))?;
         let snapshots = snapshot::list(files.folder()).map_err(|error| told(&error))?;
         let least_seq = snapshots.first().map_or(1, |(replay_from, _)| *replay_from);
-        let opened = Journal::open(&files.journal(), SEGMENT_BYTES, least_seq).map_err(|error| told(&error))?;
+        let (acknowledged, known) = Acknowledged::open(files.folder());
+        let until = if let Known::Until(next_seq) = known { next_seq } else { 0 };
+        let mut opened =
+            Journal::open(&files.journal(), SEGMENT_BYTES, least_seq, until).map_err(|error| told(&error))?;
+        acknowledged.begin(opened.report.next_seq, opened.report.lacking.clone());
+        if opened.report.lacking.is_some() {
+            // When this fails the next push tries again, and says why.
+            let _ = opened.journal.ready();
+        }
         let (commands, receiver) = tokio::sync::mpsc::channel(engine::QUEUE);
         let (jobs, waiting) = mpsc::channel();
         let counters = Counters::default();
         // Until it is known better: not near.
         counters.usual_get_ns.store(20_000, Relaxed);
-        counters.journal_next_seq.store(opened.report.next_seq, Relaxed);
+        counters.journal_next_seq.store(opened.journal.next_seq(), Relaxed);
         let (keys, mended) = keys.map(|keys| (keys.keys, keys.mended)).unzip();
         let protection = Arc::new(Protection::new(keys, registry.catalog()));
         let engine = Arc::new(Engine {
@@ -430,9 +441,11 @@ impl Opened {
             hash_key,
             protection,
             erased,
+            acknowledged,
             state: ArcSwap::from_pointee(State::Opening),
             opened: tokio::sync::watch::Sender::new(false),
             counters,
+            stamped_us: AtomicI64::new(0),
             generation: AtomicU64::new(0),
             compacting: AtomicBool::new(false),
             snapshot_asked: AtomicBool::new(false),
@@ -448,6 +461,10 @@ impl Opened {
         for damage in &opened.report.damage {
             engine.alarm("the journal of the feature store is damaged", &damage.to_string());
         }
+        if known == Known::Damaged {
+            let reason = "neither copy can be read; from now on they say again what is acknowledged";
+            engine.alarm("how far pushes to the feature store were acknowledged is not known any more", reason);
+        }
         if opened.report.cut_off > 0 {
             tracing::warn!(
                 bytes = opened.report.cut_off,
@@ -456,11 +473,13 @@ impl Opened {
         }
         let writer = Writer::new(engine.clone(), opened.journal);
         let upkeep = Upkeep::new(engine.clone());
+        let marked = engine.clone();
         let _ = engine.jobs.send(Job::Open);
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
             let engine = engine.clone();
             let watched = move || {
                 if catch_unwind(AssertUnwindSafe(work)).is_err() {
+                    engine.acknowledged.close();
                     engine.alarm("a thread of the feature store ended; the store is closed", "it panicked");
                     engine.state.store(Arc::new(State::Closed));
                     engine.opened.send_replace(true);
@@ -471,6 +490,7 @@ impl Opened {
         let threads = [
             spawn("features", Box::new(move || writer.run(receiver))),
             spawn("features-upkeep", Box::new(move || upkeep.run(&waiting))),
+            spawn("features-mark", Box::new(move || marked.acknowledged.keep_durable())),
         ];
         let threads: Result<Vec<_>, _> = threads.into_iter().collect();
         Ok(Self { engine, threads: Mutex::new(threads.map_err(|error| told(&error))?), _lock: lock })

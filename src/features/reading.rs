@@ -1,5 +1,6 @@
 //! Reads: which records, and what of them.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -81,6 +82,7 @@ impl Plan {
         let state = engine.state.load_full();
         let State::Ready(index) = &*state else { return Err(FeatureError::Unavailable { reason: state.reason() }) };
         let now_us = clock::unix_micros();
+        let believed = now_us..=engine.believed_until(now_us);
         let started = Instant::now();
         let mut records = Vec::with_capacity(self.views.len());
         for rows in &self.views {
@@ -88,7 +90,7 @@ impl Plan {
                 feature.view.id == rows.view.id && matches!(feature.index, FeatureIndex::Aggregation(_))
             });
             let read = |(key, entity): (&IndexKey, &Vec<Value>)| {
-                find(&engine.protection, index, key, entity, &rows.view, wants_windows, now_us)
+                find(&engine.protection, index, key, entity, &rows.view, wants_windows, &believed)
             };
             let found = rows.keys.iter().zip(&rows.entities).map(read).collect::<Result<Vec<_>, IndexError>>();
             records.push(found.map_err(|error| {
@@ -124,7 +126,7 @@ fn find(
     entity: &[Value],
     view: &FeatureView,
     wants_windows: bool,
-    now_us: i64,
+    believed: &RangeInclusive<i64>,
 ) -> Result<Option<Found>, IndexError> {
     let Some(bytes) = index.get(key)? else { return Ok(None) };
     let damaged = |error: &dyn std::fmt::Display| IndexError::damaged(format!("of a record, {error}"));
@@ -142,7 +144,10 @@ fn find(
     } else {
         None
     };
-    let expired = view.ttl_us().is_some_and(|ttl| record.row.event_us.saturating_add(ttl) < now_us);
+    // Nobody knows how old a row is whose time the clock took back.
+    let event_us = record.row.event_us;
+    let expired =
+        view.ttl_us().is_some_and(|ttl| event_us.saturating_add(ttl) < *believed.start() || event_us > *believed.end());
     Ok(Some(Found { record, windows, expired }))
 }
 

@@ -163,6 +163,11 @@ pub fn sequence_number(record: &[u8]) -> u64 {
     record.get(8..16).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
+/// The event time of a record whose checksum is right.
+pub fn event_us(record: &[u8]) -> i64 {
+    record.get(16..24).and_then(|bytes| bytes.try_into().ok()).map_or(0, i64::from_le_bytes)
+}
+
 impl Header {
     /// The record that has this body: what [`Row::encode`] wrote, with the same event time, and the aggregates. Of a sealed one, `windows` says whether aggregates are in it.
     pub fn with_body(&self, key: &IndexKey, seal: Seal, windows: bool, body: &[u8]) -> Vec<u8> {

@@ -23,6 +23,8 @@ pub(super) struct Counters {
     pub purged: AtomicU64,
     pub rebuilds: AtomicU64,
     pub damage_found: AtomicU64,
+    pub entries_lost: AtomicU64,
+    pub taken_back: AtomicU64,
     pub snapshots: AtomicU64,
     pub journal_bytes: AtomicU64,
     /// The journal's bytes when the last snapshot was begun, as far as they are kept.
@@ -86,6 +88,10 @@ pub struct FeatureStatistics {
     pub rebuilds: u64,
     /// Places where files were found damaged.
     pub damage_found: u64,
+    /// Acknowledged entries of the journal that nothing has any more.
+    pub entries_lost: u64,
+    /// Rows that took the place of one with a later event time, which the clock took back.
+    pub taken_back: u64,
     /// Bytes of the journal, the index and the snapshots.
     pub journal_bytes: u64,
     /// Likewise.

@@ -224,6 +224,9 @@ impl Index {
     fn open_here(folder: &Path, cache_bytes: u64) -> Result<Self, IndexError> {
         let io = |error: io::Error| IndexError::Io { reason: error.to_string() };
         let is_new = !folder.exists();
+        if !is_new {
+            remove_unfinished(folder).map_err(io)?;
+        }
         let config = sled::Config::default().path(folder).cache_capacity(cache_bytes).flush_every_ms(Some(200));
         let db = config.open()?;
         let tree = |name: &str| db.open_tree(name);
@@ -357,14 +360,27 @@ impl Index {
     }
 }
 
-/// Runs what calls sled; a panic in there is damage.
+/// Removes what sled left of a summary of its file that it could not write to the end, as on a full disk: it would take it
+/// for a damaged one.
+fn remove_unfinished(folder: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "generating") {
+            std::fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs what calls sled; a panic in there is damage, unless it is for want of room.
 fn guard<T>(work: impl FnOnce() -> Result<T, IndexError>) -> Result<T, IndexError> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => done,
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("sled panicked");
-            Err(IndexError::damaged(text))
+            let is_full = ["StorageFull", "QuotaExceeded"].iter().any(|kind| text.contains(kind));
+            Err(if is_full { IndexError::Io { reason: text.to_owned() } } else { IndexError::damaged(text) })
         }
     }
 }

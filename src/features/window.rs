@@ -28,6 +28,11 @@
 //! Buckets go when no window as of the watermark less the lateness, or later, has them. So reads are exact for every
 //! moment from there on; where devices' clocks run ahead of this one's, the lateness should be no less than they do.
 //!
+//! # A clock that was ahead
+//!
+//! An event time far ahead moves the watermark there, and buckets and identities of before go. When the clock takes that back,
+//! so does [`WindowState::take_back`] with what the future brought, and the aggregates go on with what is left.
+//!
 //! # How exact
 //!
 //! * **Count** and **count distinct** of nothing are 0, as in SQL. Every other function of nothing is null.
@@ -159,6 +164,30 @@ impl WindowState {
         Added::New
     }
 
+    /// Forgets what happened after `latest_us`: a clock that was ahead gave it its times. What it had made too late or forgotten
+    /// before cannot be had again; the event at `event_us` that comes now, and what is newer, is not too late for that.
+    pub fn take_back(&mut self, latest_us: i64, event_us: i64) {
+        if self.watermark_us.is_none_or(|watermark| watermark <= latest_us) {
+            return;
+        }
+        self.identities.retain(|(event_us, _)| *event_us <= latest_us);
+        for track in &mut self.tracks {
+            track.take_back(latest_us);
+        }
+        self.tracks.retain(|track| !track.buckets.is_empty());
+        if self.floor_us > latest_us {
+            // Which events of before are counted is forgotten: none from after the last step that has one.
+            let end = self.tracks.iter().filter_map(Track::end_us).max();
+            self.floor_us = end.map_or(i64::MIN, |end| end.min(event_us));
+        }
+        let newest = self.identities.last().map(|(event_us, _)| *event_us);
+        let forgotten = Some(self.floor_us).filter(|floor| *floor > i64::MIN).map(|floor| floor - 1);
+        self.watermark_us = newest.max(forgotten);
+        if self.watermark_us.is_none() {
+            *self = Self::default();
+        }
+    }
+
     /// The value of an aggregation, by its index in the view, as of `now_us`.
     pub fn evaluate(&self, view: &FeatureView, aggregation: usize, now_us: i64) -> Option<Value> {
         let aggregation = view.aggregations.get(aggregation)?;
@@ -231,6 +260,24 @@ impl Track {
         if let Some(bucket) = self.buckets.get_mut(at) {
             bucket.add(self.parts, offset_us, sample);
         }
+    }
+
+    /// Drops the steps that begin after `latest_us`, and of the one that it is in the newest value, if that is from later on.
+    fn take_back(&mut self, latest_us: i64) {
+        let interval_us = self.interval_us;
+        self.buckets.retain_mut(|bucket| {
+            let Ok(offset_us) = u64::try_from(latest_us.saturating_sub(bucket.number.saturating_mul(interval_us)))
+            else {
+                return false;
+            };
+            bucket.last = bucket.last.take().filter(|last| last.offset_us <= offset_us);
+            bucket.parts() != 0
+        });
+    }
+
+    /// When the last step with an event ends.
+    fn end_us(&self) -> Option<i64> {
+        self.buckets.last().map(|bucket| bucket.number.saturating_add(1).saturating_mul(self.interval_us))
     }
 
     /// The buckets of the window as of `now_us`.

@@ -48,6 +48,8 @@ struct StatusDocument<'a> {
     purged: u64,
     rebuilds: u64,
     damage_found: u64,
+    entries_lost: u64,
+    future_rows_replaced: u64,
     last_recovery_s: f64,
     /// `off`, `pending`, `on`.
     encryption: &'a str,
@@ -99,6 +101,8 @@ impl<'a> StatusDocument<'a> {
             purged: found.purged,
             rebuilds: found.rebuilds,
             damage_found: found.damage_found,
+            entries_lost: found.entries_lost,
+            future_rows_replaced: found.taken_back,
             encryption: found.sealing,
             entity_keys: found.keys,
             last_recovery_s: std::time::Duration::from_micros(found.last_recovery_us).as_secs_f64(),

@@ -2,13 +2,16 @@
 //! runs the real daemon and reads everything back. The short forms are part of `make test`, the full counts of `make soak`.
 
 mod books;
+mod clocks;
 mod cuts;
 mod damage;
 pub mod disk;
 mod erasures;
 mod full;
 mod kills;
+mod losses;
 pub mod points;
+mod room;
 pub mod seed;
 pub mod shim;
 mod writers;

@@ -284,9 +284,9 @@ fn runs_in(text: &str, shell: &str) -> bool {
 const FORMS: &[(&str, &str)] = &[
     ("audit/layout.rs", "pub const FORM: u32 = 2;"),
     ("audit/record.rs", "pub const VERSION: u32 = 1;"),
-    ("features/engine/files.rs", "pub const FORM: u32 = 2;"),
+    ("features/engine/files.rs", "pub const FORM: u32 = 3;"),
     ("features/entity_keys/form.rs", "const VERSION: u8 = 1;"),
-    ("features/journal/format.rs", "const VERSION: u16 = 1;"),
+    ("features/journal/format.rs", "const VERSION: u16 = 2;"),
     ("features/snapshot.rs", "const VERSION: u16 = 1;"),
     ("features/window/encoding.rs", "const VERSION: u8 = 1;"),
     ("identity/keys/file.rs", "pub const FORM: u32 = 1;"),

@@ -7,6 +7,8 @@
  * With FAULT_BUDGET, a file of eight bytes, no more than so many bytes can be added to files: then writes are cut short
  * and end with ENOSPC, as on a full disk. Whoever runs the test changes the number meanwhile.
  *
+ * With FAULT_CLOCK, a file of eight bytes, the wall clock is ahead by so many seconds. It may change meanwhile, too.
+ *
  * A call that changes files and is not known here aborts the program: a model that misses something would prove nothing. */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -24,6 +26,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 enum kind { OPEN = 1, WRITE, LENGTH, SYNC, SYNC_FOLDER, RENAME, UNLINK, MKDIR, RMDIR, LINK };
@@ -39,7 +42,7 @@ static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static const char *folder;
 static size_t folder_length;
 static int log_fd = -1;
-static int64_t *budget;
+static int64_t *budget, *ahead;
 
 #define REAL(name, type, ...)                                        \
     static type (*real)(__VA_ARGS__);                                \
@@ -50,7 +53,17 @@ static void stop(const char *what, const char *path) {
     abort();
 }
 
+/* The number in a file, which others may change. */
+static int64_t *shared_number(const char *path) {
+    int fd = syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC);
+    void *shared = fd < 0 ? MAP_FAILED : (void *)syscall(SYS_mmap, NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (shared == MAP_FAILED) stop("how to map", path);
+    return shared;
+}
+
 __attribute__((constructor)) static void begin(void) {
+    const char *clock = getenv("FAULT_CLOCK");
+    if (clock) ahead = shared_number(clock);
     folder = getenv("FAULT_FOLDER");
     if (!folder) return;
     folder_length = strlen(folder);
@@ -59,12 +72,13 @@ __attribute__((constructor)) static void begin(void) {
         log_fd = syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
         if (log_fd < 0) stop("how to open", log);
     }
-    if (bytes) {
-        int fd = syscall(SYS_openat, AT_FDCWD, bytes, O_RDWR | O_CLOEXEC);
-        void *shared = fd < 0 ? MAP_FAILED : (void *)syscall(SYS_mmap, NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        if (shared == MAP_FAILED) stop("how to map", bytes);
-        budget = shared;
-    }
+    if (bytes) budget = shared_number(bytes);
+}
+
+int clock_gettime(clockid_t clock, struct timespec *time) {
+    int done = syscall(SYS_clock_gettime, clock, time);
+    if (!done && ahead && clock == CLOCK_REALTIME) time->tv_sec += *ahead;
+    return done;
 }
 
 /* Whether it is the folder, or in it. */

@@ -1,5 +1,7 @@
 //! The feature store: what is declared, and where it lies.
 
+use serde_json::Value;
+
 use crate::cli::checks::Check;
 use crate::cli::doctor::{own_answer, size};
 use crate::cli::{BadConfiguration, load_registry};
@@ -19,18 +21,24 @@ pub fn check(config: &Config) -> Option<Check> {
     // Before the first start there is no folder: then it is its parent that counts.
     let place = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(folder);
     let free = rustix::fs::statvfs(place).map_or(u64::MAX, |found| found.f_bavail.saturating_mul(found.f_frsize));
-    let state = state(config).map_or_else(String::new, |state| format!(", and is {state}"));
-    let detail = format!("{views} feature views; the store is in {}{state}; {} free", folder.display(), size(free));
-    Some(match state.as_str() {
-        _ if free < config.features.min_free_mb << 20 => {
-            Check::fail(name, detail, "make room: pushes are refused (features.min_free_mb)")
-        }
-        "" | ", and is ready" => Check::ok(name, detail),
-        _ => Check::warn(name, detail, "see `ledge features status`"),
+    // Where its daemon answers.
+    let status = own_answer(config, "/features/status").unwrap_or_default();
+    let number = |key: &str| status.get(key).and_then(Value::as_u64).unwrap_or(0);
+    let (lost, damaged) = (number("entries_lost"), number("damage_found"));
+    let state = status.get("state").and_then(Value::as_str).unwrap_or_default();
+    let is = if state.is_empty() { String::new() } else { format!(", and is {state}") };
+    let detail = format!("{views} feature views; the store is in {}{is}; {} free", folder.display(), size(free));
+    Some(if lost > 0 {
+        let detail = format!("{detail}; {lost} acknowledged entries, or more, are lost");
+        Check::fail(name, detail, "push their rows again, or restore a backup; the log says which entries")
+    } else if free < config.features.min_free_mb << 20 {
+        Check::fail(name, detail, "make room: pushes are refused (features.min_free_mb)")
+    } else if damaged > 0 {
+        let detail = format!("{detail}; damage was found {damaged} times since its start");
+        Check::warn(name, detail, "the log says where: look after the disk")
+    } else if state.is_empty() || state == "ready" {
+        Check::ok(name, detail)
+    } else {
+        Check::warn(name, detail, "see `ledge features status`")
     })
-}
-
-/// The state of the store, when its daemon answers.
-fn state(config: &Config) -> Option<String> {
-    Some(own_answer(config, "/features/status")?.get("state")?.as_str()?.to_owned())
 }

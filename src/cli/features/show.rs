@@ -243,7 +243,11 @@ pub async fn status(daemon: &mut Daemon, json: bool, out: &mut Output) -> anyhow
             time => format!("{} ago", age(time)),
         };
         rows.push(vec!["snapshots".to_owned(), size(number("/bytes/snapshots")), snapshot]);
-        rows.push(vec!["damage".to_owned(), format!("found {} times", number("/damage_found"))]);
+        let lost = match number("/entries_lost") {
+            0 => String::new(),
+            lost => format!("{lost} acknowledged entries are lost: see the log"),
+        };
+        rows.push(vec!["damage".to_owned(), format!("found {} times", number("/damage_found")), lost]);
         let refused: u64 =
             ["disk_full", "overload", "not_written"].map(|key| number(&format!("/refused/{key}"))).iter().sum();
         rows.push(vec!["refused".to_owned(), format!("{refused} pushes")]);

@@ -25,6 +25,8 @@ pub struct Pending {
     pub key: IndexKey,
     /// What it does.
     pub action: Action,
+    /// The latest event time that was believed when it was written.
+    pub latest_us: i64,
 }
 
 /// What a change does.
@@ -57,6 +59,8 @@ pub struct Content {
     pub rows: HashMap<ViewId, u64>,
     /// The highest sequence number of any record that was ever in it.
     pub highest: u64,
+    /// The newest event time of any.
+    pub newest_us: i64,
 }
 
 impl Content {
@@ -64,6 +68,7 @@ impl Content {
     pub fn add(&mut self, key: &IndexKey, record: &[u8]) {
         self.tally.add(key, record);
         self.highest = self.highest.max(record::sequence_number(record));
+        self.newest_us = self.newest_us.max(record::event_us(record));
         *self.rows.entry(key.view()).or_default() += 1;
     }
 
@@ -83,6 +88,8 @@ pub struct Applier {
     pub content: Content,
     /// The last journal entry that is in it.
     pub applied: u64,
+    /// Rows that took the place of one from a future that the clock took back.
+    pub taken_back: u64,
     keep_us: i64,
     protection: Arc<Protection>,
 }
@@ -103,7 +110,7 @@ enum Now {
 impl Applier {
     /// Over an index with this content. `keep_us` is how long a row is kept after its ttl has passed.
     pub fn new(index: Arc<Index>, content: Content, applied: u64, keep_us: i64, protection: Arc<Protection>) -> Self {
-        Self { index, content, applied, keep_us, protection }
+        Self { index, content, applied, taken_back: 0, keep_us, protection }
     }
 
     /// Makes the changes, in their order; what came of each.
@@ -116,7 +123,11 @@ impl Applier {
                     std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
                     std::collections::hash_map::Entry::Vacant(entry) => entry.insert(self.load(&change.key)?),
                 };
-                outcomes.push(entity.take(change, self.keep_us, &self.protection)?);
+                let had_us = entity.header().map_or(i64::MIN, |header| header.event_us);
+                let merged = entity.take(change, self.keep_us, &self.protection)?;
+                let is_newer = entity.header().is_none_or(|header| header.event_us >= had_us);
+                self.taken_back += u64::from(merged == Merged::Accepted && had_us > change.latest_us && !is_newer);
+                outcomes.push(merged);
             }
             self.applied = chunk.last().map_or(self.applied, |last| last.seq.max(self.applied));
             self.write(touched)?;
@@ -235,10 +246,10 @@ impl Applier {
 
 impl Touched {
     fn take(&mut self, change: &Pending, keep_us: i64, protection: &Protection) -> Result<Merged, IndexError> {
-        let Pending { seq, key, action } = change;
+        let Pending { seq, key, action, latest_us } = change;
         let (record, merged) = match action {
             Action::Put(view, row, body) if view.aggregations.is_empty() => {
-                let merged = supersede(self.header(), row.event_us, *seq);
+                let merged = supersede(self.header(), row.event_us, *seq, *latest_us);
                 if merged == Merged::Accepted {
                     let purge_us = purge_us(view, row.event_us, keep_us);
                     let header = record::Header { seq: *seq, event_us: row.event_us, purge_us };
@@ -254,9 +265,11 @@ impl Touched {
                 }
                 return Ok(merged);
             }
-            Action::Put(view, row, _) => merge(view, self.record(key, protection)?.as_ref(), row, *seq, keep_us)
-                .map_err(|error| IndexError::damaged(format!("of a record, {error}")))?,
-            Action::PutUndeclared(row) => undeclared(self.record(key, protection)?.as_ref(), row, *seq),
+            Action::Put(view, row, _) => {
+                let merged = merge(view, self.record(key, protection)?.as_ref(), row, *seq, *latest_us, keep_us);
+                merged.map_err(|error| IndexError::damaged(format!("of a record, {error}")))?
+            }
+            Action::PutUndeclared(row) => undeclared(self.record(key, protection)?.as_ref(), row, *seq, *latest_us),
             Action::Delete => {
                 // A record of a later entry is of the entity's next life.
                 if self.header().is_some_and(|current| current.seq < *seq) {
@@ -295,11 +308,10 @@ impl Touched {
 }
 
 /// A row of a view that is declared no more: kept for the day it comes back, its aggregates as they were.
-fn undeclared(old: Option<&Record>, row: &Row, seq: u64) -> (Option<Record>, Merged) {
-    match old {
-        Some(old) if old.seq >= seq => (None, Merged::Duplicate),
-        Some(old) if old.row.event_us > row.event_us => (None, Merged::Outdated),
-        old => {
+fn undeclared(old: Option<&Record>, row: &Row, seq: u64, latest_us: i64) -> (Option<Record>, Merged) {
+    match supersede(old.map(Record::header), row.event_us, seq, latest_us) {
+        refused @ (Merged::Duplicate | Merged::Outdated | Merged::TooLate) => (None, refused),
+        Merged::Accepted => {
             let windows = old.map_or_else(Vec::new, |old| old.windows.clone());
             (Some(Record { seq, purge_us: i64::MAX, row: row.clone(), windows }), Merged::Accepted)
         }

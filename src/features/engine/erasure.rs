@@ -1,7 +1,6 @@
 //! The upkeep's part that erases entities, and seals what was plain.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,7 +22,6 @@ use super::recovery::generation;
 use super::upkeep::Upkeep;
 use super::{Engine, State};
 use crate::audit_event::AuditEvent;
-use crate::durable;
 use crate::principal::Principal;
 
 /// After how long sealing what was plain is tried again, and after how long at most.
@@ -205,11 +203,7 @@ impl Upkeep {
         for generation in files.generations()?.into_iter().filter(|generation| *generation != live) {
             files.remove_index(generation)?;
         }
-        for path in files.damaged()? {
-            if path.is_dir() { fs::remove_dir_all(&path)? } else { fs::remove_file(&path)? }
-        }
-        durable::sync_folder(&files.journal())?;
-        durable::sync_folder(files.folder())
+        files.remove_damaged().map(drop)
     }
 
     /// A file that may have what the index has no more.

@@ -9,14 +9,17 @@
 //! snapshot-<seq>.ledge              everything before journal entry <seq>
 //! index-<generation>/               the index; only the newest complete one counts
 //! clean                             how the index was left at an orderly stop
+//! acknowledged, acknowledged.copy   how far pushes were acknowledged
+//! reserve                           room on the disk for opening the index where others took the rest
 //! *.damaged                         the last of each kind that was set aside
 //! lock                              one daemon at a time
 //! ```
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::FallocateFlags;
 use serde::{Deserialize, Serialize};
 
 use super::super::key::HashKey;
@@ -25,8 +28,18 @@ use crate::durable;
 use crate::identity::sealing::{OpenError, SealPurpose, Sealer};
 
 /// The form of all that lies there. 2: values may be sealed under keys of their entities, which a version that knows no
-/// sealing would take for values.
-pub const FORM: u32 = 2;
+/// sealing would take for values. 3: the journal says until when event times were believed, by which a replay decides.
+pub const FORM: u32 = 3;
+
+/// How much room is set aside for opening the index on a full disk, in bytes: sled writes when it opens. It needs a
+/// hundredth of the index, and what the last moment before a crash had not brought to the disk.
+pub const RESERVE: u64 = 16 << 20;
+
+/// What is left to others, and to the index in use, when the reserve is filled up on a disk that is nearly full, in bytes.
+const RESERVE_LEAVES: u64 = 2 << 20;
+
+/// A write of so many bytes shows whether there is any room at all.
+const PROBE: usize = 64 << 10;
 
 /// The file with the secret behind the index keys.
 pub const HASH_KEY_FILE: &str = "hash.key";
@@ -180,6 +193,50 @@ impl Files {
         }
         durable::rename(path, &aside)?;
         Ok(aside)
+    }
+
+    /// Removes what was set aside; which.
+    pub fn remove_damaged(&self) -> io::Result<Vec<PathBuf>> {
+        let damaged = self.damaged()?;
+        for path in &damaged {
+            if path.is_dir() { fs::remove_dir_all(path)? } else { fs::remove_file(path)? }
+        }
+        durable::sync_folder(&self.journal())?;
+        durable::sync_folder(&self.folder)?;
+        Ok(damaged)
+    }
+
+    fn reserve(&self) -> PathBuf {
+        self.folder.join("reserve")
+    }
+
+    /// Sets [`RESERVE`] bytes aside, or as many as there are.
+    pub fn hold_reserve(&self) -> io::Result<()> {
+        let file = File::options().create(true).truncate(false).write(true).open(self.reserve())?;
+        let held = file.metadata()?.len();
+        let wanted = RESERVE.min(held + self.free()?.saturating_sub(RESERVE_LEAVES));
+        if wanted > held {
+            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, wanted)?;
+        }
+        Ok(())
+    }
+
+    /// Gives back what [`Self::hold_reserve`] set aside; how many bytes.
+    pub fn release_reserve(&self) -> io::Result<u64> {
+        let held = Self::size(&self.reserve());
+        match fs::remove_file(self.reserve()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(held),
+        }
+    }
+
+    /// Whether anything can be written: what the file system says of its room knows nothing of quotas.
+    pub fn has_room(&self) -> bool {
+        let path = self.folder.join("room.probe");
+        let written =
+            File::create(&path).and_then(|mut file| file.write_all(&[1; PROBE]).and_then(|()| file.sync_data()));
+        let _ = fs::remove_file(&path);
+        !written.is_err_and(|error| durable::is_full(&error))
     }
 
     /// Says that the index was closed in order.

@@ -4,6 +4,7 @@
 //! * The **upkeep** thread opens and rebuilds indexes, takes snapshots, sweeps what expired, and looks for damage.
 //! * **Readers** read the index that [`State::Ready`] has. One that finds damage takes it away from all others at once.
 
+pub mod acknowledged;
 pub mod applier;
 pub mod backup;
 pub mod erased;
@@ -12,27 +13,35 @@ pub mod files;
 pub mod orders;
 pub mod recovery;
 pub mod restore;
+pub mod room;
 pub mod snapshots;
 pub mod upkeep;
 pub mod writer;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::sync::mpsc;
 
 use arc_swap::ArcSwap;
 use tokio::sync::Semaphore;
 
 use super::config::FeaturesConfig;
+use super::incoming::Times;
 use super::key::HashKey;
 use super::protection::Protection;
 use super::registry::Registry;
 use super::statistics::Counters;
 use super::store::{Index, IndexError};
 use crate::audit_event::{AuditEvent, AuditSink};
+use crate::clock;
+use acknowledged::Acknowledged;
 use erased::ErasedEntities;
 use files::Files;
 use orders::{Command, Job};
+
+/// By how much clocks step back when they are corrected, in microseconds: what was taken just before is believed still.
+const STEP_US: i64 = 60_000_000;
 
 /// How many commands may wait for the writer. Each push is one; the callers behind more are told to come again.
 pub const QUEUE: usize = 4096;
@@ -88,6 +97,7 @@ pub struct Engine {
     pub hash_key: HashKey,
     pub protection: Arc<Protection>,
     pub erased: ErasedEntities,
+    pub acknowledged: Acknowledged,
     pub state: ArcSwap<State>,
     /// The highest number that an index had.
     pub generation: AtomicU64,
@@ -98,6 +108,8 @@ pub struct Engine {
     /// Whether the first opening is over, however it ended.
     pub opened: tokio::sync::watch::Sender<bool>,
     pub counters: Counters,
+    /// The event time that the last row without one got.
+    pub stamped_us: AtomicI64,
     pub audit: AuditSink,
     pub commands: tokio::sync::mpsc::Sender<Command>,
     pub jobs: mpsc::Sender<Job>,
@@ -113,6 +125,30 @@ impl Engine {
         i64::try_from(self.config.keep_expired_h).unwrap_or(i64::MAX).saturating_mul(3_600_000_000)
     }
 
+    /// The clock's part in a push that comes now.
+    pub fn times(&self) -> Times {
+        let now_us = clock::unix_micros();
+        Times { stamp_us: self.stamp(now_us), latest_us: self.config.taken_until(now_us) }
+    }
+
+    /// The latest event time that is believed of what was taken before. What is later was taken by a clock that was ahead, or
+    /// not set, and is right now.
+    pub fn believed_until(&self, now_us: i64) -> i64 {
+        self.config.taken_until(now_us).saturating_add(STEP_US)
+    }
+
+    /// When a row without an event time happened: now, and after every such row before that is believed. So a clock that
+    /// steps back by seconds makes no row older than the one before it.
+    pub fn stamp(&self, now_us: i64) -> i64 {
+        let believed_until = self.believed_until(now_us);
+        let next = |last: i64| {
+            let is_step = believed_until < i64::MAX && (now_us..=believed_until).contains(&last);
+            if is_step { last.saturating_add(1) } else { now_us }
+        };
+        let before = self.stamped_us.fetch_update(Relaxed, Relaxed, |last| Some(next(last)));
+        before.map_or(now_us, next)
+    }
+
     /// The index that answers reads, if there is one just now.
     pub fn live(&self) -> Option<Arc<Index>> {
         match &**self.state.load() {
@@ -123,7 +159,7 @@ impl Engine {
 
     /// The journal's next entry: what comes before it is durable.
     pub fn journal_end(&self) -> u64 {
-        self.counters.journal_next_seq.load(std::sync::atomic::Ordering::Relaxed)
+        self.counters.journal_next_seq.load(Relaxed)
     }
 
     /// Takes a damaged index away from everybody, and has it rebuilt. Only the first to find it does.
@@ -137,13 +173,14 @@ impl Engine {
         let before = self.state.compare_and_swap(&*current, rebuilding);
         if Arc::ptr_eq(&before, &current) {
             let what = "the feature index cannot be used; it is rebuilt from snapshot and journal";
-            match error {
-                // Nothing is damaged.
-                IndexError::Io { reason } => tracing::error!(reason, "{what}"),
-                error @ IndexError::Damaged { .. } => self.alarm(what, &error.to_string()),
+            // Without room sled fails in many ways, and nothing is damaged.
+            let damaged = matches!(error, IndexError::Damaged { .. }) && self.files.has_room();
+            if damaged {
+                self.alarm(what, &error.to_string());
+            } else {
+                tracing::error!(%error, "{what}");
             }
             // The upkeep thread is gone at the end only.
-            let damaged = matches!(error, IndexError::Damaged { .. });
             let _ = self.jobs.send(Job::Rebuild { index: index.clone(), damaged });
         }
     }

@@ -17,8 +17,8 @@ use super::super::snapshot::{self, SnapshotError, SnapshotReader};
 use super::super::statistics::Counters;
 use super::super::store::{Index, IndexError};
 use super::applier::{Action, Applier, Content, Pending};
-use super::files::Clean;
-use super::{Engine, State};
+use super::files::{Clean, RESERVE};
+use super::{Engine, State, room};
 
 /// How many entries or records are taken at a time.
 const BATCH: usize = 1024;
@@ -33,6 +33,9 @@ pub fn generation(folder: &Path) -> Option<u64> {
 
 /// Opens the newest index, or builds one. An error is one of the system: the files cannot be read or written at all.
 pub fn open(engine: &Engine) -> Result<Applier, String> {
+    if engine.files.free().is_ok_and(|free| free < RESERVE) {
+        room::make_way(engine);
+    }
     let clean = engine.files.take_clean().map_err(|error| format!("the store's folder cannot be used: {error}"))?;
     let generations = engine.files.generations().map_err(|error| error.to_string())?;
     for generation in generations {
@@ -48,6 +51,10 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
             Err(Unusable::Behind) => {
                 tracing::info!(generation, "an index from before the newest snapshot is removed");
                 let _ = engine.files.remove_index(generation);
+            }
+            Err(Unusable::Damaged(error)) if !engine.files.has_room() => {
+                // It may be for want of room, and there is none for another index either.
+                return Err(format!("{error}, and the disk is full"));
             }
             Err(Unusable::Damaged(error)) => {
                 engine
@@ -124,6 +131,7 @@ fn checked(engine: &Engine, index: Arc<Index>, clean: Option<Clean>) -> Result<A
     let mut applier = Applier::new(index, content, last, engine.keep_us(), engine.protection.clone());
     match clean {
         Some(clean) if clean.tally == applier.content.tally && clean.applied == last => {
+            tell_of_lacking(engine, last.max(applier.content.highest));
             let gaps = replay(engine, last + 1, engine.journal_end(), last, &mut applier);
             tell(engine, &gaps?);
         }
@@ -145,6 +153,7 @@ fn checked(engine: &Engine, index: Arc<Index>, clean: Option<Clean>) -> Result<A
                 Err(LoadError::Index(error)) => return Err(error.into()),
                 Err(LoadError::System(reason)) => return Err(Unusable::System(reason)),
             };
+            tell_of_lacking(engine, last.max(applier.content.highest).max(from - 1));
             // What sled says it has proves nothing here.
             let gaps = replay(engine, from, engine.journal_end(), 0, &mut applier)?;
             tell(engine, &gaps);
@@ -162,6 +171,8 @@ pub fn rebuild(engine: &Engine) -> Result<Applier, String> {
         Err(LoadError::Index(error)) => return Err(error.to_string()),
         Err(LoadError::System(reason)) => return Err(reason),
     };
+    // Before the index is complete: the next one to open it could not tell.
+    tell_of_lacking(engine, from - 1);
     let lost = replay(engine, from, engine.journal_end(), 0, &mut applier).map_err(String::from)?;
     tell(engine, &lost);
     finish(engine, &applier)?;
@@ -419,9 +430,9 @@ fn pending(
     entry: Entry,
     left_out: &mut LeftOut,
 ) -> Result<Option<Pending>, IndexError> {
-    let seq = entry.seq;
+    let (seq, latest_us) = (entry.seq, entry.latest_us);
     let mut body = match entry.change {
-        Change::Delete => return Ok(Some(Pending { seq, key: entry.key, action: Action::Delete })),
+        Change::Delete => return Ok(Some(Pending { seq, key: entry.key, action: Action::Delete, latest_us })),
         Change::Put(bytes) => Body::plain(bytes),
         Change::PutSealed(key_id, bytes) => Body { seal: Seal::of_entity(key_id), bytes },
     };
@@ -441,7 +452,7 @@ fn pending(
         // What is sealed for the one does not open as the other.
         body = Body::plain(row.encode().into());
     }
-    Ok(Some(Pending { seq, key, action: Action::of_row(registry, view, row, body) }))
+    Ok(Some(Pending { seq, key, action: Action::of_row(registry, view, row, body), latest_us }))
 }
 
 /// Tells of entries that are lost.
@@ -449,6 +460,32 @@ pub fn tell(engine: &Engine, lost: &[String]) {
     for reason in lost {
         engine.alarm("entries of the feature store's journal may be lost", reason);
     }
+}
+
+/// Tells what became of acknowledged entries that the journal lacks at its end: `had` is the last one that index or snapshot
+/// has, before the journal is replayed. What they have is in no danger once a snapshot has it.
+fn tell_of_lacking(engine: &Engine, had: u64) {
+    let Some(lacking) = engine.acknowledged.lacking() else { return };
+    let lost = lacking.start.max(had.saturating_add(1))..lacking.end;
+    if lost.is_empty() {
+        let (from, to) = (lacking.start, lacking.end - 1);
+        tracing::warn!(
+            from,
+            to,
+            "the journal of the feature store lacks its end, which the index has; a snapshot takes its place"
+        );
+        return;
+    }
+    let count = lost.end - lost.start;
+    engine.counters.entries_lost.fetch_add(count, Relaxed);
+    let reason = format!(
+        "{count} at least, those from {} to {}: neither journal nor index nor a snapshot has them. Push their rows again, or \
+         restore a backup",
+        lost.start,
+        lost.end - 1
+    );
+    engine.alarm("acknowledged entries of the feature store are lost", &reason);
+    engine.acknowledged.told_from(lost.start);
 }
 
 fn with_cause(error: &dyn std::error::Error) -> String {

@@ -109,8 +109,12 @@ impl Upkeep {
         // A reader may have found damage while it was written.
         if self.engine.live().is_some_and(|live| Arc::ptr_eq(&live, &index)) {
             let kept = snapshot::list(self.engine.files.folder()).unwrap_or_default();
-            // The first one removes nothing of a journal that goes back to the beginning.
-            if let Some((oldest, _)) = kept.get(KEPT - 1) {
+            if self.engine.acknowledged.lacking().is_some() {
+                // An older one would need what the journal lacks.
+                self.remove_superseded(replay_from);
+                self.engine.acknowledged.in_snapshot(replay_from);
+            } else if let Some((oldest, _)) = kept.get(KEPT - 1) {
+                // The first one removes nothing of a journal that goes back to the beginning.
                 self.remove_superseded(*oldest);
             }
         }

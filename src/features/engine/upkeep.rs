@@ -14,8 +14,8 @@ use super::super::store::Index;
 use super::applier::Applier;
 use super::orders::{Command, Job};
 use super::recovery::{self, close, set_aside};
-use super::restore;
 use super::{Engine, State};
+use super::{restore, room};
 use crate::audit_event::AuditEvent;
 use crate::clock;
 use crate::principal::Principal;
@@ -28,7 +28,7 @@ const SWEEP: Duration = Duration::from_mins(1);
 const SCRUB: Duration = Duration::from_hours(24);
 /// How far the wall clock may go ahead of time between two sweeps, in microseconds.
 const JUMP_US: i64 = 300_000_000;
-/// For how long nothing is swept after it did.
+/// For how long nothing is swept after it did, and after a start.
 const JUMPED: Duration = Duration::from_hours(1);
 /// How many expired rows are removed at a time.
 const SWEPT: usize = 1000;
@@ -47,6 +47,8 @@ pub struct Upkeep {
     retry: Option<Instant>,
     clock: SteadyClock,
     no_sweep_before: Instant,
+    /// Whether it was told that no room is held in reserve.
+    no_reserve: bool,
     /// When what was plain is sealed, after an attempt that failed, and how long it was put off.
     pub(super) seal_again: (Instant, Duration),
 }
@@ -64,7 +66,9 @@ impl Upkeep {
             no_snapshot_before: now,
             retry: None,
             clock,
-            no_sweep_before: now,
+            // A box may start with its clock ahead, and have it set a little later.
+            no_sweep_before: now + JUMPED,
+            no_reserve: false,
             seal_again: (now, Duration::ZERO),
         }
     }
@@ -107,6 +111,9 @@ impl Upkeep {
     }
 
     fn tick(&mut self) {
+        if self.engine.is_disk_full() {
+            room::remove_evidence(&self.engine);
+        }
         if self.retry.is_some_and(|at| at <= Instant::now()) {
             return drop(self.provide(recovery::open));
         }
@@ -131,13 +138,28 @@ impl Upkeep {
             self.compact_if_worth_it();
         }
         self.measure();
+        self.hold_reserve();
+    }
+
+    fn hold_reserve(&mut self) {
+        match self.engine.files.hold_reserve() {
+            Ok(()) => self.no_reserve = false,
+            Err(error) => {
+                if !std::mem::replace(&mut self.no_reserve, true) {
+                    tracing::warn!(%error, "no room is held in reserve: on a full disk the feature index may not open");
+                }
+            }
+        }
     }
 
     /// Makes an index, and hands it to the writer.
     fn provide(&mut self, build: impl FnOnce(&Engine) -> Result<Applier, String>) -> Result<(), String> {
         let started = Instant::now();
         self.retry = None;
-        let made = build(&self.engine).and_then(|applier| self.hand_over(applier));
+        let mut made = build(&self.engine).and_then(|applier| self.hand_over(applier));
+        if made.is_err() && !self.engine.files.has_room() && room::make_way(&self.engine) {
+            made = recovery::open(&self.engine).and_then(|applier| self.hand_over(applier));
+        }
         self.engine.opened.send_replace(true);
         match made {
             Ok(_) => {
@@ -149,6 +171,7 @@ impl Upkeep {
                 self.scrub();
                 self.seal_the_rest();
                 self.measure();
+                self.hold_reserve();
                 Ok(())
             }
             Err(reason) => {

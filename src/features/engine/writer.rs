@@ -20,6 +20,7 @@ use super::applier::{Action, Applier, Pending};
 use super::files::Clean;
 use super::orders::{Command, Incoming, Job};
 use super::{Engine, State};
+use crate::clock;
 
 /// How many rows share one write to the disk at most: a bound on how long the first of them waits.
 const GROUP: usize = 512;
@@ -44,12 +45,14 @@ pub struct Writer {
     before_restore: Option<Arc<State>>,
     /// Whether the last push was refused for want of room: it is told when that begins and ends.
     is_full: bool,
+    /// Whether it was told that the index has rows from a future that the clock took back.
+    told_of_future: bool,
 }
 
 impl Writer {
     /// Over an open journal, without an index yet.
     pub fn new(engine: Arc<Engine>, journal: Journal) -> Self {
-        Self { engine, journal, applier: None, before_restore: None, is_full: false }
+        Self { engine, journal, applier: None, before_restore: None, is_full: false, told_of_future: false }
     }
 
     /// Runs until it is told to close.
@@ -142,7 +145,8 @@ impl Writer {
     }
 
     fn push(&mut self, pushes: Vec<Waiting>) {
-        let (first_seq, bodies) = match self.write(&pushes) {
+        let latest_us = self.believed_until();
+        let (first_seq, bodies) = match self.write(&pushes, latest_us) {
             Ok(written) => written,
             Err(error) => {
                 for (_, reply) in pushes {
@@ -158,11 +162,13 @@ impl Writer {
             replies.push((rows.len(), reply));
             for (Incoming { view, key, row, .. }, body) in rows.into_iter().zip(bodies.by_ref()) {
                 let seq = first_seq + pending.len() as u64;
-                pending.push(Pending { seq, key, action: Action::Put(view, row, body) });
+                pending.push(Pending { seq, key, action: Action::Put(view, row, body), latest_us });
             }
         }
         // Without an index the rows are in the journal, and enter the next index from there.
         let outcomes = self.on_index(|applier| applier.apply(&pending));
+        let taken_back = self.applier.as_mut().map_or(0, |applier| std::mem::take(&mut applier.taken_back));
+        self.engine.counters.taken_back.fetch_add(taken_back, Relaxed);
         let mut outcomes = outcomes.into_iter().flatten();
         let mut rows = pending.iter();
         // Counted under one lock, and told before anybody hears of it.
@@ -175,7 +181,8 @@ impl Writer {
                     if let Action::Put(view, row, _) = &pending.action {
                         let view = views.entry(view.id).or_default();
                         view.pushed.count(merged);
-                        view.newest_us = view.newest_us.max(row.event_us);
+                        let newest_us = Some(view.newest_us).filter(|newest| *newest <= latest_us);
+                        view.newest_us = newest_us.map_or(row.event_us, |newest| newest.max(row.event_us));
                     }
                 }
                 (outcome, reply)
@@ -188,8 +195,25 @@ impl Writer {
         self.publish_rows();
     }
 
+    /// The latest event time that is believed now. Once it is told when there are later ones.
+    fn believed_until(&mut self) -> i64 {
+        let latest_us = self.engine.believed_until(clock::unix_micros());
+        let newest_us = self.applier.as_ref().map_or(i64::MIN, |applier| applier.content.newest_us);
+        let is_future = newest_us > latest_us;
+        if is_future && !self.told_of_future {
+            tracing::warn!(
+                newest = clock::rfc3339_micros(newest_us),
+                believed_until = clock::rfc3339_micros(latest_us),
+                "rows of the feature store have event times from a future that the clock took back: they count no longer \
+                 as the newest of their entities, and the next push to each replaces them"
+            );
+        }
+        self.told_of_future = is_future;
+        latest_us
+    }
+
     /// Brings the rows of all pushes to the disk; the number of the first, and what the journal has of each.
-    fn write(&mut self, pushes: &[Waiting]) -> Result<(u64, Vec<Body>), FeatureError> {
+    fn write(&mut self, pushes: &[Waiting], latest_us: i64) -> Result<(u64, Vec<Body>), FeatureError> {
         let engine = &self.engine;
         // While the index is opened nobody knows which entries it has: a new one must come after them.
         if matches!(&**engine.state.load(), State::Opening | State::Restoring | State::Closed) {
@@ -211,7 +235,7 @@ impl Writer {
             })
             .collect();
         let engine = &self.engine;
-        let written = self.journal.append(&changes).map_err(|error| {
+        let written = self.journal.append(&changes, latest_us).map_err(|error| {
             if error.is_full() {
                 // What it was measured by may lie: quotas, and blocks kept for root.
                 return Self::refuse(&self.engine, &mut self.is_full, free);
@@ -221,6 +245,7 @@ impl Writer {
             Counters::count(&engine.counters.not_written);
             not_written(format!("{error}{reason}"))
         })?;
+        engine.acknowledged.note(self.journal.next_seq());
         Counters::count(&engine.counters.groups);
         self.publish_figures();
         // At full rate it would have grown far beyond by the next look.
@@ -270,14 +295,15 @@ impl Writer {
         if !matches!(&**self.engine.state.load(), State::Ready(_)) {
             return Err(FeatureError::NotErased { reason: self.engine.state.load().reason() });
         }
-        let mut removed_by = self.journal.next_seq();
+        let (mut removed_by, latest_us) = (self.journal.next_seq(), self.believed_until());
         for records in records.chunks(GROUP) {
             let changes: Vec<_> = records.iter().map(|key| (*key, Change::Delete)).collect();
-            let written = self.journal.append(&changes);
+            let written = self.journal.append(&changes, latest_us);
             let written = written.map_err(|error| FeatureError::NotErased { reason: error.to_string() })?;
             removed_by = *written.end();
-            let pending: Vec<_> =
-                (written.zip(records)).map(|(seq, key)| Pending { seq, key: *key, action: Action::Delete }).collect();
+            self.engine.acknowledged.note(self.journal.next_seq());
+            let removal = |(seq, key): (u64, &IndexKey)| Pending { seq, key: *key, action: Action::Delete, latest_us };
+            let pending: Vec<_> = written.zip(records).map(removal).collect();
             self.on_index(|applier| applier.apply(&pending));
         }
         self.publish_figures();
@@ -323,6 +349,10 @@ impl Writer {
             self.engine.alarm("the journal of the feature store lacks its end; a snapshot takes its place", &reason);
             let _ = self.engine.jobs.send(Job::Snapshot { reply: oneshot::channel().0 });
         }
+        if self.engine.acknowledged.lacking().is_some() {
+            // Only the index has them.
+            let _ = self.engine.jobs.send(Job::Snapshot { reply: oneshot::channel().0 });
+        }
         let (from, to, had) = (applier.applied + 1, self.journal.next_seq(), last);
         let gaps = super::recovery::replay(&self.engine, from, to, had, &mut applier).map_err(String::from)?;
         if let (Some(lost), Some(_)) = (gaps.first(), &self.applier) {
@@ -330,8 +360,11 @@ impl Writer {
             return Err(lost.clone());
         }
         super::recovery::tell(&self.engine, &gaps);
+        applier.taken_back = 0;
         let state = Arc::new(State::Ready(applier.index.clone()));
         let old = self.applier.replace(applier);
+        // What it has to tell comes at the start already, and not with the first push alone.
+        self.believed_until();
         match &mut self.before_restore {
             Some(before) => *before = state,
             None => self.engine.state.store(state),
@@ -373,6 +406,7 @@ impl Writer {
     fn close(mut self) {
         let started = Instant::now();
         self.engine.state.store(Arc::new(State::Closed));
+        self.engine.acknowledged.close();
         let Some(applier) = self.applier.take() else { return };
         if let Err(error) = applier.note_applied() {
             tracing::warn!(%error, "the feature store was not closed in order; the next start checks it");

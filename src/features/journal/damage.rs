@@ -31,6 +31,8 @@ pub enum Reason {
     Short,
     /// The file is not there.
     Missing,
+    /// The folder has no segment.
+    Empty,
 }
 
 impl Damage {
@@ -48,6 +50,7 @@ impl fmt::Display for Damage {
             Reason::Group(damaged) => write!(f, "{}: the group at byte {offset}: {damaged}", file.display())?,
             Reason::Short => write!(f, "{}: it ends at byte {offset}, before it should", file.display())?,
             Reason::Missing => write!(f, "{}: the file is missing", file.display())?,
+            Reason::Empty => write!(f, "{}: no file is left", file.display())?,
         }
         match to_seq.map(|to_seq| to_seq.saturating_sub(*from_seq)) {
             Some(0) => f.write_str("; no entry is lost"),

@@ -3,6 +3,8 @@
 //! Every group begins with the mark of its segment, a random number. A value that somebody pushed cannot contain it, so
 //! what is found by looking for the mark is a group, and bytes left over from another segment are not taken for one.
 
+use std::ops::RangeInclusive;
+
 use bytes::{Buf, BufMut, Bytes};
 
 use super::{Change, Entry};
@@ -18,9 +20,14 @@ pub const GROUP_HEAD: usize = 16;
 pub const MAX_GROUP: usize = 64 << 20;
 
 const MAGIC: &[u8; 8] = b"LEDGEJNL";
-const VERSION: u16 = 1;
+/// 2: a group may end with the latest event time that was believed when it was written.
+const VERSION: u16 = 2;
+/// The versions that are read.
+const VERSIONS: RangeInclusive<u16> = 1..=VERSION;
 /// The number of the first entry, and how many there are.
 const GROUP_NUMBERS: usize = 12;
+/// The latest event time that was believed; left out where every one was.
+const GROUP_LATEST: usize = 8;
 /// What an entry has before its body: its length, and the part that its length counts.
 const ENTRY_LENGTH: usize = 4;
 const ENTRY_HEAD: usize = 6 + IndexKey::LENGTH;
@@ -48,10 +55,17 @@ pub struct Header {
     pub first_seq: u64,
     /// The segment before it.
     pub previous: Option<Previous>,
+    /// Whether groups of this version may be appended.
+    pub is_current: bool,
 }
 
 impl Header {
-    /// Its bytes.
+    /// Of a new segment.
+    pub fn new(mark: u64, first_seq: u64, previous: Option<Previous>) -> Self {
+        Self { mark, first_seq, previous, is_current: true }
+    }
+
+    /// The bytes of a new segment's.
     pub fn encode(&self) -> [u8; HEADER] {
         let seal = Seal::default();
         let previous = self.previous.unwrap_or(Previous { first_seq: 0, length: 0, next_seq: 0 });
@@ -84,13 +98,14 @@ impl Header {
         let version = u16::from_le_bytes(reader.array()?);
         let [cipher, _] = reader.array()?;
         let key_id = u32::from_le_bytes(reader.array()?);
-        if version != VERSION || (Seal { key_id, cipher }) != Seal::default() {
+        if !VERSIONS.contains(&version) || (Seal { key_id, cipher }) != Seal::default() {
             return Err(Damaged::Unknown);
         }
         let mut number = || reader.array().map(u64::from_le_bytes);
         let (mark, first_seq) = (number()?, number()?);
         let previous = Previous { first_seq: number()?, length: number()?, next_seq: number()? };
-        Ok(Self { mark, first_seq, previous: (previous.first_seq > 0).then_some(previous) })
+        let previous = (previous.first_seq > 0).then_some(previous);
+        Ok(Self { mark, first_seq, previous, is_current: version == VERSION })
     }
 }
 
@@ -189,28 +204,36 @@ impl Group {
                 DELETE => return Err(Damaged::Malformed),
                 _ => return Err(Damaged::Unknown),
             };
-            entries.push(Entry { seq, key, change });
+            entries.push(Entry { seq, key, change, latest_us: i64::MAX });
         }
-        if rest.is_empty() { Ok(entries) } else { Err(Damaged::Malformed) }
+        if !rest.is_empty() {
+            let latest_us = i64::from_le_bytes((&rest[..]).try_into().map_err(|_| Damaged::Malformed)?);
+            if entries.is_empty() || latest_us == i64::MAX {
+                return Err(Damaged::Malformed);
+            }
+            entries.iter_mut().for_each(|entry| entry.latest_us = latest_us);
+        }
+        Ok(entries)
     }
 }
 
-/// How long the content of a group with these changes is. `None`: longer than a group may be.
+/// How long the content of a group with these changes is, at most. `None`: longer than a group may be.
 pub fn group_length(changes: &[(IndexKey, Change)]) -> Option<usize> {
     let body = |change: &Change| match change {
         Change::Put(row) | Change::PutSealed(_, row) => row.len(),
         Change::Delete => 0,
     };
-    let length = changes.iter().try_fold(GROUP_NUMBERS, |sum, (_, change)| {
+    let length = changes.iter().try_fold(GROUP_NUMBERS + GROUP_LATEST, |sum, (_, change)| {
         sum.checked_add(ENTRY_LENGTH + ENTRY_HEAD)?.checked_add(body(change)).filter(|&sum| sum <= MAX_GROUP)
     })?;
     u32::try_from(changes.len()).is_ok().then_some(length)
 }
 
-/// Replaces `bytes` by a group of which [`group_length`] gave the length.
-pub fn encode_group(bytes: &mut Vec<u8>, mark: u64, first_seq: u64, changes: &[(IndexKey, Change)], length: usize) {
+/// Replaces `bytes` by a group of changes, which [`group_length`] allows, written when event times up to `latest_us` were
+/// believed.
+pub fn encode_group(bytes: &mut Vec<u8>, mark: u64, first_seq: u64, changes: &[(IndexKey, Change)], latest_us: i64) {
     bytes.clear();
-    bytes.reserve(GROUP_HEAD + length);
+    bytes.reserve(GROUP_HEAD + group_length(changes).unwrap_or(0));
     bytes.extend_from_slice(&[0; GROUP_HEAD]);
     bytes.extend_from_slice(&first_seq.to_le_bytes());
     bytes.extend_from_slice(&length32(changes.len()));
@@ -225,6 +248,9 @@ pub fn encode_group(bytes: &mut Vec<u8>, mark: u64, first_seq: u64, changes: &[(
         bytes.extend_from_slice(&seal.key_id.to_le_bytes());
         bytes.extend_from_slice(key.as_bytes());
         bytes.extend_from_slice(body);
+    }
+    if latest_us != i64::MAX && !changes.is_empty() {
+        bytes.extend_from_slice(&latest_us.to_le_bytes());
     }
     if let Some((head, content)) = bytes.split_first_chunk_mut::<GROUP_HEAD>() {
         *head = GroupHead::of(mark, content).encode();

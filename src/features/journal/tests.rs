@@ -10,6 +10,9 @@ use tempfile::TempDir;
 
 use super::*;
 
+/// Until when event times are believed.
+pub const LATEST: i64 = 1_795_222_800_000_000;
+
 pub fn key(number: u64) -> IndexKey {
     let mut bytes = [0; IndexKey::LENGTH];
     bytes[12..].copy_from_slice(&number.to_be_bytes());
@@ -26,14 +29,14 @@ pub fn changes(tag: u64, sizes: &[usize]) -> Vec<(IndexKey, Change)> {
 }
 
 pub fn open(folder: &TempDir, segment_bytes: u64) -> Opened {
-    Journal::open(folder.path(), segment_bytes, 1).unwrap()
+    Journal::open(folder.path(), segment_bytes, 1, 0).unwrap()
 }
 
 /// Appends, and adds to what is expected to be read.
 pub fn append(journal: &mut Journal, expected: &mut Vec<Entry>, changes: Vec<(IndexKey, Change)>) {
-    let seqs = journal.append(&changes).unwrap();
+    let seqs = journal.append(&changes, LATEST).unwrap();
     assert_eq!(seqs.clone().count(), changes.len());
-    expected.extend(seqs.zip(changes).map(|(seq, (key, change))| Entry { seq, key, change }));
+    expected.extend(seqs.zip(changes).map(|(seq, (key, change))| Entry { seq, key, change, latest_us: LATEST }));
 }
 
 /// What was handed out, and how it ended.
@@ -129,20 +132,20 @@ fn a_segment_rotates_at_its_size_and_goes_when_a_snapshot_has_it() {
 #[test]
 fn sequence_numbers_begin_at_the_least_one_and_go_on_after_a_restore() {
     let folder = tempfile::tempdir().unwrap();
-    let opened = Journal::open(folder.path(), 1000, 7).unwrap();
+    let opened = Journal::open(folder.path(), 1000, 7, 0).unwrap();
     assert_eq!((opened.report.first_seq, opened.report.next_seq), (None, 7));
     let mut journal = opened.journal;
-    assert_eq!(journal.append(&[]).unwrap().count(), 0);
-    assert_eq!(journal.append(&changes(1, &[1, 2])).unwrap(), 7..=8);
+    assert_eq!(journal.append(&[], LATEST).unwrap().count(), 0);
+    assert_eq!(journal.append(&changes(1, &[1, 2]), LATEST).unwrap(), 7..=8);
     journal.skip_to(100).unwrap();
     assert_eq!(journal.next_seq(), 100);
     assert_eq!(open(&folder, 1000).report.next_seq, 100);
-    assert_eq!(journal.append(&changes(1, &[1])).unwrap(), 100..=100);
+    assert_eq!(journal.append(&changes(1, &[1]), LATEST).unwrap(), 100..=100);
     // A snapshot from before the restore needs nothing of what was skipped.
     journal.remove_before(100).unwrap();
     assert_eq!(journal.segments(), 1);
     assert_eq!(read(folder.path(), 9, Some(101)).0.len(), 1);
-    assert_eq!(Journal::open(folder.path(), 1000, 500).unwrap().report.next_seq, 500);
+    assert_eq!(Journal::open(folder.path(), 1000, 500, 0).unwrap().report.next_seq, 500);
 }
 
 #[test]
@@ -151,9 +154,9 @@ fn what_is_not_there_before_the_end_that_is_known_is_a_gap() {
     assert!(matches!(read(folder.path(), 3, Some(5)).1, Err(ReplayError::Gap { from_seq: 3, to_seq: 5 })));
     assert_eq!(read(folder.path(), 3, None).1.unwrap(), 3);
     let mut journal = open(&folder, 1000).journal;
-    journal.append(&changes(1, &[1])).unwrap();
+    journal.append(&changes(1, &[1]), LATEST).unwrap();
     let length = journal.bytes();
-    journal.append(&changes(1, &[1])).unwrap();
+    journal.append(&changes(1, &[1]), LATEST).unwrap();
     OpenOptions::new().write(true).open(&journal.segments[0].path).unwrap().set_len(length).unwrap();
     let (entries, end) = read(folder.path(), 1, Some(3));
     assert_eq!(entries.len(), 1);
@@ -173,7 +176,7 @@ fn a_reader_beside_the_writer_gets_exactly_what_was_acknowledged() {
                 if tag % 7 == 3 {
                     faults::fail(&mut journal, tag % 2 == 0);
                 }
-                journal.append(&changes(tag, &sizes)).unwrap();
+                journal.append(&changes(tag, &sizes), LATEST).unwrap();
                 next_seq.store(journal.next_seq(), Ordering::SeqCst);
             }
             next_seq.store(u64::MAX, Ordering::SeqCst);
@@ -199,9 +202,9 @@ fn a_group_that_is_too_large_is_refused_and_changes_nothing() {
     let mut journal = open(&folder, 1000).journal;
     let row = Bytes::from(vec![0; 1 << 20]);
     let many = vec![(key(1), Change::Put(row)); 64];
-    let error = journal.append(&many).unwrap_err();
+    let error = journal.append(&many, LATEST).unwrap_err();
     assert_eq!(error.to_string(), "more than 64 MiB at once cannot be written to the journal");
-    assert_eq!(journal.append(&many[..63]).unwrap(), 1..=63);
+    assert_eq!(journal.append(&many[..63], LATEST).unwrap(), 1..=63);
     assert_eq!(read(folder.path(), 1, Some(64)).0.len(), 63);
 }
 
@@ -209,14 +212,83 @@ fn a_group_that_is_too_large_is_refused_and_changes_nothing() {
 fn the_journal_of_a_later_version_is_refused_and_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(&folder, 1000).journal;
-    journal.append(&changes(1, &[1])).unwrap();
+    journal.append(&changes(1, &[1]), LATEST).unwrap();
     let path = journal.segments[0].path.clone();
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[8] = 2;
     let sum = crc32fast::hash(&bytes[..60]).to_le_bytes();
     bytes[60..64].copy_from_slice(&sum);
     durable::replace(&path, &bytes).unwrap();
-    let error = Journal::open(folder.path(), 1000, 1).unwrap_err();
+    let error = Journal::open(folder.path(), 1000, 1, 0).unwrap_err();
     assert!(matches!(&error, JournalError::Newer { file } if *file == path), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), bytes);
+}
+
+/// Makes a segment one of the version before, which wrote groups without a latest event time.
+fn make_old(path: &Path) {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[8..10].copy_from_slice(&1_u16.to_le_bytes());
+    let sum = crc32fast::hash(&bytes[..HEADER - 4]);
+    bytes[HEADER - 4..HEADER].copy_from_slice(&sum.to_le_bytes());
+    File::create(path).unwrap().write_all(&bytes).unwrap();
+}
+
+#[test]
+fn a_journal_of_the_version_before_is_read_and_goes_on_in_a_new_segment() {
+    for entries in [&[1, 2, 3][..], &[]] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut journal = open(&folder, 1000).journal;
+        journal.ready().unwrap();
+        journal.append(&changes(1, entries), i64::MAX).unwrap();
+        let (_, path) = list(folder.path()).unwrap().remove(0);
+        make_old(&path);
+        let before = std::fs::read(&path).unwrap();
+        let Opened { mut journal, report } = open(&folder, 1000);
+        assert_eq!((report.damage, journal.segments()), (vec![], 2), "{entries:?}");
+        let first = *journal.append(&changes(2, &[1]), LATEST).unwrap().start();
+        assert_eq!(std::fs::read(&path).unwrap(), before, "an old segment was written to");
+        let (read, end) = read(folder.path(), 1, Some(first + 1));
+        assert_eq!(end.unwrap(), first + 1);
+        let times: Vec<i64> = read.iter().map(|entry| entry.latest_us).collect();
+        assert_eq!(times, [vec![i64::MAX; entries.len()], vec![LATEST]].concat());
+    }
+}
+
+#[test]
+fn a_journal_that_ends_before_what_was_acknowledged_is_damaged_and_nothing_is_cut_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = open(&folder, 1 << 20).journal;
+    (0..5).for_each(|tag| _ = journal.append(&changes(tag, &[100]), LATEST).unwrap());
+    let (_, path) = list(folder.path()).unwrap().remove(0);
+    let whole = std::fs::read(&path).unwrap();
+    let group = (whole.len() - HEADER) / 5;
+    for (length, left) in [(whole.len(), 5), (whole.len() - 1, 4), (HEADER + 2 * group, 2), (HEADER, 0)] {
+        let lost = tempfile::tempdir().unwrap();
+        let path = lost.path().join(path.file_name().unwrap());
+        File::create(&path).unwrap().write_all(&whole[..length]).unwrap();
+        let Opened { mut journal, report } = Journal::open(lost.path(), 1 << 20, 1, 6).unwrap();
+        let lacking = Some(left + 1..6).filter(|lacking| !lacking.is_empty());
+        assert_eq!((report.lacking.clone(), report.cut_off), (lacking.clone(), 0));
+        assert_eq!(report.damage.len(), usize::from(lacking.is_some()), "{:?}", report.damage);
+        assert_eq!(std::fs::read(&path).unwrap(), whole[..length]);
+        // Until it goes on, whoever opens it finds the same.
+        let again = Journal::open(lost.path(), 1 << 20, 1, 6).unwrap();
+        assert_eq!(again.report, report);
+        assert_eq!(journal.ready().unwrap(), 6);
+        journal.append(&changes(9, &[1]), LATEST).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap()[..length], whole[..length]);
+        let (entries, end) = read(lost.path(), 1, Some(7));
+        let numbers: Vec<u64> = entries.iter().map(|entry| entry.seq).collect();
+        assert_eq!((numbers, end.unwrap()), ((1..=left).chain([6]).collect(), 7));
+    }
+}
+
+#[test]
+fn a_journal_of_which_nothing_is_left_goes_on_behind_what_was_acknowledged() {
+    let folder = tempfile::tempdir().unwrap();
+    let Opened { mut journal, report } = Journal::open(folder.path(), 1000, 3, 6).unwrap();
+    assert_eq!((report.lacking, report.damage.len()), (Some(1..6), 1));
+    assert_eq!((report.damage[0].from_seq, report.damage[0].to_seq), (3, Some(6)), "a snapshot has those before");
+    assert_eq!(journal.append(&changes(1, &[1]), LATEST).unwrap(), 6..=6);
+    assert_eq!(read(folder.path(), 3, Some(7)).0.len(), 1);
 }

@@ -37,7 +37,12 @@ struct Entity(Option<Record>);
 
 impl Entity {
     fn push(&mut self, view: &FeatureView, seq: u64, row: &Row) -> Merged {
-        let (record, merged) = merge(view, self.0.as_ref(), row, seq, SECOND).unwrap();
+        self.push_at(view, seq, row, i64::MAX)
+    }
+
+    /// When event times up to `latest_us` are believed.
+    fn push_at(&mut self, view: &FeatureView, seq: u64, row: &Row, latest_us: i64) -> Merged {
+        let (record, merged) = merge(view, self.0.as_ref(), row, seq, latest_us, SECOND).unwrap();
         assert_eq!(record.is_some(), merged == Merged::Accepted);
         if let Some(record) = record {
             assert_eq!(record.seq, seq);
@@ -150,12 +155,43 @@ fn a_record_is_kept_until_its_row_and_its_aggregates_are_over() {
 }
 
 #[test]
+fn a_future_that_the_clock_took_back_does_not_win() {
+    const DAY: i64 = 86_400 * SECOND;
+    for view in [plain(), aggregated()] {
+        let mut entity = Entity::default();
+        entity.push_at(&view, 1, &row(100 * SECOND, 1), 110 * SECOND);
+        for (seq, at) in [(2, 0), (3, 1), (4, 60)] {
+            assert_eq!(entity.push_at(&view, seq, &row(30 * DAY + at * SECOND, 2), 31 * DAY), Merged::Accepted);
+        }
+        // Within what is believed nothing changes.
+        let mut ahead = entity.clone();
+        assert_ne!(ahead.push_at(&view, 5, &row(101 * SECOND, 3), 31 * DAY), Merged::Accepted);
+        // Of two in the future the later one counts, as ever.
+        assert_ne!(ahead.push_at(&view, 6, &row(20 * DAY, 3), 110 * SECOND), Merged::Accepted);
+        assert_eq!(entity.push_at(&view, 7, &row(101 * SECOND, 3), 110 * SECOND), Merged::Accepted);
+        assert_eq!(entity.record().row, row(101 * SECOND, 3));
+        assert_eq!(entity.push_at(&view, 8, &row(102 * SECOND, 4), 112 * SECOND), Merged::Accepted);
+        assert_eq!(entity.record().row, row(102 * SECOND, 4));
+        if !view.aggregations.is_empty() {
+            assert_eq!(
+                entity.count(&view, 102),
+                Value::Int64(2),
+                "and what there was before the future was too long ago for it"
+            );
+            assert_eq!(entity.count(&view, 30 * 86_400), Value::Int64(0));
+            let again = entity.push_at(&view, 9, &row(102 * SECOND, 4), 112 * SECOND);
+            assert_eq!(again, Merged::Duplicate);
+        }
+    }
+}
+
+#[test]
 fn damaged_aggregates_are_an_error_and_no_empty_ones() {
     let mut entity = Entity::default();
     entity.push(&aggregated(), 1, &row(0, 1));
     let mut record = entity.record().clone();
     record.windows.pop();
-    assert_eq!(merge(&aggregated(), Some(&record), &row(1, 1), 2, 0), Err(Damaged));
+    assert_eq!(merge(&aggregated(), Some(&record), &row(1, 1), 2, i64::MAX, 0), Err(Damaged));
 }
 
 proptest! {
@@ -164,26 +200,26 @@ proptest! {
     /// A snapshot may have a record as of any moment, and the journal is replayed from any earlier one.
     #[test]
     fn replaying_from_anywhere_makes_the_same_record(
-        rows in vec((0..40_i64, 0..3_i64), 1..60),
+        rows in vec((0..40_i64, 0..3_i64, prop_oneof![Just(i64::MAX), 0..40 * SECOND]), 1..60),
         from in any::<prop::sample::Index>(),
         had in any::<prop::sample::Index>(),
         aggregates in any::<bool>(),
     ) {
         let view = if aggregates { aggregated() } else { plain() };
-        let rows: Vec<Row> = rows.into_iter().map(|(at, number)| row(at * SECOND, number)).collect();
+        let rows: Vec<_> = rows.into_iter().map(|(at, number, latest)| (row(at * SECOND, number), latest)).collect();
         let mut entity = Entity::default();
         let mut history = vec![entity.clone()];
         let mut outcomes = Vec::new();
-        for (seq, row) in (1..).zip(&rows) {
-            outcomes.push(entity.push(&view, seq, row));
+        for (seq, (row, latest_us)) in (1..).zip(&rows) {
+            outcomes.push(entity.push_at(&view, seq, row, *latest_us));
             history.push(entity.clone());
         }
         let had = had.index(history.len());
         let from = from.index(had + 1);
         let mut replayed = history[had].clone();
         let in_it = replayed.0.as_ref().map_or(0, |record| record.seq);
-        for ((seq, row), outcome) in (1..).zip(&rows).zip(outcomes).skip(from) {
-            let again = replayed.push(&view, seq, row);
+        for ((seq, (row, latest_us)), outcome) in (1..).zip(&rows).zip(outcomes).skip(from) {
+            let again = replayed.push_at(&view, seq, row, *latest_us);
             // What had been refused is refused for the same reason, unless the record knows better.
             prop_assert_eq!(again, if seq > in_it { outcome } else { Merged::Duplicate });
         }

@@ -26,6 +26,11 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, found: &FeatureStatistics, no
     counter("feature_rows_purged", "Rows removed after their ttl", found.purged)?;
     counter("feature_index_rebuilds", "Times that the feature index was rebuilt", found.rebuilds)?;
     counter("feature_damage_found", "Places where files of the feature store were found damaged", found.damage_found)?;
+    let help =
+        "Acknowledged journal entries that neither journal nor index nor a snapshot had when the store was opened";
+    counter("feature_entries_lost", help, found.entries_lost)?;
+    let help = "Rows that replaced one with a later event time, from a future that the clock took back";
+    counter("feature_future_rows_replaced", help, found.taken_back)?;
     let sealing = SEALING.map(|state| (label("state", state), ConstGauge::new(i64::from(state == found.sealing))));
     let help = "1 for how far the feature store is sealed: off, pending (what was there before is being sealed), on";
     family(encoder, "feature_store_encryption", help, sealing)?;
@@ -110,6 +115,8 @@ mod tests {
             purged: 16,
             rebuilds: 17,
             damage_found: 18,
+            entries_lost: 24,
+            taken_back: 25,
             journal_bytes: 19,
             index_bytes: 20,
             snapshot_bytes: 21,
@@ -142,6 +149,8 @@ mod tests {
             "ledge_feature_rows_purged_total 16",
             "ledge_feature_index_rebuilds_total 17",
             "ledge_feature_damage_found_total 18",
+            "ledge_feature_entries_lost_total 24",
+            "ledge_feature_future_rows_replaced_total 25",
             "ledge_feature_store_encryption{state=\"off\"} 0",
             "ledge_feature_store_encryption{state=\"pending\"} 0",
             "ledge_feature_store_encryption{state=\"on\"} 1",

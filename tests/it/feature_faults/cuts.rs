@@ -31,6 +31,8 @@ fn rounds(rounds: usize, lies: bool, test: &str) -> (Report, Books) {
                 report.lost = true;
                 return (report, books);
             }
+            let status = started.daemon.client().get("/features/status").json();
+            assert!(lies || status["entries_lost"] == 0, "a loss is told that is none: {status}");
         }
         let writers = Desk::new(books, Some(&log));
         let (acknowledged, daemon) = (1 + random.below(300), started.daemon);

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use serde_json::json;
 
 use super::books::{Books, Sent, VIEWS};
 use super::seed::Random;
-use super::shim::Shim;
+use super::shim::{Number, Shim};
 use super::writers::{Desk, check, start};
 use crate::daemon::{TestDaemon, TestRoot};
 
@@ -21,14 +20,14 @@ trait Space {
     fn fill(&self);
     fn empty(&self);
 
-    /// Whether a daemon that starts meanwhile finds the room to open its index.
-    fn lets_start(&self) -> bool {
-        true
+    /// Whether the index meets a disk without any room.
+    fn is_absolute(&self) -> bool {
+        false
     }
 }
 
 /// Reads and inferences while there is no room: every one is answered.
-fn goes_on(daemon: &TestDaemon, desk: &Desk<'_>, least: Duration) {
+pub fn goes_on(daemon: &TestDaemon, desk: &Desk<'_>, least: Duration) {
     let until = Instant::now() + least;
     let mut client = daemon.client();
     loop {
@@ -74,19 +73,14 @@ fn full_and_back(root: TestRoot, space: &dyn Space, kills: bool, random: &mut Ra
     if kills {
         let root = daemon.kill();
         daemon = root.start();
-        if space.lets_start() {
-            goes_on(&daemon, &desk, Duration::from_secs(1));
-            space.empty();
-        } else {
-            space.empty();
-            daemon.wait_for_log("the feature store is ready");
-        }
+        goes_on(&daemon, &desk, Duration::from_secs(1));
+        space.empty();
     } else {
         space.empty();
     }
     let mut client = daemon.client();
     assert_eq!(desk.push(&mut client, random, false).unwrap(), 200);
-    if !kills && !space.lets_start() {
+    if !kills && space.is_absolute() {
         // The index met the full disk: with the first push it is built anew.
         daemon.wait_for_log("the feature index cannot be used; it is rebuilt from snapshot and journal");
         daemon.wait_for_log("the feature store is ready");
@@ -98,26 +92,21 @@ fn full_and_back(root: TestRoot, space: &dyn Space, kills: bool, random: &mut Ra
     check(&start(root).daemon, &mut books);
 }
 
-fn root() -> TestRoot {
+pub fn root() -> TestRoot {
     TestRoot::new().models(&["add_sub"]).views(VIEWS).set("log.level=\"info\"").set("features.snapshot_mb=1")
 }
 
+/// More than any test writes.
+pub const ROOM: i64 = 1 << 40;
+
 /// The budget of the shim, for the journal alone: no room for the rest of a group.
-struct Budget(File);
-
-impl Budget {
-    fn set(&self, bytes: i64) {
-        self.0.write_all_at(&bytes.to_le_bytes(), 0).unwrap();
-    }
-}
-
-impl Space for Budget {
+impl Space for Number {
     fn fill(&self) {
         self.set(50_123);
     }
 
     fn empty(&self) {
-        self.set(1 << 40);
+        self.set(ROOM);
     }
 }
 
@@ -127,11 +116,9 @@ fn a_journal_that_finds_no_room_in_the_middle_of_a_group_stops_writes_and_nothin
     for kills in [false, true] {
         let root = root().set("features.min_free_mb=16");
         let store = root.folder.path().canonicalize().unwrap().join("features/journal");
-        let path = shim.file("budget");
-        let budget = Budget(File::options().create(true).truncate(true).read(true).write(true).open(&path).unwrap());
-        budget.empty();
+        let budget = shim.number("budget", ROOM);
         let root = root.variable("LD_PRELOAD", shim.library()).variable("FAULT_FOLDER", store);
-        full_and_back(root.variable("FAULT_BUDGET", path), &budget, kills, &mut random);
+        full_and_back(root.variable("FAULT_BUDGET", &budget.path), &budget, kills, &mut random);
     }
 }
 
@@ -208,8 +195,8 @@ impl Space for Tmpfs {
         std::fs::remove_file(self.folder.join("neighbour")).unwrap();
     }
 
-    fn lets_start(&self) -> bool {
-        false
+    fn is_absolute(&self) -> bool {
+        true
     }
 }
 

@@ -56,6 +56,8 @@ fn rounds(rounds: usize, test: &str, sealed: bool) -> (Report, Books) {
         println!("round {round}: recovered in {:?}", started.recovery);
         report.add(&started, &store);
         check(&started.daemon, &mut books);
+        let status = started.daemon.client().get("/features/status").json();
+        assert_eq!(status["entries_lost"], 0, "a loss is told that is none: {status}");
     }
     report.read(&started.daemon.log());
     (report, books)

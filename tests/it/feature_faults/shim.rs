@@ -1,5 +1,7 @@
 //! The library between daemon and system, `tests/power_cut/shim.c`.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,6 +27,15 @@ impl Shim {
         Self { folder }
     }
 
+    /// A number that the shim and the test share.
+    pub fn number(&self, name: &str, value: i64) -> Number {
+        let path = self.file(name);
+        let file = File::options().create(true).truncate(true).read(true).write(true).open(&path).unwrap();
+        let number = Number { file, path };
+        number.set(value);
+        number
+    }
+
     pub fn library(&self) -> PathBuf {
         self.folder.path().join("shim.so")
     }
@@ -32,5 +43,18 @@ impl Shim {
     /// A file beside it.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+}
+
+/// See [`Shim::number`].
+pub struct Number {
+    file: File,
+    /// Its file.
+    pub path: PathBuf,
+}
+
+impl Number {
+    pub fn set(&self, value: i64) {
+        self.file.write_all_at(&value.to_le_bytes(), 0).unwrap();
     }
 }

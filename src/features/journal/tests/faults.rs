@@ -1,7 +1,7 @@
 //! Writes and fsyncs that fail.
 
 use super::super::*;
-use super::{append, changes, key, open, read};
+use super::{LATEST, append, changes, key, open, read};
 
 /// The key of changes that were never acknowledged.
 pub const FAILED: u64 = 0xdead;
@@ -12,7 +12,7 @@ pub fn fail(journal: &mut Journal, may_go_on: bool) {
     let current = journal.segments.last().unwrap();
     let lost = changes(FAILED, &[700, 0]);
     let mut bytes = Vec::new();
-    encode_group(&mut bytes, writer.mark, current.next_seq, &lost, group_length(&lost).unwrap());
+    encode_group(&mut bytes, writer.mark, current.next_seq, &lost, LATEST);
     let next_seq = current.next_seq + 2;
     let count = if may_go_on { bytes.len() / 2 } else { bytes.len() };
     writer.file.write_all(&bytes[..count]).unwrap();
@@ -42,7 +42,7 @@ fn after_a_failed_fsync_the_segment_is_left_alone_and_its_sequence_numbers_are_n
     let writer = journal.writer.as_mut().unwrap();
     let lost = changes(FAILED, &[700, 0]);
     let mut bytes = Vec::new();
-    encode_group(&mut bytes, writer.mark, 2, &lost, group_length(&lost).unwrap());
+    encode_group(&mut bytes, writer.mark, 2, &lost, LATEST);
     writer.file.write_all(&bytes).unwrap();
     journal.undo(false, 4);
     append(&mut journal, &mut expected, changes(2, &[10]));
@@ -66,7 +66,7 @@ fn a_segment_that_can_be_neither_written_nor_cut_is_left_behind() {
     let mut expected = Vec::new();
     append(&mut journal, &mut expected, changes(1, &[10]));
     journal.writer.as_mut().unwrap().file = File::open(&journal.segments[0].path).unwrap();
-    let error = journal.append(&changes(FAILED, &[1])).unwrap_err();
+    let error = journal.append(&changes(FAILED, &[1]), LATEST).unwrap_err();
     assert!(matches!(&error, JournalError::Write { file, .. } if *file == journal.segments[0].path), "{error}");
     append(&mut journal, &mut expected, changes(2, &[10]));
     assert_eq!(journal.segments(), 2);
@@ -77,13 +77,13 @@ fn a_segment_that_can_be_neither_written_nor_cut_is_left_behind() {
 fn while_no_segment_can_be_begun_appends_fail_and_what_was_acknowledged_is_read() {
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join("journal");
-    let mut journal = Journal::open(&folder, 1 << 20, 1).unwrap().journal;
+    let mut journal = Journal::open(&folder, 1 << 20, 1, 0).unwrap().journal;
     let mut expected = Vec::new();
     append(&mut journal, &mut expected, changes(1, &[10]));
     let away = parent.path().join("away");
     durable::rename(&folder, &away).unwrap();
     fail(&mut journal, false);
-    assert!(matches!(journal.append(&changes(FAILED, &[1])), Err(JournalError::Write { .. })));
+    assert!(matches!(journal.append(&changes(FAILED, &[1]), LATEST), Err(JournalError::Write { .. })));
     assert!(journal.rotate().is_err());
     assert_eq!(journal.next_seq(), 2);
     durable::rename(&away, &folder).unwrap();

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::super::*;
-use super::{append, changes, open, read};
+use super::{LATEST, append, changes, open, read};
 
 /// What a folder has.
 type Files = BTreeMap<String, Vec<u8>>;
@@ -57,11 +57,11 @@ fn sample() -> Sample {
 
 /// Opens it, appends, and reads back: whatever was found, what is acknowledged from now on is there.
 fn goes_on(folder: &Path) -> Report {
-    let Opened { mut journal, report } = Journal::open(folder, 1 << 20, 1).unwrap();
+    let Opened { mut journal, report } = Journal::open(folder, 1 << 20, 1, 0).unwrap();
     let change = changes(77, &[5, 0]);
-    let seqs = journal.append(&change).unwrap();
+    let seqs = journal.append(&change, LATEST).unwrap();
     assert_eq!(*seqs.start(), report.next_seq);
-    let again = Journal::open(folder, 1 << 20, 1).unwrap();
+    let again = Journal::open(folder, 1 << 20, 1, 0).unwrap();
     assert_eq!(again.report.next_seq, seqs.end() + 1);
     assert_eq!(again.report.cut_off, 0);
     let (entries, end) = read(folder, *seqs.start(), Some(again.report.next_seq));
@@ -187,7 +187,7 @@ fn a_damaged_segment_is_set_aside_when_a_snapshot_makes_up_for_it() {
     let [damage] = &report.damage[..] else { panic!("{report:?}") };
     assert!(damage.to_string().ends_with("its checksum does not match; entries 19 to 21 may be lost"), "{damage}");
     assert_eq!(report.next_seq, 28);
-    journal.append(&changes(1, &[1])).unwrap();
+    journal.append(&changes(1, &[1]), LATEST).unwrap();
     journal.remove_before(journal.next_seq()).unwrap();
     let left = files(folder.path());
     assert_eq!(left.len(), 2);
@@ -197,7 +197,7 @@ fn a_damaged_segment_is_set_aside_when_a_snapshot_makes_up_for_it() {
     // What the scrub finds in the segment that is being written ends that segment.
     let current = journal.segments[0].path.clone();
     journal.note_damage(&[Damage { file: current.clone(), ..damage.clone() }]).unwrap();
-    journal.append(&changes(1, &[1])).unwrap();
+    journal.append(&changes(1, &[1]), LATEST).unwrap();
     assert_eq!(journal.segments(), 2);
     journal.remove_before(journal.next_seq()).unwrap();
     let names: Vec<String> = files(folder.path()).into_keys().collect();
@@ -254,11 +254,11 @@ fn a_group_inside_a_pushed_value_is_not_taken_for_one() {
     let sample = sample();
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(&folder, 1 << 20).journal;
-    journal.append(&changes(1, &[1])).unwrap();
+    journal.append(&changes(1, &[1]), LATEST).unwrap();
     let before = journal.bytes();
     // Somebody pushes what once was a segment; the power is cut while it is written.
     let value = Bytes::from(sample.files[&sample.last].clone());
-    journal.append(&[(super::key(1), Change::Put(value))]).unwrap();
+    journal.append(&[(super::key(1), Change::Put(value))], LATEST).unwrap();
     let path = &journal.segments[0].path;
     let mut bytes = std::fs::read(path).unwrap();
     bytes[before as usize + 20] ^= 1;

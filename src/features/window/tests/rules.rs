@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use proptest::collection::vec;
+use proptest::prelude::*;
+
 use super::super::super::value::{ScalarType, Value, ValueType};
 use super::super::super::view::{Aggregation, FeatureView, FieldId};
 use super::super::fuzz::{every_function, view};
@@ -345,4 +348,57 @@ fn a_last_of_another_type_is_null() {
     other.fields[0].value_type = ValueType::Scalar(ScalarType::String);
     assert_eq!(get(&state, &view, Function::Last, 0), Some(Value::Int64(1)));
     assert_eq!(get(&state, &other, Function::Last, 0), None);
+}
+
+#[test]
+fn the_newest_value_of_the_step_that_now_is_in_is_not_from_a_future_that_was_taken_back() {
+    let mut view = minute(ScalarType::Float64, seconds(60));
+    view.aggregations = every_function(0, seconds(600), seconds(300), Kind::Sliding);
+    let mut state = WindowState::default();
+    for (at, number) in [(10, 1.0), (200, 2.0)] {
+        assert_eq!(state.add(&view, at * SECOND, &float(number)), Added::New);
+    }
+    state.take_back(100 * SECOND, 50 * SECOND);
+    assert_eq!(get(&state, &view, Function::Last, 50), None);
+    assert_eq!(state.add(&view, 50 * SECOND, &float(3.0)), Added::New);
+    assert_eq!(get(&state, &view, Function::Last, 50), Some(Value::Float64(3.0)));
+    assert_eq!(state.add(&view, 50 * SECOND, &float(3.0)), Added::Duplicate);
+}
+
+proptest! {
+    /// However far ahead a clock was, and however often something was pushed by it.
+    #[test]
+    fn a_future_that_was_taken_back_counts_nowhere_and_makes_nothing_count_twice(
+        past in vec(0..60_i64, 0..12),
+        ahead in vec(200..4000_i64, 1..8),
+        mut now in vec(61..90_i64, 1..8),
+    ) {
+        let view = minute(ScalarType::Float64, seconds(60));
+        now.sort_unstable();
+        // Each value once, so that no two of them are one event.
+        let numbered = |events: &[i64], from: usize| -> Vec<(i64, Vec<(FieldId, Value)>)> {
+            events.iter().zip(from..).map(|(at, number)| (at * SECOND, float(number as f64))).collect()
+        };
+        let (past, ahead, now) = (numbered(&past, 0), numbered(&ahead, 100), numbered(&now, 200));
+        let (mut state, mut right) = (WindowState::default(), WindowState::default());
+        for (at, values) in past.iter().chain(&ahead) {
+            state.add(&view, *at, values);
+        }
+        for (at, values) in &now {
+            state.take_back(100 * SECOND, *at);
+            prop_assert_eq!(state.add(&view, *at, values), Added::New);
+        }
+        for (at, values) in past.iter().chain(&now) {
+            right.add(&view, *at, values);
+            // A device that was not answered sends it again.
+            state.add(&view, *at, values);
+            let mut bytes = Vec::new();
+            state.encode(&mut bytes);
+            prop_assert_eq!(WindowState::decode(&bytes).as_ref(), Ok(&state));
+        }
+        let counted = count(&state, &view, 99);
+        prop_assert!(counted >= now.len() as i64, "{counted} of {}", now.len());
+        prop_assert!(counted <= count(&right, &view, 99), "{counted}");
+        prop_assert_eq!(count(&state, &view, 4000), 0);
+    }
 }

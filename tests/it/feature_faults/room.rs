@@ -1,0 +1,68 @@
+//! Starts on a full disk: reads come back, nothing is taken for damage, and what is only evidence goes first.
+
+use std::fs;
+use std::time::Duration;
+
+use super::books::Books;
+use super::full::{ROOM, goes_on, root};
+use super::seed::Random;
+use super::shim::Shim;
+use super::writers::{Desk, check, start};
+use crate::daemon::write;
+
+#[test]
+fn a_start_without_any_room_answers_reads_and_takes_nothing_for_damage() {
+    let (mut random, shim) = (Random::new("no room"), Shim::build());
+    let root = root().set("features.min_free_mb=16");
+    let store = root.folder.path().canonicalize().unwrap().join("features");
+    let budget = shim.number("budget", ROOM);
+    let root = root.variable("LD_PRELOAD", shim.library()).variable("FAULT_FOLDER", &store);
+    let daemon = root.variable("FAULT_BUDGET", &budget.path).start();
+    let desk = Desk::new(Books::new(500), None);
+    let mut client = daemon.client();
+    for _ in 0..100 {
+        assert_eq!(desk.push(&mut client, &mut random, false).unwrap(), 200);
+    }
+    let mut root = daemon.kill();
+    // Twice: what the first one left must do for the second.
+    for _ in 0..2 {
+        budget.set(0);
+        let daemon = start(root).daemon;
+        daemon.wait_for_log_since_start("ready");
+        goes_on(&daemon, &desk, Duration::ZERO);
+        let status = daemon.client().get("/features/status").json();
+        assert_eq!(
+            (&status["damage_found"], &status["rebuilds"]),
+            (&0.into(), &0.into()),
+            "{status}\n{}",
+            daemon.log()
+        );
+        root = daemon.kill();
+        let damaged = fs::read_dir(&store).unwrap().map(|entry| entry.unwrap().path());
+        let damaged: Vec<_> = damaged.filter(|path| path.extension().is_some_and(|end| end == "damaged")).collect();
+        assert!(damaged.is_empty(), "{damaged:?}");
+    }
+    budget.set(ROOM);
+    let daemon = start(root).daemon;
+    assert_eq!(desk.push(&mut daemon.client(), &mut random, false).unwrap(), 200);
+    let mut books = desk.books.into_inner().unwrap();
+    books.settle(u64::MAX);
+    check(&daemon, &mut books);
+}
+
+#[test]
+fn what_was_set_aside_as_damaged_goes_when_room_is_short() {
+    // More than any disk here has.
+    let root = start(root().set("features.min_free_mb=1048576")).daemon.kill();
+    let store = root.folder.path().join("features");
+    let (index, segment) = (store.join("index.damaged/db"), store.join("journal/journal-0.log.damaged"));
+    write(&index, b"evidence");
+    write(&segment, b"evidence");
+    let daemon = start(root).daemon;
+    for _ in 0..2 {
+        let line =
+            daemon.wait_for_log_since_start("the feature store's disk is full: what was set aside as damaged goes");
+        assert!(line["removed"].as_str().unwrap().ends_with(".damaged"), "{line}");
+    }
+    assert!(!store.join("index.damaged").exists() && !segment.exists());
+}
