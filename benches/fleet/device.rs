@@ -154,7 +154,8 @@ impl Device {
         self.seen = seen;
         let Decision { wishes, waiting } = decide(&published.manifest, &self.identity, now_ms, Authority::Valid);
         (self.look.checked_ms, self.look.waiting) = (Some(now_ms), waiting);
-        self.apply(Event::Wanted(wishes.get(&self.subject).cloned().unwrap_or_default()));
+        let wish = wishes.get(&self.subject).cloned().unwrap_or_default();
+        self.apply(Event::Wanted { wish, has_own: false });
     }
 
     fn apply(&mut self, event: Event) {
@@ -190,7 +191,7 @@ impl Device {
             Duty::Try => self.between(10, 60),
             Duty::LoadBeside => self.between(5, 30),
             Duty::Mirror | Duty::Share | Duty::Soak => {
-                let Step { share, min_s, min_requests, max_s, .. } = step.unwrap_or_default();
+                let Step { share, min_s, min_requests, max_s, .. } = step.unwrap_or(Step::SOAK);
                 let share = if duty == Duty::Soak { 1.0 } else { share };
                 // From a request in two minutes to ten a second.
                 let (low, part) = (1.0_f64 / 120.0, self.share());

@@ -71,10 +71,11 @@ class Platform:
 
     def __init__(self, schedule, count):
         self.manifest, self.notes, self.count = form.empty("default", START), {}, count
-        rollout = {
+        rollout = form.completed({
             "id": ROLLOUT, "target": "models/m/2/model.onnx", "start": moments.text(START), "waves": schedule,
             "paused": False, "gate": {"golden_min": 0.9},
-            "shadow": {"share": 0.1, "min_requests": 20, "max_s": 900}, "soak": {"min_s": 600, "max_s": 900}}
+            "shadow": {"share": 0.1, "min_requests": 20, "max_s": 900},
+            "soak": {"min_s": 600, "min_requests": 0, "max_s": 900}})
         rollouts.start(self.manifest, self.notes, rollout)
         self.devices, self.news = {}, True
 

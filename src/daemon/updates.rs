@@ -112,7 +112,7 @@ impl Found {
                 measure: with.config.runtimes.measure,
                 sealer: with.sealer.clone(),
                 own_folders: with.repository.runtimes().own_folders(),
-                ..TrialSettings::new(with.config.runtimes.dir.clone())
+                ..TrialSettings::new(with.config.runtimes.dir.clone(), with.config.serving.default_timeout())
             },
             updates: updates.clone(),
             audit: with.audit.clone(),

@@ -1,13 +1,13 @@
 //! What of a manifest is for this box now. Pure: who this box is and what time it is come in.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::manifest::{LedgeVersion, Manifest, Rollout};
 use super::waves::{reached_after_s, seed};
 use super::window::Opening;
 use crate::clock;
 use crate::identity::device::DeviceIdentity;
-use crate::names::ModelVersion;
+use crate::names::{DeviceName, ModelVersion};
 use crate::updates::plan::{Allow, Plan, Wish, Wishes};
 use crate::updates::status::Waiting;
 use crate::updates::subject::Subject;
@@ -46,8 +46,12 @@ pub fn decide(manifest: &Manifest, device: &DeviceIdentity, now_ms: u64, authori
             desired: None,
             revoked: manifest.revoked.get(subject).cloned().unwrap_or_default(),
             minimum: manifest.minimum.get(subject).copied(),
+            supersedes: BTreeSet::new(),
         };
         let (desired, waiting) = here.desired(manifest, subject, &wish);
+        if let Some((plan, _)) = &desired {
+            wish.supersedes = here.before(manifest, plan);
+        }
         wish.desired = desired;
         if let Some(waiting) = waiting {
             decision.waiting.insert(subject.clone(), waiting);
@@ -68,7 +72,7 @@ struct Here<'a> {
 impl Here<'_> {
     /// The rollout that counts for one subject, how far it may go, and what waits.
     fn desired(&self, manifest: &Manifest, subject: &Subject, wish: &Wish) -> (Option<(Plan, Allow)>, Option<Waiting>) {
-        let pin = manifest.pins.get(&self.device.id).and_then(|pins| pins.get(subject)).copied();
+        let pin = self.pin(manifest, subject);
         let meant: Vec<&Rollout> = manifest
             .rollouts
             .iter()
@@ -102,6 +106,19 @@ impl Here<'_> {
             reason,
         });
         (Some((plan, allow)), waiting)
+    }
+
+    /// The rollouts of the same subject for this box that stand before that of `plan`.
+    fn before(&self, manifest: &Manifest, plan: &Plan) -> BTreeSet<DeviceName> {
+        let pin = self.pin(manifest, &plan.target.subject);
+        let earlier = manifest.rollouts.iter().take_while(|rollout| rollout.plan.rollout != plan.rollout);
+        let same =
+            earlier.filter(|rollout| rollout.plan.target.subject == plan.target.subject && self.is_meant(rollout, pin));
+        same.map(|rollout| rollout.plan.rollout.clone()).collect()
+    }
+
+    fn pin(&self, manifest: &Manifest, subject: &Subject) -> Option<ModelVersion> {
+        manifest.pins.get(&self.device.id).and_then(|pins| pins.get(subject)).copied()
     }
 
     /// Whether a rollout is for this box at all. A pin names the box, and the version that it is for.

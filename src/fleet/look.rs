@@ -78,7 +78,8 @@ impl LookError {
     /// After what time another try is worth it, where the server says it.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Source(error) | Self::Trust(TrustError::Source(error)) => error.retry_after(),
+            Self::Source(error) => error.retry_after(),
+            Self::Trust(error) => error.retry_after(),
             _ => None,
         }
     }

@@ -12,7 +12,7 @@ use super::waves::{Preset, SEEDS, Wave};
 use super::window::{Window, WindowForm};
 use crate::clock;
 use crate::names::{DeviceName, ModelVersion};
-use crate::updates::plan::{Gate, Plan, Step};
+use crate::updates::plan::{Gate, Plan, Step, StepForm};
 use crate::updates::subject::{Subject, TargetPath};
 
 mod check;
@@ -135,11 +135,11 @@ struct RolloutForm {
     #[serde(default)]
     gate: Gate,
     #[serde(default)]
-    shadow: Step,
+    shadow: StepForm,
     #[serde(default)]
-    canary: Step,
+    canary: StepForm,
     #[serde(default)]
-    soak: Step,
+    soak: StepForm,
     #[serde(default = "five")]
     max_attempts: u32,
     byte_budget: Option<u64>,
@@ -253,9 +253,9 @@ impl RolloutForm {
         let plan = Plan {
             rollout: self.id,
             target: self.target,
-            shadow: self.shadow,
-            canary: self.canary,
-            soak: self.soak,
+            shadow: self.shadow.over(Step::SHADOW),
+            canary: self.canary.over(Step::CANARY),
+            soak: self.soak.over(Step::SOAK),
             gate: self.gate,
             max_attempts: self.max_attempts,
             byte_budget: self.byte_budget,

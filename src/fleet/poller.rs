@@ -283,6 +283,10 @@ impl<A: Ask> Poller<A> {
         };
         self.decide(known);
         if let Some(answer) = answer {
+            if result.is_ok() {
+                // Somebody at this box, who may have put right what was in the way.
+                self.updates.retry_now();
+            }
             let _ = answer.send(result);
         }
     }

@@ -52,45 +52,31 @@ impl DownloadLimits {
     }
 }
 
+/// Why a file is not here, and what that cost.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Failed {
+    /// Why.
+    pub error: DownloadError,
+    /// Bytes that came, now or in earlier attempts, and were thrown away.
+    pub wasted: u64,
+}
+
 /// Brings the file of `target` into the store, unless it is there.
 ///
 /// `progress` hears of the bytes that came since it last did, once a second at least, and can end the transfer. Whatever
 /// ends it, the bytes that are here are not fetched again: after an error or a cancellation none, after `kill -9` or a power
-/// cut all but the last MiB. Bytes that are not what was signed are thrown away and fetched once more.
+/// cut all but the last MiB. Bytes that are not what was signed are thrown away.
 pub async fn fetch(
     store: &BlobStore,
     source: &Source,
     target: &Target,
     limits: &DownloadLimits,
     progress: impl FnMut(u64) -> ControlFlow<()>,
-) -> Result<(), DownloadError> {
-    if has(store, target).await {
-        return Ok(());
-    }
+) -> Result<(), Failed> {
     let (begun, bucket) = (Instant::now(), Bucket::new(limits.max_bytes_per_s));
-    let mut transfer = Transfer { target, limits, progress, begun, bucket };
-    // A second time because the first may have gone on from bytes that an earlier server, or a dying disk, got wrong.
-    for _ in 0..2 {
-        let part = Writer::open(store, target).await?;
-        // Who was cancelled in the middle may have finished it since.
-        if has(store, target).await {
-            return part.with(Part::remove).await;
-        }
-        let wrong = match transfer.run(store, source, &part).await {
-            Ok(Ended::Whole) => !part.with(Part::finish).await?,
-            Ok(Ended::TooLong) => true,
-            Err(error) => {
-                // When this fails as well, some bytes come again.
-                let _ = part.with(Part::settle).await;
-                return Err(error);
-            }
-        };
-        if !wrong {
-            return Ok(());
-        }
-        part.with(Part::remove).await?;
-    }
-    Err(DownloadError::Content { sha256: target.sha256.clone() })
+    let mut transfer = Transfer { target, limits, progress, begun, bucket, wasted: 0 };
+    transfer.to_its_end(store, source).await.map_err(|error| Failed { error, wasted: transfer.wasted })
 }
 
 async fn has(store: &BlobStore, target: &Target) -> bool {
@@ -113,9 +99,43 @@ struct Transfer<'a, P> {
     progress: P,
     begun: Instant,
     bucket: Bucket,
+    wasted: u64,
 }
 
 impl<P: FnMut(u64) -> ControlFlow<()>> Transfer<'_, P> {
+    async fn to_its_end(&mut self, store: &BlobStore, source: &Source) -> Result<(), DownloadError> {
+        if has(store, self.target).await {
+            return Ok(());
+        }
+        loop {
+            let part = Writer::open(store, self.target).await?;
+            // Who was cancelled in the middle may have finished it since.
+            if has(store, self.target).await {
+                return part.with(Part::remove).await;
+            }
+            let goes_on = part.length() > 0;
+            let wrong = match self.run(store, source, &part).await {
+                Ok(Ended::Whole) => !part.with(Part::finish).await?,
+                Ok(Ended::TooLong) => true,
+                Err(error) => {
+                    // When this fails as well, some bytes come again.
+                    let _ = part.with(Part::settle).await;
+                    return Err(error);
+                }
+            };
+            if !wrong {
+                return Ok(());
+            }
+            self.wasted = self.wasted.saturating_add(part.length());
+            part.with(Part::remove).await?;
+            // Once more at once only when it had gone on from bytes that an earlier server, or a dying disk, may have got
+            // wrong. What is wrong from its first byte on is wrong at the server, which needs time to mend it.
+            if !goes_on {
+                return Err(DownloadError::Content { sha256: self.target.sha256.clone() });
+            }
+        }
+    }
+
     async fn run(&mut self, store: &BlobStore, source: &Source, part: &Writer) -> Result<Ended, DownloadError> {
         let (signed, from) = (self.target.length, part.length());
         if from == signed {
@@ -156,9 +176,12 @@ impl<P: FnMut(u64) -> ControlFlow<()>> Transfer<'_, P> {
         while part.length() < signed {
             let Some(mut chunk) = self.patiently(arrival.chunk()).await? else { return Ok(None) };
             let came = chunk.len() as u64;
-            chunk.advance(usize::try_from(known.min(came)).unwrap_or(chunk.len()));
-            known -= known.min(came);
+            let again = known.min(came);
+            chunk.advance(usize::try_from(again).unwrap_or(chunk.len()));
+            known -= again;
+            self.wasted = self.wasted.saturating_add(again);
             if chunk.len() as u64 > signed - part.length() {
+                self.wasted = self.wasted.saturating_add(chunk.len() as u64);
                 self.tell(came)?;
                 return Ok(Some(Ended::TooLong));
             }

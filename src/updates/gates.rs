@@ -6,7 +6,11 @@
 //! * **Rates** (errors, agreement) need [`RATE_FLOOR`] requests, and then the limit must lie outside the rate's Wilson
 //!   score interval (one-sided, 95 %): with `n` requests of which the share `p` counts, its bounds are
 //!   `(p + z²/2n ± z·√(p(1-p)/n + z²/4n²)) / (1 + z²/n)` with `z` = 1.645. A rate that chance alone explains is no reason.
-//! * **The 95th percentile** needs [`PERCENTILE_FLOOR`] requests on either side: five beyond the percentile.
+//! * **The 95th percentile** needs [`PERCENTILE_FLOOR`] requests on either side: five beyond the percentile. A version that
+//!   is slower by no more than [`LATENCY_NOISE_US`] is not too slow: where a run takes microseconds, one turn of another
+//!   process is a ratio of a hundred.
+//! * **Memory** is a ratio as well, and [`MEMORY_NOISE`] more is not too much: the first pages of a runtime count for a model
+//!   of a few kilobytes.
 //! * **Drift** is the population stability index `Σ (oᵢ - rᵢ) · ln(oᵢ / rᵢ)` over the classes, of the observed shares `o`
 //!   against those of the signed reference `r`. Both are smoothed by Laplace's rule, one more answer for each of the `K`
 //!   classes: `oᵢ = (nᵢ + 1) / (N + K)` and `rᵢ = (N·sᵢ + 1) / (N + K)`, so that a class nobody met makes no infinity and
@@ -28,6 +32,12 @@ pub const PERCENTILE_FLOOR: u64 = 100;
 /// Fewer answers have no distribution.
 pub const DRIFT_FLOOR: u64 = 100;
 
+/// A difference in time that the machine makes by itself, in microseconds.
+pub const LATENCY_NOISE_US: u64 = 1_000;
+
+/// A difference in memory that a runtime makes by itself, in bytes.
+pub const MEMORY_NOISE: u64 = 32 << 20;
+
 /// The 95th percentile of the normal distribution.
 const Z: f64 = 1.645;
 
@@ -43,11 +53,14 @@ pub fn judge(gate: &Gate, observed: &Observed, reference: Option<&Reference>) ->
 pub fn judge_memory(gate: &Gate, candidate: u64, incumbent: u64) -> Result<(), Reason> {
     let Some(limit) = gate.memory_ratio_max.filter(|_| candidate > 0 && incumbent > 0) else { return Ok(()) };
     let ratio = number(candidate) / number(incumbent);
-    if ratio <= limit {
+    if ratio <= limit || candidate.saturating_sub(incumbent) <= MEMORY_NOISE {
         return Ok(());
     }
     let (candidate, incumbent) = (number(candidate) / MIB, number(incumbent) / MIB);
-    let detail = format!("takes {candidate:.1} MiB, {ratio:.2} times the {incumbent:.1} MiB before; at most {limit}");
+    let detail = format!(
+        "takes {candidate:.1} MiB, {ratio:.2} times the {incumbent:.1} MiB before; at most {limit} \
+         (memory_ratio_max)"
+    );
     Err(Reason::new(Cause::Memory, detail))
 }
 
@@ -79,14 +92,21 @@ fn latency(gate: &Gate, candidate: &Side, incumbent: &Side) -> Result<(), Reason
     let enough = candidate.requests.min(incumbent.requests) >= PERCENTILE_FLOOR;
     let Some(limit) = gate.p95_ratio_max.filter(|_| enough) else { return Ok(()) };
     let (Some(new), Some(old)) = (candidate.p95_us, incumbent.p95_us) else { return Ok(()) };
+    judge_latency(limit, "requests", new, old)
+}
+
+/// What the 95th percentiles of both versions come to under the limit `p95_ratio_max`, in microseconds. `runs` is what was
+/// timed.
+pub fn judge_latency(limit: f64, runs: &str, candidate: u64, incumbent: u64) -> Result<(), Reason> {
     // Below a microsecond there is no ratio.
-    let ratio = number(new) / number(old.max(1));
-    if ratio <= limit {
+    let ratio = number(candidate) / number(incumbent.max(1));
+    if ratio <= limit || candidate.saturating_sub(incumbent) <= LATENCY_NOISE_US {
         return Ok(());
     }
-    let (new, old) = (number(new) / 1e3, number(old) / 1e3);
-    let detail =
-        format!("95 % of requests took up to {new:.2} ms, {ratio:.2} times the {old:.2} ms before; at most {limit}");
+    let (new, old) = (number(candidate) / 1e3, number(incumbent) / 1e3);
+    let detail = format!(
+        "95 % of {runs} took up to {new:.2} ms, {ratio:.2} times the {old:.2} ms before; at most {limit} (p95_ratio_max)"
+    );
     Err(Reason::new(Cause::Latency, detail))
 }
 
@@ -229,10 +249,10 @@ mod tests {
     #[test]
     fn a_limit_that_is_left_out_stops_nothing() {
         let worst = Observed { disagreed: 1_000, classes: vec![1_000], ..observed(side(1_000, 1_000, 1_000_000)) };
-        assert_eq!(judge(&Gate::default(), &worst, Some(&thirds())), Ok(()));
-        assert_eq!(judge_memory(&Gate::default(), u64::MAX, 1), Ok(()));
+        assert_eq!(judge(&Gate::OPEN, &worst, Some(&thirds())), Ok(()));
+        assert_eq!(judge_memory(&Gate::OPEN, u64::MAX, 1), Ok(()));
         // And drift needs a signed reference.
-        let only_drift = Gate { psi_max: Some(0.1), ..Gate::default() };
+        let only_drift = Gate { psi_max: Some(0.1), ..Gate::OPEN };
         assert_eq!(judge(&only_drift, &worst, None), Ok(()));
     }
 
@@ -242,7 +262,7 @@ mod tests {
         assert_eq!(judge(&all(), &observed(side(50, 1, 1_000)), None), Ok(()));
         assert!(judge(&all(), &observed(side(5_000, 100, 1_000)), None).is_err());
         // At a limit of none at all, the twentieth request is the first that can fail it.
-        let none = Gate { error_rate_max: Some(0.0), ..Gate::default() };
+        let none = Gate { error_rate_max: Some(0.0), ..Gate::OPEN };
         assert_eq!(judge(&none, &observed(side(RATE_FLOOR - 1, 1, 1)), None), Ok(()));
         assert!(judge(&none, &observed(side(RATE_FLOOR, 1, 1)), None).is_err());
     }
@@ -254,6 +274,27 @@ mod tests {
         let unknown =
             Observed { incumbent: Side { p95_us: None, ..side(1_000, 0, 0) }, ..observed(side(1_000, 0, 9_000)) };
         assert_eq!(judge(&all(), &unknown, None), Ok(()));
+    }
+
+    #[test]
+    fn a_rollout_that_names_no_gate_is_judged_all_the_same() {
+        let default = Gate::default();
+        let slow = judge(&default, &observed(side(100, 0, 68_000_000)), None).unwrap_err();
+        assert_eq!(slow.cause, Cause::Latency, "{slow}");
+        assert_eq!(judge(&default, &observed(side(100, 50, 1_000)), None).unwrap_err().cause, Cause::Errors);
+        assert_eq!(judge_memory(&default, 300 << 20, 100 << 20).unwrap_err().cause, Cause::Memory);
+        // One failure in the first twenty requests is chance, and another answer may be the better one.
+        assert_eq!(judge(&default, &Observed { disagreed: 100, ..observed(side(20, 1, 1_000)) }, None), Ok(()));
+    }
+
+    #[test]
+    fn what_the_machine_does_by_itself_stops_nobody() {
+        let strict = Gate { p95_ratio_max: Some(1.25), memory_ratio_max: Some(1.5), ..Gate::OPEN };
+        let quick = |new_us| Observed { incumbent: side(1_000, 0, 10), ..observed(side(1_000, 0, new_us)) };
+        assert_eq!(judge(&strict, &quick(10 + LATENCY_NOISE_US), None), Ok(()));
+        assert!(judge(&strict, &quick(11 + LATENCY_NOISE_US), None).is_err());
+        assert_eq!(judge_memory(&strict, 4_096 + MEMORY_NOISE, 4_096), Ok(()));
+        assert!(judge_memory(&strict, 4_097 + MEMORY_NOISE, 4_096).is_err());
     }
 
     #[test]
@@ -271,7 +312,7 @@ mod tests {
             Observed { classes, ..observed(side(answers, 0, 1_000)) }
         };
         let reference = Reference { output: "OUT".to_owned(), classes: vec![0.001; 1_000] };
-        let psi = Gate { psi_max: Some(0.25), ..Gate::default() };
+        let psi = Gate { psi_max: Some(0.25), ..Gate::OPEN };
         assert_eq!(judge(&psi, &one_of_a_thousand(7_000), Some(&reference)), Ok(()));
         assert!(judge(&psi, &one_of_a_thousand(8_000), Some(&reference)).is_err());
     }

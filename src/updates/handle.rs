@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::config::RepositoryAddress;
 use super::plan::Wishes;
@@ -22,6 +22,7 @@ pub struct Updates {
     wishes: watch::Sender<Option<Wishes>>,
     orders: mpsc::Sender<Ordered>,
     looks: mpsc::Sender<Look>,
+    retries: Arc<Notify>,
     status: Arc<Status>,
 }
 
@@ -34,6 +35,8 @@ pub struct UpdaterInbox {
     pub orders: mpsc::Receiver<Ordered>,
     /// What the poller takes.
     pub looks: mpsc::Receiver<Look>,
+    /// Somebody wants what waits for its next attempt to be tried now.
+    pub retries: Arc<Notify>,
 }
 
 /// Somebody wants the platform to be asked now.
@@ -149,8 +152,9 @@ impl Updates {
         let (wishes, wanted) = watch::channel(None);
         let (orders, ordered) = mpsc::channel(ORDERS);
         let (looks, asked) = mpsc::channel(LOOKS);
-        let inbox = UpdaterInbox { wishes: wanted, orders: ordered, looks: asked };
-        (Self { wishes, orders, looks, status: Arc::default() }, inbox)
+        let retries = Arc::<Notify>::default();
+        let inbox = UpdaterInbox { wishes: wanted, orders: ordered, looks: asked, retries: retries.clone() };
+        (Self { wishes, orders, looks, retries, status: Arc::default() }, inbox)
     }
 
     /// Says what the platform wants. The updater is woken only when that is something else than before.
@@ -195,6 +199,11 @@ impl Updates {
     pub fn look_now(&self) {
         // A full queue has looks ahead, which is what was wanted.
         let _ = self.looks.try_send(Look::Hint);
+    }
+
+    /// Has what waits for its next attempt tried now.
+    pub fn retry_now(&self) {
+        self.retries.notify_one();
     }
 
     /// Has the platform, or another repository, asked now, and waits for what comes of it.

@@ -19,6 +19,8 @@ pub struct Wish {
     pub revoked: BTreeSet<ModelVersion>,
     /// What is below it must not run any more either.
     pub minimum: Option<ModelVersion>,
+    /// The rollouts for this box that stand before the desired one, which takes their place.
+    pub supersedes: BTreeSet<DeviceName>,
 }
 
 impl Wish {
@@ -68,7 +70,6 @@ pub struct Plan {
 
 /// One stage in which the new version sees requests.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
 pub struct Step {
     /// The share of requests, from 0 to 1. With 0 the stage is left out.
     pub share: f64,
@@ -93,20 +94,57 @@ pub enum Quiet {
     RollBack,
 }
 
-impl Default for Step {
-    fn default() -> Self {
-        Self { share: 0.0, min_s: 0, min_requests: 0, max_s: 86_400, quiet: Quiet::Pass }
+impl Step {
+    /// The shadow of a rollout that says nothing of one. A hundred requests are as many as a 95th percentile needs; a box
+    /// without them waits an hour.
+    pub const SHADOW: Self = Self { share: 0.1, min_s: 0, min_requests: 100, max_s: 3_600, quiet: Quiet::Pass };
+
+    /// The canary: none, for it answers callers. One that is asked for lasts like the shadow.
+    pub const CANARY: Self = Self { share: 0.0, ..Self::SHADOW };
+
+    /// The soak: ten minutes at least, in which the version before is one step away.
+    pub const SOAK: Self = Self { share: 1.0, min_s: 600, ..Self::SHADOW };
+}
+
+/// What a rollout says of a [`Step`]: each part may be left out.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StepForm {
+    share: Option<f64>,
+    min_s: Option<u64>,
+    min_requests: Option<u64>,
+    max_s: Option<u64>,
+    quiet: Option<Quiet>,
+}
+
+impl StepForm {
+    /// What was said, and what `default` has where nothing was. One bound in time moves the other with it.
+    pub fn over(self, default: Step) -> Step {
+        let (min_s, max_s) = match (self.min_s, self.max_s) {
+            (Some(min_s), Some(max_s)) => (min_s, max_s),
+            (Some(min_s), None) => (min_s, default.max_s.max(min_s)),
+            (None, Some(max_s)) => (default.min_s.min(max_s), max_s),
+            (None, None) => (default.min_s, default.max_s),
+        };
+        Step {
+            share: self.share.unwrap_or(default.share),
+            min_s,
+            min_requests: self.min_requests.unwrap_or(default.min_requests),
+            max_s,
+            quiet: self.quiet.unwrap_or(default.quiet),
+        }
     }
 }
 
-/// What a new version must hold, where it can be judged. Each limit may be left out.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+/// What a new version must hold, where it can be judged. A rollout that says nothing of a limit has its default, and one
+/// that says `null` has none.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Gate {
-    /// The least share of the golden inputs answered right, from 0 to 1. Left out, all of them.
+    /// The least share of the golden inputs answered right, from 0 to 1. `None` is all of them.
     pub golden_min: Option<f64>,
     /// The least share of mirrored requests on which both versions agree: the same best class, or the same numbers within
-    /// the tolerance of the package.
+    /// the tolerance of the package. None by default: a version that was trained anew may well answer otherwise.
     pub agreement_min: Option<f64>,
     /// The 95th percentile of the time of a request, over that of the version before.
     pub p95_ratio_max: Option<f64>,
@@ -114,6 +152,25 @@ pub struct Gate {
     pub error_rate_max: Option<f64>,
     /// The memory of the loaded model, over that of the version before.
     pub memory_ratio_max: Option<f64>,
-    /// The drift of the answered classes against the reference of the package (population stability index).
+    /// The drift of the answered classes against the reference of the package (population stability index). None by
+    /// default: the reference is of a fleet, and what one box sees may be another.
     pub psi_max: Option<f64>,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self { p95_ratio_max: Some(2.0), error_rate_max: Some(0.02), memory_ratio_max: Some(2.0), ..Self::OPEN }
+    }
+}
+
+impl Gate {
+    /// No limit but the golden inputs.
+    pub const OPEN: Self = Self {
+        golden_min: None,
+        agreement_min: None,
+        p95_ratio_max: None,
+        error_rate_max: None,
+        memory_ratio_max: None,
+        psi_max: None,
+    };
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::state::{Outcome, SubjectState, Trial};
+use super::state::{Fault, Outcome, SubjectState, Trial};
 use super::status::{UpdatesStatus, Waiting};
 use super::subject::Subject;
 use crate::clock;
@@ -77,6 +77,21 @@ pub struct TrialReport {
     pub since_s: u64,
     /// Why it stands still, if it does.
     pub held: Option<String>,
+    /// What keeps it from going on for now, and lies elsewhere: a server, a link, a full disk.
+    pub fault: Option<FaultReport>,
+}
+
+/// What keeps a trial from going on for now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FaultReport {
+    /// Why the last attempt failed.
+    pub reason: String,
+    /// When the first one did.
+    pub since: String,
+    /// Attempts that failed.
+    pub attempts: u32,
+    /// When the next one is due.
+    pub next: String,
 }
 
 /// A rollout that may not go on now.
@@ -147,7 +162,7 @@ impl SubjectReport {
             stage: state.trial.as_ref().map_or(IDLE, |trial| trial.stage.name()).to_owned(),
             trial: state.trial.as_ref().map(|trial| TrialReport::new(trial, waiting.as_ref())),
             waiting,
-            error: error.cloned(),
+            error: error.cloned().or_else(|| Some(state.trial.as_ref()?.fault.as_ref()?.reason.to_string())),
             last: state.outcome.as_ref().map(Into::into),
         }
     }
@@ -158,7 +173,19 @@ impl TrialReport {
         let rollout = trial.plan.rollout.to_string();
         let reason = waiting.filter(|waiting| waiting.rollout == rollout).map(|waiting| waiting.reason.clone());
         let held = trial.held.then(|| reason.unwrap_or_else(|| "held".to_owned()));
-        Self { rollout, version: trial.release.version.get(), since_s: trial.in_stage_s, held }
+        let fault = trial.fault.as_ref().map(FaultReport::from);
+        Self { rollout, version: trial.release.version.get(), since_s: trial.in_stage_s, held, fault }
+    }
+}
+
+impl From<&Fault> for FaultReport {
+    fn from(fault: &Fault) -> Self {
+        Self {
+            reason: fault.reason.to_string(),
+            since: clock::rfc3339(fault.since_ms),
+            attempts: fault.attempts,
+            next: clock::rfc3339(fault.next_ms),
+        }
     }
 }
 
@@ -192,9 +219,9 @@ pub(crate) mod tests {
         let plan = Plan {
             rollout: "r-3".parse().unwrap(),
             target: "models/m/3/model.onnx".parse().unwrap(),
-            shadow: Step::default(),
-            canary: Step::default(),
-            soak: Step::default(),
+            shadow: Step::SHADOW,
+            canary: Step::CANARY,
+            soak: Step::SOAK,
             gate: Gate::default(),
             max_attempts: 5,
             byte_budget: None,
@@ -209,6 +236,13 @@ pub(crate) mod tests {
             starts_left: 3,
             failures: 1,
             fetched_bytes: 9,
+            fault: Some(Fault {
+                reason: Reason::new(Cause::Download, "status 404"),
+                since_ms: 1_795_132_800_000,
+                lasted_s: 7,
+                attempts: 2,
+                next_ms: 1_795_136_400_000,
+            }),
             allow: Allow::Prepare,
             held: true,
         };
@@ -269,7 +303,9 @@ pub(crate) mod tests {
                  "error": null, "last": null},
                 {"subject": "models/m", "version": 2, "digest": "ab".repeat(32), "previous": 1, "pinned": false,
                  "stage": "staged",
-                 "trial": {"rollout": "r-3", "version": 3, "since_s": 7, "held": "paused by the platform"},
+                 "trial": {"rollout": "r-3", "version": 3, "since_s": 7, "held": "paused by the platform",
+                           "fault": {"reason": "download: status 404", "since": "2026-11-20T00:00:00Z", "attempts": 2,
+                                     "next": "2026-11-20T01:00:00Z"}},
                  "waiting": {"rollout": "r-3", "version": 3, "reason": "paused by the platform"},
                  "error": "disk: no room",
                  "last": {"rollout": "r-2", "version": 4, "result": "rolled_back", "stage": "verified",

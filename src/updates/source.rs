@@ -98,20 +98,6 @@ pub enum SourceError {
 }
 
 impl SourceError {
-    /// Whether another try would end the same: the server says that it is the request which is wrong.
-    pub fn is_final(&self) -> bool {
-        match self {
-            // What passes: a certificate or a right that is put in order (nginx answers 400 without a certificate), a
-            // timeout, too early, too many requests.
-            Self::Status { status, .. } => {
-                (400..500).contains(status) && !matches!(status, 400 | 401 | 403 | 407 | 408 | 425 | 429)
-            }
-            // A stick may be back in a moment, and the platform has what a stick has not.
-            Self::Folder { .. } | Self::Http(_) => false,
-            Self::Name { .. } | Self::NoClient { .. } | Self::TooLong { .. } => true,
-        }
-    }
-
     /// After what time another try is worth it, where the server says it.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {

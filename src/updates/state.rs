@@ -9,7 +9,9 @@
 //! A stage names what has been reached. What a box is to do in it is derived from the state alone ([`SubjectState::duty`]),
 //! so a box that was cut off anywhere reads its state and goes on. The engine writes the state to disk before it acts on it.
 
+mod fault;
 mod reason;
+mod superseded;
 mod trial;
 
 use std::fmt;
@@ -22,24 +24,16 @@ use super::plan::{Allow, Plan, Wish};
 use super::subject::Kind;
 use crate::names::{DeviceName, ModelVersion};
 
+pub use fault::{Fault, LONGEST_PAUSE_MS};
 pub use reason::{Cause, Reason};
+pub use superseded::Superseded;
 pub use trial::{Trial, Used};
 
 /// How often the daemon may start during a trial before the trial counts as the reason.
 const STARTS: u32 = 3;
 
-/// After so many seconds in the soak one start is forgiven: a box that is switched off every night is not at fault, one
-/// that falls every hour is.
-const START_FORGIVEN_S: u64 = 12 * 3_600;
-
 /// So many refusals are remembered, the newest.
 const REMEMBERED: usize = 64;
-
-/// Days of bad links.
-const DOWNLOAD_DEADLINE_S: u64 = 14 * 86_400;
-
-/// For a stage that has nothing to wait for but the machine.
-const WORK_DEADLINE_S: u64 = 3_600;
 
 /// A release that is whole in the update store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -132,6 +126,8 @@ pub struct SubjectState {
     pub used: Vec<Used>,
     /// What is not tried again.
     pub refused: Vec<Refused>,
+    /// Rollouts that later ones took the place of.
+    pub superseded: Vec<Superseded>,
     /// Whether the administrator of this box keeps things as they are.
     pub pinned: bool,
     /// How the last rollout ended.
@@ -143,7 +139,12 @@ pub struct SubjectState {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The platform was heard: this is what it wants now.
-    Wanted(Wish),
+    Wanted {
+        /// What it wants.
+        wish: Wish,
+        /// Whether something serves where no release does: what the owner of this box has.
+        has_own: bool,
+    },
     /// The package's description was read.
     Described {
         /// Of the release.
@@ -160,8 +161,22 @@ pub enum Event {
     Passed,
     /// It failed, and would again.
     Failed(Reason),
-    /// It failed, and may not the next time.
+    /// It failed, and may not the next time. The attempt counts.
     Interrupted(Reason),
+    /// It cannot be done now, for a reason that lies elsewhere: a server, a link, a full disk. No attempt is counted.
+    Hindered {
+        /// Why.
+        reason: Reason,
+        /// The time, in milliseconds since the Unix epoch.
+        now_ms: u64,
+        /// When it is tried next.
+        next_ms: u64,
+    },
+    /// Somebody at this box wants it tried now.
+    Retry {
+        /// The time, in milliseconds since the Unix epoch.
+        now_ms: u64,
+    },
     /// Time passed. It does not count while the trial is held.
     Waited {
         /// How much.
@@ -247,13 +262,15 @@ impl SubjectState {
     #[must_use]
     pub fn after(mut self, event: Event, kind: Kind) -> Self {
         match event {
-            Event::Wanted(wish) => self.wanted(&wish),
+            Event::Wanted { wish, has_own } => self.wanted(&wish, has_own),
             Event::Described { digest, package } => self.described(digest, package),
             Event::Lost(release) => self.lost(&release),
             Event::Fetched { bytes } => self.fetched(bytes),
             Event::Passed => self.passed(kind),
             Event::Failed(reason) => self.roll_back(reason),
             Event::Interrupted(reason) => self.interrupted(&reason),
+            Event::Hindered { reason, now_ms, next_ms } => self.hindered(reason, now_ms, next_ms),
+            Event::Retry { now_ms } => self.retry(now_ms),
             Event::Waited { seconds } => self.waited(seconds),
             Event::Started => self.started(),
             Event::Pin => self.pinned = true,
@@ -275,7 +292,8 @@ impl SubjectState {
         self
     }
 
-    fn wanted(&mut self, wish: &Wish) {
+    fn wanted(&mut self, wish: &Wish, has_own: bool) {
+        self.note_superseded(wish);
         self.revoke(wish);
         let desired = wish.desired.clone().filter(|(plan, _)| !wish.revokes(plan.target.version));
         match (&mut self.trial, desired) {
@@ -287,8 +305,14 @@ impl SubjectState {
             _ if self.pinned => {}
             (_, None) => self.roll_back(Reason::new(Cause::Withdrawn, "no rollout is meant for this box any more")),
             (_, Some((plan, allow))) => {
+                let ended = self.trial.iter().map(|trial| &trial.plan.rollout);
+                let ended = ended.filter(|rollout| wish.supersedes.contains(*rollout));
+                Superseded::remember(&mut self.superseded, ended, plan.target.version);
                 self.roll_back(Reason::new(Cause::Superseded, format!("rollout {} took its place", plan.rollout)));
-                self.begin(plan, allow);
+                let serves = has_own || self.committed.is_some();
+                if !(serves && self.stays_superseded(&plan, wish)) {
+                    self.begin(plan, allow);
+                }
             }
         }
     }
@@ -325,6 +349,7 @@ impl SubjectState {
         let upward = running.is_none_or(|running| running < version) || plan.allow_downgrade;
         let known = |refused: &Refused| refused.rollout == plan.rollout && refused.version == version;
         if allow != Allow::Nothing && upward && !self.refused.iter().any(known) {
+            self.superseded.retain(|superseded| superseded.rollout != plan.rollout);
             self.trial = Some(Trial::new(plan, allow, &self.used));
         }
     }
@@ -406,11 +431,11 @@ impl SubjectState {
 
     fn roll_back(&mut self, reason: Reason) {
         let Some(trial) = self.trial.take() else { return };
-        let (rollout, version) = (trial.plan.rollout, trial.release.version);
+        let (rollout, version) = (trial.plan.rollout.clone(), trial.release.version);
         if reason.cause.is_final() {
-            self.refuse(Refused { rollout: rollout.clone(), digest: trial.release.digest, version });
+            self.refuse(Refused { rollout: rollout.clone(), digest: trial.release.digest.clone(), version });
         } else {
-            Used::remember(&mut self.used, &rollout, trial.failures, trial.fetched_bytes);
+            Used::remember(&mut self.used, &trial);
         }
         self.outcome = Some(Outcome { rollout, version, rolled_back: Some((trial.stage, reason)) });
     }
@@ -429,27 +454,6 @@ impl SubjectState {
         if trial.failures >= trial.plan.max_attempts.max(1) {
             let detail = format!("{} attempts failed, the last one: {reason}", trial.failures);
             self.roll_back(Reason::new(Cause::Attempts, detail));
-        }
-    }
-
-    fn waited(&mut self, seconds: u64) {
-        let Some(trial) = self.trial.as_mut().filter(|trial| !trial.held) else { return };
-        let before = trial.in_stage_s;
-        trial.in_stage_s = before.saturating_add(seconds);
-        if trial.stage == Stage::Active && before / START_FORGIVEN_S < trial.in_stage_s / START_FORGIVEN_S {
-            trial.starts_left = (trial.starts_left + 1).min(STARTS);
-        }
-        // A stage that sees requests ends by itself at its longest; the deadline is for one that does not.
-        let limit = match trial.stage {
-            Stage::Downloading => DOWNLOAD_DEADLINE_S,
-            Stage::Verified | Stage::Staged => WORK_DEADLINE_S,
-            Stage::Shadow => trial.plan.shadow.max_s.saturating_add(WORK_DEADLINE_S),
-            Stage::Canary => trial.plan.canary.max_s.saturating_add(WORK_DEADLINE_S),
-            Stage::Active => trial.plan.soak.max_s.saturating_add(WORK_DEADLINE_S),
-        };
-        if trial.in_stage_s > limit {
-            let detail = format!("{} took longer than {limit} s", trial.stage);
-            self.roll_back(Reason::new(Cause::Deadline, detail));
         }
     }
 

@@ -6,18 +6,25 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use ledge::identity::sealing::{KEY, Sealer};
 use ledge::updates::package::{DeclaredPort, Limits, Package, Requirements};
 use ledge::updates::plan::Gate;
 use ledge::updates::state::{Cause, Reason};
-use ledge::updates::trial::{self, ConfigurationTrial, LiveModel, ModelTrial, Order, TrialReport, TrialSettings, What};
+use ledge::updates::trial::{
+    self, ConfigurationTrial, LiveModel, ModelTrial, Order, TrialError, TrialReport, TrialSettings, What,
+};
 
 use crate::daemon::{TestRoot, model_folder, setup_root, write};
 
 fn settings() -> TrialSettings {
     let program = env!("CARGO_BIN_EXE_ledge").into();
-    TrialSettings { program, measure: false, ..TrialSettings::new(setup_root().join("runtimes")) }
+    TrialSettings {
+        program,
+        measure: false,
+        ..TrialSettings::new(setup_root().join("runtimes"), Duration::from_secs(30))
+    }
 }
 
 fn release(name: &str) -> PathBuf {
@@ -38,18 +45,36 @@ fn package() -> Package {
     }
 }
 
-fn run(settings: &TrialSettings, folder: &Path, package: &Package, gate: &Gate) -> Result<TrialReport, Reason> {
+fn run(settings: &TrialSettings, folder: &Path, package: &Package, gate: &Gate) -> Result<TrialReport, TrialError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(trial::run(settings, folder, package, gate))
 }
 
-fn tried(name: &str) -> Result<TrialReport, Reason> {
+fn tried(name: &str) -> Result<TrialReport, TrialError> {
     run(&settings(), &release(name), &package(), &Gate::default())
 }
 
+/// The reason for which a release is refused for good.
 #[track_caller]
-fn stopped(outcome: Result<TrialReport, Reason>, cause: Cause, words: &str) {
-    let reason = outcome.unwrap_err();
+fn refused<T: std::fmt::Debug>(outcome: Result<T, TrialError>) -> Reason {
+    match outcome.unwrap_err() {
+        TrialError::Failed(reason) => reason,
+        TrialError::Interrupted(reason) => panic!("it would be tried again: {reason}"),
+    }
+}
+
+/// The reason for which it is tried again.
+#[track_caller]
+fn interrupted<T: std::fmt::Debug>(outcome: Result<T, TrialError>) -> Reason {
+    match outcome.unwrap_err() {
+        TrialError::Interrupted(reason) => reason,
+        TrialError::Failed(reason) => panic!("it would never be tried again: {reason}"),
+    }
+}
+
+#[track_caller]
+fn stopped(outcome: Result<TrialReport, TrialError>, cause: Cause, words: &str) {
+    let reason = refused(outcome);
     assert!(reason.cause == cause && reason.detail.contains(words) && !reason.detail.contains('\n'), "{reason}");
 }
 
@@ -101,6 +126,46 @@ fn a_release_with_other_answers_is_stopped_at_its_golden_inputs() {
     stopped(tried("other_answers"), Cause::Golden, "golden input golden_0.json");
 }
 
+/// A copy of a release, to be changed.
+fn copy(name: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(release(name)).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn a_golden_input_that_cannot_be_read_refuses_no_release_and_a_wrong_answer_does() {
+    let folder = copy("good");
+    std::fs::remove_file(folder.path().join("golden_0.json")).unwrap();
+    let reason = interrupted(run(&settings(), folder.path(), &package(), &Gate::default()));
+    assert!(
+        reason.detail.contains("golden input golden_0.json") && reason.detail.contains("cannot be read"),
+        "{reason}"
+    );
+    // Words prove nothing.
+    let folder = copy("good");
+    let config = std::fs::read_to_string(folder.path().join("model.toml")).unwrap();
+    write(&folder.path().join("model.toml"), format!("\"golden input\" = 1\n{config}").as_bytes());
+    stopped(run(&settings(), folder.path(), &package(), &Gate::default()), Cause::Load, "golden input");
+    stopped(tried("other_answers"), Cause::Golden, "golden input golden_0.json");
+}
+
+#[test]
+fn a_release_that_cannot_answer_within_its_own_deadline_is_stopped_though_there_is_nothing_to_compare_it_with() {
+    // Some 10 ms a run.
+    let folder = copy("slow");
+    let config = std::fs::read_to_string(folder.path().join("model.toml")).unwrap();
+    write(&folder.path().join("model.toml"), format!("{config}\n[queue]\ndefault_timeout_ms = 1\n").as_bytes());
+    let outcome = run(&settings(), folder.path(), &package(), &Gate::default());
+    stopped(outcome, Cause::Latency, "and callers wait 1 ms (queue.default_timeout_ms of model.toml");
+    // Or within that of the box.
+    let hurried = TrialSettings { timeout: Duration::from_millis(1), ..settings() };
+    stopped(run(&hurried, &release("slow"), &package(), &Gate::default()), Cause::Latency, "callers wait 1 ms");
+}
+
 #[test]
 fn a_release_with_bad_accuracy_is_stopped_below_the_share_that_was_asked_for() {
     let with = |golden_min| {
@@ -128,7 +193,9 @@ fn a_release_that_no_runtime_loads_is_stopped_with_their_words() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(model_folder("broken_cut").join("1/model.onnx"), folder.path().join("model.onnx")).unwrap();
     stopped(run(&settings(), folder.path(), &Package::default(), &Gate::default()), Cause::Load, "is cut off");
-    stopped(run(&settings(), Path::new("/no/such"), &Package::default(), &Gate::default()), Cause::Load, "/no/such");
+    // What is not there was not tried.
+    let reason = interrupted(run(&settings(), Path::new("/no/such"), &Package::default(), &Gate::default()));
+    assert!(reason.cause == Cause::Load && reason.detail.contains("/no/such"), "{reason}");
 }
 
 #[test]
@@ -137,13 +204,17 @@ fn what_this_box_lacks_is_known_before_a_process_is_started() {
     let huge =
         Package { requires: Requirements { memory_mb: Some(u64::MAX >> 20), ..Requirements::default() }, ..package() };
     stopped(run(&settings, &release("good"), &huge, &Gate::default()), Cause::Requirements, "MiB of memory");
-    stopped(run(&settings, &release("good"), &package(), &Gate::default()), Cause::Load, "cannot be started");
+    // This box is short of something, and the release is not at fault.
+    let reason = interrupted(run(&settings, &release("good"), &package(), &Gate::default()));
+    assert!(reason.cause == Cause::Load && reason.detail.contains("cannot be started"), "{reason}");
 }
 
 /// The order to try a release, as the daemon sends it.
 fn order(name: &str) -> String {
     let runtimes = setup_root().join("runtimes");
-    let how = ModelTrial { runtimes, own_folders: BTreeMap::new(), threads: 1, measure: false, golden_min: None };
+    let timeout = Duration::from_secs(30);
+    let how =
+        ModelTrial { runtimes, own_folders: BTreeMap::new(), threads: 1, measure: false, golden_min: None, timeout };
     let order = Order { release: release(name), what: What::Model(how), memory_bytes: 1 << 30, seconds: 600 };
     serde_json::to_string(&order).unwrap() + "\n"
 }
@@ -189,7 +260,7 @@ fn nobody_starts_a_trial_by_hand() {
 }
 
 /// What comes of a release with these settings, on a box that is started with `--root` and these arguments.
-fn settings_tried(settings_toml: &str, file: &str, arguments: &[&str]) -> Result<(), Reason> {
+fn settings_tried(settings_toml: &str, file: &str, arguments: &[&str]) -> Result<(), TrialError> {
     let root = tempfile::tempdir().unwrap();
     write(&root.path().join("ledge.toml"), file.as_bytes());
     let release = root.path().join("updates/releases/configurations/night/2-0123456789abcdef");
@@ -212,7 +283,7 @@ fn settings_are_tried_as_the_daemon_would_read_them() {
         ("[serving]\nmax_queue_sise = 1\n", "max_queue_sise"),
         ("not toml", "settings.toml:1"),
     ] {
-        let reason = settings_tried(settings_toml, "", &[]).unwrap_err();
+        let reason = refused(settings_tried(settings_toml, "", &[]));
         assert!(reason.cause == Cause::Load && reason.detail.contains(words), "{reason}");
     }
 }
@@ -236,7 +307,7 @@ fn a_runtime_is_tried_with_what_it_would_run() {
     let libraries = setup_root().join("runtimes");
     assert_eq!(run("onnxruntime", &libraries, &["good", "better"]), Ok(()));
     assert_eq!(run("openvino", &libraries, &["good"]), Ok(()));
-    let cause = |outcome: Result<(), Reason>| outcome.unwrap_err().cause;
+    let cause = |outcome: Result<(), TrialError>| refused(outcome).cause;
     assert_eq!(cause(run("onnxruntime", &libraries, &["good", "other_answers"])), Cause::Golden);
     assert_eq!(cause(run("tensorrt", &libraries, &[])), Cause::Load);
     let broken = tempfile::tempdir().unwrap();

@@ -94,7 +94,7 @@ async fn update(folder: &Path, number: usize, cancelled_once: bool) -> Result<u6
                 cancelled = true;
                 ControlFlow::Break(())
             };
-            match fetch(&store, &source, target, &limits, progress).await {
+            match fetch(&store, &source, target, &limits, progress).await.map_err(|failed| failed.error) {
                 Err(DownloadError::Cancelled) => {}
                 other => break other?,
             }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::daemon::{TestDaemon, TestRoot};
+use crate::daemon::{TestDaemon, TestRoot, write};
 use crate::faults::shim::Shim;
 use crate::platform::{Callers, Fleet, SHAPES, look, shapes, status, subject, until};
 use crate::releases::{add, answered, model_file, new_bytes};
@@ -123,19 +123,62 @@ fn a_network_that_goes_away_in_the_middle_costs_nothing_that_had_come() {
 }
 
 #[test]
-fn a_file_that_is_not_there_ends_the_update() {
+fn a_file_that_is_not_there_is_waited_for_and_the_status_says_so() {
     let fleet = Fleet::new("");
     let daemon = looked_after(&fleet, TestRoot::new());
-    std::fs::remove_file(model_file(&fleet.platform, 2)).unwrap();
+    let (file, aside) = (model_file(&fleet.platform, 2), fleet.platform.repository().join("aside"));
+    ledge::durable::rename(&file, &aside).unwrap();
     fleet.platform.start("r-2", "models/shapes/2", &[]);
     look(&daemon);
-    let line = daemon.wait_for_log("update rolled back");
-    assert_eq!((&line["cause"], &line["stage"]), (&json!("download"), &json!("downloading")), "{line}");
+    let told = until(&daemon, |told| told["trial"]["fault"]["attempts"].as_u64() >= Some(2));
+    let fault = &told["trial"]["fault"];
+    assert!(fault["reason"].as_str().unwrap().contains("the server answers status 404"), "{told}");
+    assert!(fault["since"].as_str() < fault["next"].as_str(), "{told}");
     assert_eq!(answered(&mut daemon.client()), 1);
-    // And is not begun again.
+    // A start changes nothing: neither since when it is so, nor how often it was tried.
+    let daemon = daemon.kill().start();
+    let again = until(&daemon, |told| told["trial"]["fault"]["attempts"].as_u64() >= fault["attempts"].as_u64());
+    assert_eq!(again["trial"]["fault"]["since"], fault["since"], "{again}");
+    ledge::durable::rename(&aside, &file).unwrap();
+    // Whoever put it right need not wait.
     look(&daemon);
+    committed(&daemon);
+}
+
+#[test]
+fn one_wrong_byte_of_a_server_costs_one_transfer_and_ends_no_rollout() {
+    let fleet = Fleet::new("");
+    let daemon = looked_after(&fleet, TestRoot::new());
+    let file = model_file(&fleet.platform, 2);
+    let right = std::fs::read(&file).unwrap();
+    let mut wrong = right.clone();
+    wrong[right.len() / 2] ^= 1;
+    write(&file, &wrong);
+    fleet.platform.start("r-2", "models/shapes/2", &[]);
+    look(&daemon);
+    told(&daemon, "what the server has is not what was signed");
     let told = subject(&daemon, "models/shapes");
-    assert_eq!((&told["trial"], &told["last"]["cause"]), (&Value::Null, &json!("download")), "{told}");
+    assert_eq!((&told["stage"], &told["trial"]["fault"]["attempts"]), (&json!("downloading"), &json!(1)), "{told}");
+    let said = String::from_utf8(
+        daemon
+            .root
+            .command(&["update", "status", "--url", &format!("http://{}", daemon.address)])
+            .output()
+            .unwrap()
+            .stdout,
+    );
+    let said = said.unwrap();
+    assert!(said.contains("1 attempts failed since") && said.contains("the next one is due"), "{said}");
+    // All of it came once: the next time is a pause away, which a poll of the platform does not end.
+    let transfers = || {
+        let transfers = fleet.nginx.transfers(SHAPES, 2);
+        transfers.iter().filter(|answered| answered.path.ends_with("model.onnx")).count()
+    };
+    assert_eq!(transfers(), 1);
+    write(&file, &right);
+    look(&daemon);
+    committed(&daemon);
+    assert_eq!(transfers(), 2);
 }
 
 #[test]

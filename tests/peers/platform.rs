@@ -18,8 +18,8 @@ use crate::daemon::{TestDaemon, TestRoot, setup_root, write};
 use crate::nginx::Nginx;
 use crate::tools::run;
 
-/// Soaks of a test are short.
-pub const SHORT: [&str; 4] = ["--waves", "all", "--soak", "min_s=1,max_s=30"];
+/// Soaks of a test are short, and its boxes have no requests to mirror unless it says so.
+pub const SHORT: [&str; 6] = ["--waves", "all", "--shadow", "off", "--soak", "min_s=1,min_requests=0,max_s=30"];
 
 /// A platform: its keys, and the folder that a web server gives out.
 pub struct Platform {

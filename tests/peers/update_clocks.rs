@@ -133,7 +133,7 @@ fn after_a_month_without_a_network_everything_serves_and_updates_go_on() {
 #[test]
 fn metadata_that_expires_in_the_middle_of_a_soak_does_not_stop_it() {
     let fleet = fleet();
-    fleet.platform.start("r-2", "models/shapes/2", &["--soak", "min_s=12,max_s=60"]);
+    fleet.platform.start("r-2", "models/shapes/2", &["--soak", "min_s=12,min_requests=0,max_s=60"]);
     let folder = tempfile::tempdir().unwrap();
     let clock = folder.path().join("clock");
     write(&clock, b"+0d\n");

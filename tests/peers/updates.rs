@@ -2,12 +2,13 @@
 
 use std::process::Command;
 
+use ledge::fleet::manifest::Manifest;
 use serde_json::{Value, json};
 
 use crate::boxes::wait_until;
 use crate::broker::Broker;
 use crate::daemon::{TestDaemon, TestRoot, model_folder};
-use crate::platform::{Callers, Fleet, SHAPES, look, shapes, status, subject, until, versions, wine};
+use crate::platform::{Callers, Fleet, Platform, SHAPES, look, shapes, status, subject, until, versions, wine};
 use crate::tools::{mosquitto, run};
 
 #[test]
@@ -57,8 +58,9 @@ const BAD: [Bad; 5] = [
         stage: "verified",
     },
     Bad {
+        // Without a word about gates.
         model: "release_slow",
-        gate: &["--gate", "p95_ratio_max=3"],
+        gate: &[],
         package: &[],
         cause: "latency",
         stage: "staged",
@@ -135,6 +137,50 @@ fn a_version_that_fails_requests_or_answers_otherwise_is_stopped_by_what_it_answ
     for answers in callers.stop_unharmed() {
         assert_eq!(answers.versions, ["1"], "nobody was answered by a shadow");
     }
+}
+
+#[test]
+fn a_rollout_that_says_nothing_is_mirrored_and_soaks_before_it_is_a_success() {
+    let fleet = Fleet::new("");
+    for (version, model) in [(1, "release_good"), (2, "release_better")] {
+        fleet.platform.add_model(SHAPES, version, &model_folder(model), &[]);
+    }
+    fleet.platform.start("r-1", "models/shapes/1", &[]);
+    let daemon = fleet.enrol(TestRoot::new()).start();
+    daemon.wait_for_log("update committed");
+    let callers = Callers::start(&daemon, 1, SHAPES, &shapes());
+    fleet.platform.run(&["rollout", "start"], &["--id", "r-2", "--target", "models/shapes/2", "--waves", "all"]);
+    look(&daemon);
+    let mut stages = Vec::new();
+    while stages.last().is_none_or(|stage| stage != "active") {
+        stages.push(daemon.wait_for_log("update moved")["stage"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(stages, ["downloading", "verified", "staged", "shadow", "active"]);
+    // It answers, and the version before is one order away.
+    assert_eq!(subject(&daemon, "models/shapes")["stage"], "active");
+    cli(&daemon, &["update", "rollback", "shapes"]);
+    assert_eq!(versions(&daemon, SHAPES), json!(["1"]));
+    callers.stop_unharmed();
+}
+
+#[test]
+fn a_rollout_that_says_nothing_means_the_same_to_the_platform_and_to_a_box() {
+    let platform = Platform::new();
+    platform.add_model(SHAPES, 1, &model_folder("release_good"), &[]);
+    platform.run(&["rollout", "start"], &["--id", "r-1", "--target", "models/shapes/1"]);
+    let shown = run(platform.command(&["rollout", "show"]).arg("--json"));
+    let mut written = serde_json::from_str::<Value>(&shown).unwrap()[0].take();
+    let plan = |manifest: &Value| {
+        let manifest = Manifest::parse(manifest.to_string().as_bytes()).unwrap();
+        manifest.rollouts.into_iter().next().unwrap().plan
+    };
+    let explicit = plan(&written);
+    // As an older platform wrote it.
+    let rollout = written["rollouts"][0].as_object_mut().unwrap();
+    for key in ["gate", "shadow", "canary", "soak"] {
+        assert!(rollout.remove(key).is_some(), "{key}");
+    }
+    assert_eq!(plan(&written), explicit);
 }
 
 #[test]
@@ -238,6 +284,38 @@ fn a_revoked_version_and_a_paused_rollout_are_obeyed() {
     assert_eq!(daemon.client().post_json("/v2/models/shapes/infer", &shapes()).json()["model_version"], "1");
     callers.stop_unharmed();
     assert_eq!(subject(&daemon, "models/shapes")["last"]["cause"], "revoked", "{}", status(&daemon));
+}
+
+#[test]
+fn a_revocation_of_the_newest_version_revives_no_rollout_that_it_had_replaced() {
+    let fleet = Fleet::new("");
+    for (version, model) in [(1, "release_good"), (2, "release_better"), (3, "release_good")] {
+        fleet.platform.add_model(SHAPES, version, &model_folder(model), &[]);
+    }
+    fleet.platform.start("r-1", "models/shapes/1", &[]);
+    let daemon = fleet.enrol(TestRoot::new()).start();
+    daemon.wait_for_log("update committed");
+    // Without requests its canary lasts until the next rollout takes its place.
+    fleet.platform.start("r-2", "models/shapes/2", &["--canary", "share=0.5,min_requests=10,max_s=3000"]);
+    look(&daemon);
+    until(&daemon, |told| told["stage"] == "canary");
+    fleet.platform.start("r-3", "models/shapes/3", &[]);
+    look(&daemon);
+    daemon.wait_for_log("update committed");
+    fleet.platform.run(&["rollout", "revoke"], &["models/shapes/3"]);
+    look(&daemon);
+    daemon.wait_for_log("the version before is live");
+    let daemon = daemon.kill().start();
+    look(&daemon);
+    let told = subject(&daemon, "models/shapes");
+    assert_eq!(
+        (&told["version"], &told["trial"], &told["last"]["cause"]),
+        (&json!(1), &Value::Null, &json!("revoked"))
+    );
+    // The platform says what comes next.
+    fleet.platform.start("r-4", "models/shapes/2", &[]);
+    look(&daemon);
+    until(&daemon, |told| told["version"] == 2 && told["stage"] == "idle");
 }
 
 fn cli(daemon: &TestDaemon, verb: &[&str]) -> String {

@@ -9,6 +9,7 @@ from . import (
     ceremony,
     fleets,
     keys,
+    manifest,
     moments,
     names,
     ports,
@@ -261,6 +262,7 @@ def rollout_start(given):
         "gate": given.gate, "shadow": given.shadow, "canary": given.canary, "soak": given.soak,
         "max_attempts": given.max_attempts, "byte_budget": given.byte_budget,
         "allow_downgrade": given.allow_downgrade or None, "requires_ledge": requires_ledge}))
+    rollout = manifest.completed(rollout)
     with repository.locked():
         def change(manifest, notes):
             rollouts.start(manifest, notes, rollout)
@@ -268,6 +270,7 @@ def rollout_start(given):
     first = waves.schedule(given.waves)[0]
     told(public, f"fleet {fleet}: rollout {given.id} of {rollout['target']} starts {rollout['start']}, "
                  f"{moments.spoken(first[0])} later for {100 * first[1] / waves.SEEDS:.3g} % of the boxes")
+    tell(*manifest.spoken_guards(rollout))
 
 
 def widen(given, manifest, notes):

@@ -1,5 +1,6 @@
 """The command line of ledge-platform."""
 import argparse
+import textwrap
 from pathlib import Path
 
 from . import ceremony, manifest, moments, names, waves
@@ -20,6 +21,28 @@ box, or somebody with its key, signed two histories), 3 gap (records are missing
 """
 ANYWHERE = "FOLDER|s3://BUCKET/PREFIX|https://..."
 STATE = Path("/var/lib/ledge-platform/audit")
+
+
+GUARDS = f"""\
+what guards a rollout, unless an option says otherwise:
+{textwrap.indent(chr(10).join(manifest.spoken_guards(manifest.completed({"target": "models/"}))), "  ")}
+
+gate: a limit is a number, or off. Where there is too little to judge by, it passes.
+  golden_min        share of the signed golden inputs that must be answered right
+  p95_ratio_max     95th percentile of the time of a request, over that of the version before; 1 ms more is never too slow
+  error_rate_max    share of the requests that the new version fails and the one before answers
+  memory_ratio_max  memory of the loaded model, over that of the version before; 32 MiB more are never too much
+  agreement_min     share of the mirrored requests on which both versions agree
+  psi_max           drift of the answered classes against the signed reference (population stability index)
+
+shadow, canary, soak: a stage ends when it has lasted min_s and seen min_requests, and at max_s at the latest.
+  share         of the requests; 0 leaves the stage out. A soak sees all of them
+  min_s, max_s  seconds, or a duration such as 30m, 2h, 7d
+  min_requests  requests that the new version must have seen
+  quiet         what max_s means when there were fewer: pass (the gate is asked about those there were, and the box goes
+                on) or roll_back
+Nothing is compared for the first version of a model: shadow and canary pass at once, and the soak counts errors.
+Settings and runtimes see no requests: they soak for min_s."""
 
 
 def checked(parse):
@@ -231,6 +254,7 @@ def rollout(verbs):
         return added
 
     starting = steer("start", "start a rollout", "the fleet (default)")
+    starting.epilog, starting.formatter_class = GUARDS, argparse.RawDescriptionHelpFormatter
     start_options(starting.add_argument)
     widening = steer(
         "widen", "let more of the fleet in: the next wave now, unless an option says otherwise"
@@ -289,9 +313,9 @@ def start_options(add):
     )
     add(
         "--gate",
-        type=checked(lambda text: manifest.parse_fields(text, manifest.GATE, "gate")),
-        metavar="KEY=VALUE,...",
-        help=f"what the new version must hold: {', '.join(manifest.GATE)}",
+        type=checked(manifest.parse_gate),
+        metavar="KEY=VALUE,...|off",
+        help="what the new version must hold (see below)",
     )
     for step, text in (
         ("shadow", "mirror a share of the requests to it"),
@@ -300,9 +324,9 @@ def start_options(add):
     ):
         add(
             f"--{step}",
-            type=checked(lambda text, step=step: manifest.parse_fields(text, manifest.STEP, step)),
-            metavar="KEY=VALUE,...",
-            help=f"{text}: {', '.join(manifest.STEP)}",
+            type=checked(lambda text, step=step: manifest.parse_step(text, step)),
+            metavar="KEY=VALUE,...|off",
+            help=f"{text} (see below)",
         )
     add("--max-attempts", type=int, metavar="N", help="how often a box tries it when something passing fails")
     add("--byte-budget", type=int, metavar="BYTES", help="the most a box fetches for it")

@@ -23,6 +23,27 @@ GATE = {
     "memory_ratio_max": POSITIVE,
     "psi_max": POSITIVE,
 }
+# What a rollout has that says nothing else; boxes read a manifest that leaves something out in the same way
+# (`src/updates/plan.rs`). None is no limit.
+GATE_DEFAULTS = {
+    "p95_ratio_max": 2.0,
+    "error_rate_max": 0.02,
+    "memory_ratio_max": 2.0,
+    "agreement_min": None,
+    "psi_max": None,
+}
+STEP_DEFAULTS = {
+    "shadow": {"share": 0.1, "min_s": 0, "min_requests": 100, "max_s": 3_600, "quiet": "pass"},
+    "canary": {"share": 0.0, "min_s": 0, "min_requests": 100, "max_s": 3_600, "quiet": "pass"},
+    "soak": {"share": 1.0, "min_s": 600, "min_requests": 100, "max_s": 3_600, "quiet": "pass"},
+}
+# What `off` is of a step.
+STEP_OFF = {
+    "shadow": {"share": 0.0},
+    "canary": {"share": 0.0},
+    "soak": {"min_s": 0, "min_requests": 0},
+}
+OFF = "off"
 STEP = {"share": SHARE, "min_s": COUNT, "min_requests": COUNT, "max_s": COUNT, "quiet": ("pass", "roll_back")}
 ROLLOUT = {
     "id",
@@ -127,7 +148,9 @@ def check_rollout(rollout):
     value(rollout.get("byte_budget", 0), COUNT, f"{where}: byte_budget")
     if "requires_ledge" in rollout and not re.fullmatch(r"\d+\.\d+\.\d+", rollout["requires_ledge"]):
         raise Failure(f"{where}: requires_ledge is a version such as 0.1.0")
-    fields(rollout.get("gate", {}), GATE, f"{where}: gate")
+    known(rollout.get("gate", {}), GATE, f"{where}: gate")
+    limits = {key: limit for key, limit in rollout.get("gate", {}).items() if limit is not None}
+    fields(limits, GATE, f"{where}: gate")
     for step in ("shadow", "canary", "soak"):
         fields(rollout.get(step, {}), STEP, f"{where}: {step}")
         check_step(rollout.get(step, {}), f"{where}: {step}")
@@ -136,11 +159,11 @@ def check_rollout(rollout):
 
 
 def check_step(step, where):
-    most = step.get("max_s", 86_400)
-    if most > LONGEST_S:
-        raise Failure(f"{where}: max_s {most} is more than {LONGEST_S}")
-    if step.get("min_s", 0) > most:
-        raise Failure(f"{where}: min_s {step['min_s']} is more than max_s, {most}")
+    for key in ("min_s", "max_s"):
+        if step.get(key, 0) > LONGEST_S:
+            raise Failure(f"{where}: {key} {step[key]} is more than {LONGEST_S}")
+    if "max_s" in step and step.get("min_s", 0) > step["max_s"]:
+        raise Failure(f"{where}: min_s {step['min_s']} is more than max_s, {step['max_s']}")
 
 
 def check_window(window, where):
@@ -187,6 +210,59 @@ def value(content, form, what, least=0, most=None):
     if not good:
         bounds = f", from {least} to {most}" if most is not None else ""
         raise Failure(f"{what} is {form}{bounds}, not {content!r}")
+
+
+def parse_gate(text):
+    """The limits of a gate: `KEY=NUMBER` or `KEY=off`, or `off` for none but the golden inputs."""
+    if text == OFF:
+        return dict.fromkeys(GATE_DEFAULTS)
+    parts = [part for part in text.split(",") if part]
+    off = [part.partition("=")[0] for part in parts if part.partition("=")[2] == OFF]
+    for key in off:
+        if key not in GATE_DEFAULTS:
+            there = ", ".join(GATE_DEFAULTS)
+            raise Failure(f"gate: {key} cannot be switched off (golden_min=0 takes any answer); {there} can")
+    rest = [part for part in parts if part.partition("=")[2] != OFF]
+    return {**dict.fromkeys(off), **parse_fields(",".join(rest), GATE, "gate")}
+
+
+def parse_step(text, name):
+    """The fields of the step NAME, or `off`."""
+    return dict(STEP_OFF[name]) if text == OFF else parse_fields(text, STEP, name)
+
+
+def completed(rollout):
+    """ROLLOUT with everything said that it leaves out of its gate and steps, as boxes would read it."""
+    steps = {name: completed_step(name, rollout.get(name, {})) for name in STEP_DEFAULTS}
+    return {**rollout, "gate": {**GATE_DEFAULTS, **rollout.get("gate", {})}, **steps}
+
+
+def completed_step(name, said):
+    """One bound in time moves the other with it."""
+    step = {**STEP_DEFAULTS[name], **said}
+    if "min_s" not in said:
+        step["min_s"] = min(step["min_s"], step["max_s"])
+    if "max_s" not in said:
+        step["max_s"] = max(step["min_s"], step["max_s"])
+    return step
+
+
+def spoken_guards(rollout):
+    """What guards a rollout that is complete, line by line, in the words of the options that set it."""
+    gate = {"golden_min": 1, **rollout["gate"]}
+    seen_by_requests = rollout["target"].startswith("models/")
+    if seen_by_requests:
+        limits = (f"{key}={OFF if limit is None else format(limit, 'g')}" for key, limit in gate.items())
+        yield f"gate    {' '.join(limits)}"
+    for name in STEP_DEFAULTS if seen_by_requests else ("soak",):
+        step = rollout[name]
+        if all(step[key] == value for key, value in STEP_OFF[name].items()):
+            yield f"{name:<7} {OFF}"
+            continue
+        share = [] if name == "soak" else [f"share={step['share']:g}"]
+        times = [f"{key}={moments.spoken(step[key])}" for key in ("min_s", "max_s")]
+        requests = [f"min_requests={step['min_requests']}", f"quiet={step['quiet']}"] if seen_by_requests else []
+        yield f"{name:<7} {' '.join([*share, *times, *requests])}"
 
 
 def parse_fields(text, forms, what):

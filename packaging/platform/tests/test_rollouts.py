@@ -6,6 +6,7 @@ import unittest
 from pathlib import Path
 
 from support import Kit, fleets, model_folder, moments
+from ledge_platform import manifest as form
 from ledge_platform import ports, release
 from ledge_platform.errors import Failure
 
@@ -239,7 +240,7 @@ class Rollouts(Kit):
             "--gate",
             "golden_min=0.9,psi_max=0.25",
             "--shadow",
-            "share=0.1,min_requests=100",
+            "share=0.2,min_requests=100",
             "--canary",
             "share=0.05",
             "--soak",
@@ -267,10 +268,18 @@ class Rollouts(Kit):
                     "groups": ["kitchen", "hall"],
                     "devices": ["box-1"],
                     "window": {"timezone": "Asia/Dubai", "days": ["mon", "tue"], "from": "01:00", "to": "05:00"},
-                    "gate": {"golden_min": 0.9, "psi_max": 0.25},
-                    "shadow": {"share": 0.1, "min_requests": 100},
-                    "canary": {"share": 0.05},
-                    "soak": {"min_s": 7_200},
+                    # What was not said is there too: who reads the manifest knows what guards the rollout.
+                    "gate": {
+                        "p95_ratio_max": 2.0,
+                        "error_rate_max": 0.02,
+                        "memory_ratio_max": 2.0,
+                        "agreement_min": None,
+                        "psi_max": 0.25,
+                        "golden_min": 0.9,
+                    },
+                    "shadow": {"share": 0.2, "min_s": 0, "min_requests": 100, "max_s": 3_600, "quiet": "pass"},
+                    "canary": {"share": 0.05, "min_s": 0, "min_requests": 100, "max_s": 3_600, "quiet": "pass"},
+                    "soak": {"share": 1.0, "min_s": 7_200, "min_requests": 100, "max_s": 7_200, "quiet": "pass"},
                     "max_attempts": 5,
                     "byte_budget": 100_000_000,
                     "allow_downgrade": True,
@@ -288,6 +297,55 @@ class Rollouts(Kit):
         self.start("r-5", "models/wine/2")
         required = [rollout.get("requires_ledge") for rollout in self.manifest()["rollouts"]]
         self.assertEqual(required, ["0.9.0", "1.0.0", None])
+
+    def test_a_rollout_that_says_nothing_is_guarded_and_says_so(self):
+        text = self.start("r-1", "models/wine/2")
+        for told in (
+            "gate    golden_min=1 p95_ratio_max=2 error_rate_max=0.02 memory_ratio_max=2 agreement_min=off psi_max=off",
+            "shadow  share=0.1 min_s=0s max_s=1h min_requests=100 quiet=pass",
+            "canary  off",
+            "soak    min_s=10m max_s=1h min_requests=100 quiet=pass",
+        ):
+            self.assertIn(told, text.splitlines())
+        rollout = self.manifest()["rollouts"][0]
+        self.assertEqual({name: rollout[name] for name in form.STEP_DEFAULTS}, form.STEP_DEFAULTS)
+        self.assertEqual(rollout["gate"], form.GATE_DEFAULTS)
+
+    def test_guards_are_off_only_when_somebody_says_so(self):
+        off = ("--gate", "off", "--shadow", "off", "--canary", "off", "--soak", "off")
+        text = self.start("r-1", "models/wine/2", *off)
+        self.assertIn("p95_ratio_max=off error_rate_max=off memory_ratio_max=off", text)
+        self.assertEqual([line.split() for line in text.splitlines()[-3:]],
+                         [["shadow", "off"], ["canary", "off"], ["soak", "off"]])
+        rollout = self.manifest()["rollouts"][0]
+        self.assertEqual(set(rollout["gate"].values()), {None})
+        self.assertEqual((rollout["shadow"]["share"], rollout["soak"]["min_s"], rollout["soak"]["min_requests"]),
+                         (0.0, 0, 0))
+        self.start("r-2", "models/wine/2", "--gate", "p95_ratio_max=off,psi_max=0.25")
+        gate = self.manifest()["rollouts"][1]["gate"]
+        self.assertEqual(gate, {**form.GATE_DEFAULTS, "p95_ratio_max": None, "psi_max": 0.25})
+        for words in ("golden_min=off", "speed=off", "p95_ratio_max=fast"):
+            self.failed("gate: ", "rollout", "start", self.repo, "--id", "r-3", "--target", "models/wine/2",
+                        "--gate", words, "--keys", self.online)
+        self.accepted()
+
+    def test_one_bound_of_a_stage_moves_the_other_with_it(self):
+        for said, bounds in (("min_s=2d", (172_800, 172_800)), ("max_s=5m", (300, 300)), ("min_s=1m", (60, 3_600)),
+                             ("min_s=0,max_s=1d", (0, 86_400))):
+            step = form.completed_step("soak", form.parse_step(said, "soak"))
+            self.assertEqual((step["min_s"], step["max_s"]), bounds, said)
+
+    def test_the_help_says_what_each_guard_means(self):
+        text = self.done("rollout", "start", "--help")
+        for word in (*form.GATE, *form.STEP, "roll_back", "off", "gate    golden_min=1"):
+            self.assertIn(word, text)
+
+    def test_settings_soak_and_are_compared_with_nothing(self):
+        settings = self.folder / "night.toml"
+        settings.write_text("[serving]\n")
+        self.done("configuration", "add", self.repo, "night", 1, settings, "--keys", self.online, "--keys", self.offline)
+        text = self.start("r-1", "configurations/night/1")
+        self.assertEqual(text.splitlines()[-1], "soak    min_s=10m max_s=1h")
 
     def test_after_every_verb_the_client_accepts_it(self):
         self.start("r-1", "models/wine/2")
@@ -411,7 +469,7 @@ class Rollouts(Kit):
             "--target",
             "models/wine/1",
             "--soak",
-            "min_s=2d",
+            "min_s=2d,max_s=1d",
             *online,
         )
         self.failed(

@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use crate::cli::Output;
 use crate::cli::features::show::columns;
-use crate::updates::report::{LastReport, SubjectReport, UpdatesReport};
+use crate::updates::report::{FaultReport, LastReport, SubjectReport, UpdatesReport};
 
 /// `ledge update status`.
 pub fn status(report: &UpdatesReport, out: &mut Output) -> anyhow::Result<()> {
@@ -39,7 +39,12 @@ pub fn status(report: &UpdatesReport, out: &mut Output) -> anyhow::Result<()> {
         if let Some(waiting) = &subject.waiting {
             writeln!(out, "\n{name}: version {} ({}) waits: {}", waiting.version, waiting.rollout, waiting.reason)?;
         }
-        if let Some(error) = &subject.error {
+        let fault = subject.trial.as_ref().and_then(|trial| trial.fault.as_ref());
+        if let Some(FaultReport { reason, since, attempts, next }) = fault {
+            writeln!(out, "\n{name}: {attempts} attempts failed since {since}, the next one is due {next}: {reason}")?;
+        }
+        // A fault is the reason of the last failure as well.
+        if let Some(error) = subject.error.as_ref().filter(|error| fault.is_none_or(|fault| fault.reason != **error)) {
             writeln!(out, "\n{name}: tried again after a failure: {error}")?;
         }
         if let Some(LastReport { rollout, version, detail: Some(detail), .. }) = &subject.last {
@@ -120,6 +125,7 @@ mod tests {
         for told in [
             "last look failed  no way",
             "models/m: version 3 (r-3) waits: paused by the platform",
+            "models/m: 2 attempts failed since 2026-11-20T00:00:00Z, the next one is due 2026-11-20T01:00:00Z: download: status 404",
             "models/m: tried again after a failure: disk: no room",
             "models/m: version 4 (r-2) was rolled back: 7 of 10",
             "models/a: version 1 (r-9) waits: needs Ledge 9.0.0",

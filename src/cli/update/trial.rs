@@ -5,7 +5,7 @@ use clap::Parser as _;
 use crate::cli::{Cli, Exit, block_on};
 use crate::config::Sources;
 use crate::updates::state::{Cause, Reason};
-use crate::updates::trial::{ConfigurationTrial, Order, TrialReport, What, child, model};
+use crate::updates::trial::{ConfigurationTrial, Order, TrialError, TrialReport, What, child, model};
 
 /// So many mistakes are told; `ledge-platform` and people read one line.
 const TOLD: usize = 3;
@@ -15,7 +15,7 @@ pub fn run() -> anyhow::Result<Exit> {
     let order = child::begin()?;
     let outcome = match &order.what {
         What::Model(how) => block_on(model::run(&order, how))??,
-        What::Configuration(how) => configuration(&order, how),
+        What::Configuration(how) => configuration(&order, how).map_err(TrialError::Failed),
         What::Runtime(how) => block_on(model::run_runtime(&order, how))??,
     };
     child::finish(outcome)?;

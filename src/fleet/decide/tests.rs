@@ -102,6 +102,22 @@ fn what_is_revoked_or_below_the_minimum_is_not_wanted() {
 }
 
 #[test]
+fn a_wish_names_the_rollouts_for_this_box_whose_place_it_takes() {
+    let rollouts = json!([
+        rollout("r-1", 1, json!({})),
+        rollout("r-2", 2, json!({"devices": ["box-2"]})),
+        rollout("r-3", 3, json!({})),
+        rollout("r-4", 4, json!({})),
+        rollout("r-5", 5, json!({"waves": [{"seed_below": 2048, "after_s": 3600}]})),
+    ]);
+    // Those of a version that is revoked now as well: it may be allowed again.
+    let manifest = manifest(rollouts, json!({"revoked": ["models/m/3"]}));
+    let wish = wishes(&manifest, &device("box-1", None), START).remove(&subject()).unwrap();
+    let named: Vec<_> = wish.supersedes.iter().map(ToString::to_string).collect();
+    assert_eq!((wish.desired.unwrap().0.rollout.as_str(), named), ("r-4", vec!["r-1".to_owned(), "r-3".to_owned()]));
+}
+
+#[test]
 fn a_paused_rollout_and_one_that_is_signed_no_more_stand_still() {
     let paused = manifest(json!([rollout("r-1", 1, json!({"paused": true}))]), json!({}));
     let (wanted, waiting) = for_box(&paused, &device("box-1", None), START);

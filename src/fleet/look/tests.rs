@@ -96,6 +96,37 @@ async fn a_replaced_manifest_is_refused() {
 }
 
 #[tokio::test]
+async fn a_file_that_a_server_had_wrong_for_a_minute_poisons_nothing() {
+    let mut signer = Signer::new();
+    publish(&mut signer, TEXT, TEXT);
+    let device = Device::new(&signer, signer.root_file());
+    let first = device.look(None).await.unwrap();
+    signer.bump();
+    let other = TEXT.replace("2026-11-20", "2026-11-19");
+    publish(&mut signer, &other, &other);
+    let manifest = format!("../targets/fleet/default/{}.rollout.json", platform::sha256(other.as_bytes()));
+    let listed = std::fs::read_dir(signer.metadata("")).unwrap().map(|entry| entry.unwrap().file_name());
+    let listed = listed.map(|name| name.into_string().unwrap());
+    let newest = listed.filter(|name| name.starts_with("2.") || name == "timestamp.json");
+    let names: Vec<String> = newest.chain([manifest]).collect();
+    assert!(names.len() > 3, "{names:?}");
+    for name in names {
+        let path = signer.metadata(&name);
+        let right = std::fs::read(&path).unwrap();
+        let mut flipped = right.clone();
+        flipped[right.len() / 2] ^= 1;
+        for wrong in [flipped.as_slice(), &right[..right.len() / 2], b"", b"<html>502</html>"] {
+            crate::durable::replace(&path, wrong).unwrap();
+            device.look(Some(&first)).await.unwrap_err();
+        }
+        std::fs::remove_file(&path).unwrap();
+        device.look(Some(&first)).await.unwrap_err();
+        crate::durable::replace(&path, &right).unwrap();
+    }
+    assert_eq!(device.look(Some(&first)).await.unwrap().text, other);
+}
+
+#[tokio::test]
 async fn a_manifest_whose_role_has_expired_is_not_accepted() {
     let mut signer = Signer::new();
     signer.expire("fleet", platform::at("2020-01-01T00:00:00Z"));

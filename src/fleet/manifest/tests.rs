@@ -62,7 +62,53 @@ fn a_rollout_needs_little() {
     }));
     let rollout = &manifest.unwrap().rollouts[0];
     assert_eq!(rollout.waves, Preset::Default.waves());
-    assert_eq!((rollout.plan.max_attempts, rollout.plan.shadow.share, rollout.paused), (5, 0.0, false));
+    assert_eq!((rollout.plan.max_attempts, rollout.paused), (5, false));
+}
+
+/// The plan of the full manifest with this in the place of what it says of gate and stages.
+fn guarded(guards: Value) -> Plan {
+    let mut manifest = full();
+    let rollout = manifest["rollouts"][0].as_object_mut().unwrap();
+    for key in ["gate", "shadow", "canary", "soak"] {
+        rollout.remove(key);
+    }
+    let Value::Object(guards) = guards else { panic!("{guards}") };
+    rollout.extend(guards);
+    parse(&manifest).unwrap().rollouts.remove(0).plan
+}
+
+#[test]
+fn a_rollout_that_names_no_gate_has_the_gates_of_the_box() {
+    let plan = guarded(json!({}));
+    assert_eq!((plan.shadow, plan.canary, plan.soak), (Step::SHADOW, Step::CANARY, Step::SOAK));
+    let gate = plan.gate;
+    assert_eq!(gate, Gate::default());
+    assert!(gate.p95_ratio_max.is_some() && gate.memory_ratio_max.is_some() && gate.error_rate_max.is_some());
+    assert!(plan.shadow.share > 0.0 && plan.soak.min_s > 0);
+    // What is said of one thing says nothing of another.
+    let plan = guarded(json!({"gate": {"golden_min": 0.9}, "shadow": {"share": 0.5}, "canary": {"share": 0.2}}));
+    assert_eq!(plan.gate, Gate { golden_min: Some(0.9), ..Gate::default() });
+    assert_eq!((plan.shadow, plan.canary), (Step { share: 0.5, ..Step::SHADOW }, Step { share: 0.2, ..Step::CANARY }));
+}
+
+#[test]
+fn a_gate_is_off_where_the_manifest_says_so() {
+    let off = json!({"p95_ratio_max": null, "error_rate_max": null, "memory_ratio_max": null});
+    let plan = guarded(json!({"gate": off, "shadow": {"share": 0}, "soak": {"min_s": 0, "min_requests": 0}}));
+    assert_eq!((plan.gate, plan.shadow.share, plan.soak.min_s, plan.soak.min_requests), (Gate::OPEN, 0.0, 0, 0));
+}
+
+#[test]
+fn one_bound_of_a_stage_moves_the_other_with_it() {
+    for (said, bounds) in [
+        (json!({"min_s": 172_800}), (172_800, 172_800)),
+        (json!({"max_s": 300}), (300, 300)),
+        (json!({"min_s": 60}), (60, 3_600)),
+        (json!({"min_s": 0, "max_s": 86_400}), (0, 86_400)),
+    ] {
+        let soak = guarded(json!({"soak": said})).soak;
+        assert_eq!((soak.min_s, soak.max_s), bounds);
+    }
 }
 
 #[test]
@@ -89,7 +135,7 @@ fn what_cannot_be_is_told() {
         ("/rollouts/0/target", json!("models/../2/x"), "starts with a dot"),
         ("/rollouts/0/window/from", json!("25:00"), "window.from is no time"),
         ("/rollouts/0/canary/share", json!(1.5), "canary.share is not from 0 to 1"),
-        ("/rollouts/0/canary/min_s", json!(1_000_000), "canary.min_s 1000000 is more than max_s, 86400"),
+        ("/rollouts/0/shadow/min_s", json!(1_000_000), "shadow.min_s 1000000 is more than max_s, 3600"),
         ("/rollouts/0/gate/golden_min", json!(-0.1), "gate.golden_min is not from 0 to 1"),
         ("/rollouts/0/gate/p95_ratio_max", json!(0), "gate.p95_ratio_max is not more than 0"),
         ("/rollouts/0/max_attempts", json!(0), "max_attempts 0 is not from 1 to 1000"),

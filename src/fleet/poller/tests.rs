@@ -80,6 +80,7 @@ struct Running {
     updates: Updates,
     wishes: watch::Receiver<Option<Wishes>>,
     looks: watch::Receiver<u64>,
+    retries: Arc<tokio::sync::Notify>,
     shutdown: Shutdown,
     _inbox: mpsc::Receiver<crate::updates::handle::Ordered>,
 }
@@ -91,7 +92,7 @@ fn start(fake: &Fake) -> Running {
 }
 
 fn start_with(fake: &Fake, interval: Duration, decide: Duration) -> Running {
-    let (updates, UpdaterInbox { wishes, orders, looks }) = Updates::channel();
+    let (updates, UpdaterInbox { wishes, orders, looks, retries }) = Updates::channel();
     let shutdown = Shutdown::default();
     let poller = Poller {
         asked: fake.clone(),
@@ -104,7 +105,7 @@ fn start_with(fake: &Fake, interval: Duration, decide: Duration) -> Running {
         random: || 0.5,
     };
     shutdown.spawn_essential("poller", poller.run(shutdown.clone()));
-    Running { updates, wishes, looks: fake.looks.subscribe(), shutdown, _inbox: orders }
+    Running { updates, wishes, looks: fake.looks.subscribe(), retries, shutdown, _inbox: orders }
 }
 
 impl Running {
@@ -197,6 +198,8 @@ async fn an_order_is_a_look_at_once_and_what_failed_is_tried_again() {
     running.status_when(|status| status.checked_ms.is_some()).await;
     assert_eq!(running.updates.look(None).await, Ok(()));
     assert!(*running.looks.borrow() > first);
+    // Whoever asks by hand has put something right, and waits for no pause.
+    assert!(futures_util::FutureExt::now_or_never(running.retries.notified()).is_some());
 }
 
 #[tokio::test]
@@ -211,6 +214,10 @@ async fn a_hint_is_a_look_although_the_next_one_is_a_day_away() {
     }
     let hinted = running.looks.wait_for(|looks| *looks == 2);
     assert!(tokio::time::timeout(Duration::from_mins(1), hinted).await.is_ok());
+    // A broker that hints all day makes no server send its files all day.
+    let checked = running.status_when(|status| status.checked_ms.is_some());
+    assert!(tokio::time::timeout(Duration::from_mins(1), checked).await.is_ok());
+    assert!(futures_util::FutureExt::now_or_never(running.retries.notified()).is_none());
 }
 
 #[tokio::test]

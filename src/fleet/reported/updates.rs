@@ -30,10 +30,13 @@ impl From<&UpdatesStatus> for Updates {
         let subjects_left_out = subjects.len().saturating_sub(MAX_SUBJECTS);
         subjects.truncate(MAX_SUBJECTS);
         for subject in &mut subjects {
-            let held = subject.trial.as_mut().and_then(|trial| trial.held.as_mut());
+            let (held, fault) = match &mut subject.trial {
+                Some(trial) => (trial.held.as_mut(), trial.fault.as_mut().map(|fault| &mut fault.reason)),
+                None => (None, None),
+            };
             let reason = subject.waiting.as_mut().map(|waiting| &mut waiting.reason);
             let detail = subject.last.as_mut().and_then(|last| last.detail.as_mut());
-            for text in [held, reason, detail, subject.error.as_mut()].into_iter().flatten() {
+            for text in [held, fault, reason, detail, subject.error.as_mut()].into_iter().flatten() {
                 *text = super::excerpt(text, MAX_TEXT);
             }
         }

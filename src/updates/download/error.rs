@@ -6,7 +6,8 @@ use crate::updates::source::SourceError;
 use crate::updates::state::Cause;
 use crate::updates::store::StoreError;
 
-/// Why a file is not here. What is here of it stays, but for [`Self::Content`].
+/// Why a file is not here. What is here of it stays, but for [`Self::Content`]. None of it is for ever: a server, a link or a
+/// disk may be put right.
 #[derive(Debug, thiserror::Error)]
 pub enum DownloadError {
     /// The repository does not give it.
@@ -50,8 +51,8 @@ pub enum DownloadError {
         /// As it is signed.
         signed: u64,
     },
-    /// Two transfers, the second one from the first byte on, brought another file than was signed.
-    #[error("what the server has is not what was signed: twice its SHA-256 was not {sha256}")]
+    /// A transfer from the first byte on brought another file than was signed.
+    #[error("what the server has is not what was signed: its SHA-256 is not {sha256}")]
     Content {
         /// Of what was signed.
         sha256: String,
@@ -75,22 +76,6 @@ pub enum DownloadError {
 }
 
 impl DownloadError {
-    /// Whether it would fail again.
-    pub fn is_final(&self) -> bool {
-        match self {
-            Self::Source(error) => error.is_final(),
-            Self::Content { .. } | Self::Store(StoreError::Digest { .. }) => true,
-            Self::Stalled { .. }
-            | Self::Slow { .. }
-            | Self::Short { .. }
-            | Self::Range { .. }
-            | Self::Length { .. }
-            | Self::Room { .. }
-            | Self::Store(_)
-            | Self::Cancelled => false,
-        }
-    }
-
     /// Whether the disk is full.
     pub fn is_of_room(&self) -> bool {
         match self {

@@ -64,6 +64,8 @@ struct Scene {
     /// What each request asked for.
     asked: Arc<Mutex<Vec<u64>>>,
     told: AtomicU64,
+    /// Bytes that came for nothing.
+    wasted: AtomicU64,
 }
 
 impl Scene {
@@ -94,6 +96,7 @@ impl Scene {
             },
             asked,
             told: AtomicU64::new(0),
+            wasted: AtomicU64::new(0),
         }
     }
 
@@ -102,7 +105,10 @@ impl Scene {
             self.told.fetch_add(bytes, Ordering::Relaxed);
             wanted(bytes)
         };
-        fetch(&self.store, &self.source, &self.target, &self.limits, progress).await
+        fetch(&self.store, &self.source, &self.target, &self.limits, progress).await.map_err(|failed| {
+            self.wasted.fetch_add(failed.wasted, Ordering::Relaxed);
+            failed.error
+        })
     }
 
     async fn fetch(&self) -> Result<(), DownloadError> {
@@ -115,6 +121,10 @@ impl Scene {
 
     fn told(&self) -> u64 {
         self.told.load(Ordering::Relaxed)
+    }
+
+    fn wasted(&self) -> u64 {
+        self.wasted.load(Ordering::Relaxed)
     }
 
     fn path(&self, suffix: &str) -> std::path::PathBuf {
@@ -196,7 +206,7 @@ async fn a_transfer_that_broke_off_goes_on_with_the_next_byte() {
     });
     for expected in [700_001, 700_002] {
         let error = scene.fetch().await.unwrap_err();
-        assert!(!error.is_final() && error.cause() == Cause::Download, "{error}");
+        assert!(error.cause() == Cause::Download, "{error}");
         assert_eq!(scene.part_length(), expected);
     }
     scene.fetch().await.unwrap();
@@ -211,12 +221,14 @@ async fn a_server_without_ranges_takes_nothing_away() {
     let lengths = [700_000, 100, 800_000, 1_300_000];
     let scene = Scene::new(&file, move |number, _, wire| wire.whole(&served, lengths[number]));
     for expected in [700_000, 700_000, 800_000] {
-        assert!(!scene.fetch().await.unwrap_err().is_final());
+        scene.fetch().await.unwrap_err();
         assert_eq!(scene.part_length(), expected);
     }
     scene.fetch().await.unwrap();
     scene.assert_here(&file);
     assert_eq!(scene.told(), lengths.iter().sum::<usize>() as u64);
+    // What came again, up to the attempt that ended well.
+    assert_eq!(scene.wasted(), 100 + 700_000);
 }
 
 #[tokio::test]
@@ -251,8 +263,7 @@ async fn a_range_that_was_not_asked_for_is_not_stored() {
             _ => wire.good(&served, from),
         });
         scene.fetch().await.unwrap_err();
-        let error = scene.fetch().await.unwrap_err();
-        assert!(!error.is_final(), "{error}");
+        scene.fetch().await.unwrap_err();
         assert_eq!(scene.part_length(), 400);
         scene.fetch().await.unwrap();
         scene.assert_here(&file);
@@ -260,16 +271,17 @@ async fn a_range_that_was_not_asked_for_is_not_stored() {
 }
 
 #[tokio::test]
-async fn what_is_not_what_was_signed_is_fetched_twice_and_never_taken() {
+async fn what_is_not_what_was_signed_is_fetched_once_and_never_taken() {
     let file = content(1_300_000);
     let mut served = file.clone();
     served[1_000_000] ^= 1;
     let scene = Scene::new(&file, move |_, from, wire| wire.good(&served, from));
     let error = scene.fetch().await.unwrap_err();
-    assert!(matches!(error, DownloadError::Content { .. }) && error.is_final(), "{error}");
+    assert!(matches!(error, DownloadError::Content { .. }), "{error}");
     assert_eq!(error.cause(), Cause::Download);
     assert!(!scene.store.has(&scene.target.sha256) && scene.part_length() == 0);
-    assert_eq!(scene.asked(), [0, 0]);
+    // A server that has it wrong from the first byte on is not asked for all of it again at once.
+    assert_eq!((scene.asked(), scene.wasted()), (vec![0], 1_300_000));
 }
 
 #[tokio::test]
@@ -329,21 +341,18 @@ async fn an_answer_of_another_length_is_not_even_begun() {
             wire.hold();
         });
         let error = scene.fetch().await.unwrap_err();
-        assert!(matches!(error, DownloadError::Length { signed: 1_000, .. }) && !error.is_final(), "{error}");
+        assert!(matches!(error, DownloadError::Length { signed: 1_000, .. }), "{error}");
         assert_eq!((scene.part_length(), scene.told()), (0, 0));
     }
 }
 
 #[tokio::test]
-async fn what_a_server_refuses_is_final_and_what_it_cannot_do_now_passes() {
+async fn a_server_that_has_too_much_to_do_says_when_it_wants_to_be_asked_again() {
     let file = content(1_000);
-    let scene = Scene::new(&file, |_, _, wire| wire.head("404 Not Found", "Content-Length: 0\r\n"));
-    assert!(scene.fetch().await.unwrap_err().is_final());
     let busy = "Content-Length: 0\r\nRetry-After: 7\r\n";
     let scene = Scene::new(&file, move |_, _, wire| wire.head("503 Service Unavailable", busy));
     let error = scene.fetch().await.unwrap_err();
-    assert!(!error.is_final());
-    assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));
+    assert_eq!((error.retry_after(), scene.wasted()), (Some(Duration::from_secs(7)), 0));
 }
 
 #[tokio::test]
@@ -361,7 +370,7 @@ async fn a_server_that_falls_silent_is_given_up_and_nothing_is_lost() {
     scene.limits.stall = Duration::from_millis(300);
     for expected in [0, 400] {
         let error = scene.fetch().await.unwrap_err();
-        assert!(matches!(error, DownloadError::Stalled { .. }) && !error.is_final(), "{error}");
+        assert!(matches!(error, DownloadError::Stalled { .. }), "{error}");
         assert_eq!(scene.part_length(), expected);
     }
     scene.fetch().await.unwrap();
@@ -382,7 +391,7 @@ async fn a_cancelled_transfer_ends_at_once_and_loses_nothing() {
         }
     });
     let error = scene.fetch_while(|_| ControlFlow::Break(())).await.unwrap_err();
-    assert!(matches!(error, DownloadError::Cancelled) && !error.is_final(), "{error}");
+    assert!(matches!(error, DownloadError::Cancelled), "{error}");
     let here = scene.part_length();
     assert!(here > 0);
     // While the server is silent, too.
@@ -421,7 +430,7 @@ async fn without_room_nobody_is_asked() {
     let mut scene = Scene::new(&file, |_, _, _| {});
     scene.limits.min_free_bytes = u64::MAX - 1_000;
     let error = scene.fetch().await.unwrap_err();
-    assert!(matches!(error, DownloadError::Room { needed: u64::MAX, .. }) && !error.is_final(), "{error}");
+    assert!(matches!(error, DownloadError::Room { needed: u64::MAX, .. }), "{error}");
     assert_eq!((error.cause(), scene.asked().len()), (Cause::Disk, 0));
 }
 
@@ -455,12 +464,11 @@ proptest! {
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         for _ in 0..=cuts.len() {
-            match runtime.block_on(scene.fetch()) {
-                Ok(()) => break,
-                Err(error) => prop_assert!(!error.is_final(), "{error}"),
+            if runtime.block_on(scene.fetch()).is_ok() {
+                break;
             }
         }
         scene.assert_here(&file);
-        prop_assert_eq!(scene.told(), length as u64);
+        prop_assert_eq!((scene.told(), scene.wasted()), (length as u64, 0));
     }
 }

@@ -67,9 +67,7 @@ async fn a_folder_serves_as_a_repository() {
         assert_eq!(all(arrival).await, content[usize::try_from(from).unwrap()..]);
     }
     assert_eq!(source.target("a/b", 700_001).await.unwrap().start, 0);
-    let absent = source.target("a/c", 0).await.unwrap_err();
-    // A stick may be back in a moment.
-    assert!(!absent.is_final(), "{absent}");
+    assert!(matches!(source.target("a/c", 0).await, Err(SourceError::Folder { .. })));
     // A folder, and what nobody writes into, are no files.
     assert!(source.target("a", 0).await.is_err());
 }
@@ -96,21 +94,20 @@ async fn what_a_server_does_not_have_or_does_not_show_is_not_there() {
 }
 
 #[tokio::test]
-async fn each_status_says_whether_another_try_is_worth_it() {
-    for (status, is_final) in [
-        ("400 Bad Request", false),
-        ("401 Unauthorized", false),
-        ("403 Forbidden", false),
-        ("404 Not Found", true),
-        ("410 Gone", true),
-        ("408 Request Timeout", false),
-        ("429 Too Many Requests", false),
-        ("500 Internal Server Error", false),
-        ("503 Service Unavailable", false),
+async fn each_status_is_told_with_its_file() {
+    for status in [
+        "400 Bad Request",
+        "401 Unauthorized",
+        "403 Forbidden",
+        "404 Not Found",
+        "410 Gone",
+        "408 Request Timeout",
+        "429 Too Many Requests",
+        "500 Internal Server Error",
+        "503 Service Unavailable",
     ] {
         let (source, serving) = server(vec![answer(status, "")]);
         let error = source.target("a/b", 5).await.unwrap_err();
-        assert_eq!(error.is_final(), is_final, "{error}");
         assert!(error.to_string().contains(&status[..3]) && error.to_string().contains("a/b"), "{error}");
         serving.join().unwrap();
     }

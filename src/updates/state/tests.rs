@@ -1,7 +1,10 @@
 //! Every rule of the states, and the complaints about other updaters that they answer.
 
+mod faults;
 mod random;
+mod superseded;
 
+use super::fault::WORK_DEADLINE_S;
 use super::*;
 use crate::updates::plan::{Gate, Quiet, Step};
 
@@ -16,15 +19,20 @@ fn plan(rollout: &str, version: u64) -> Plan {
         shadow: step(0.5),
         canary: step(0.1),
         soak: step(0.0),
-        gate: Gate::default(),
+        gate: Gate::OPEN,
         max_attempts: 3,
         byte_budget: Some(1_000),
         allow_downgrade: false,
     }
 }
 
+/// The platform is heard, at a box whose owner has no such model.
+fn heard(wish: Wish) -> Event {
+    Event::Wanted { wish, has_own: false }
+}
+
 fn wish(plan: Plan, allow: Allow) -> Event {
-    Event::Wanted(Wish { desired: Some((plan, allow)), ..Wish::default() })
+    heard(Wish { desired: Some((plan, allow)), ..Wish::default() })
 }
 
 fn want(rollout: &str, version: u64) -> Event {
@@ -32,12 +40,12 @@ fn want(rollout: &str, version: u64) -> Event {
 }
 
 fn nothing() -> Event {
-    Event::Wanted(Wish::default())
+    heard(Wish::default())
 }
 
 fn revoke(versions: &[u64]) -> Event {
     let revoked = versions.iter().map(|version| version.to_string().parse().unwrap()).collect();
-    Event::Wanted(Wish { desired: None, revoked, minimum: None })
+    heard(Wish { revoked, ..Wish::default() })
 }
 
 fn described(version: u64) -> Event {
@@ -249,7 +257,6 @@ fn a_box_that_is_switched_off_every_night_passes_a_soak_of_weeks_and_one_that_fa
 #[test]
 fn every_stage_has_a_deadline_of_the_box_itself() {
     for (reached, limit) in [
-        (Stage::Downloading, DOWNLOAD_DEADLINE_S),
         (Stage::Verified, WORK_DEADLINE_S),
         (Stage::Staged, WORK_DEADLINE_S),
         (Stage::Shadow, 3_600 + WORK_DEADLINE_S),
@@ -258,8 +265,6 @@ fn every_stage_has_a_deadline_of_the_box_itself() {
     ] {
         let state = after(at(reached), [Event::Waited { seconds: limit }]);
         assert_eq!(stage(&state), Some(reached));
-        // Switched off and on again it is the same deadline.
-        let state = if reached == Stage::Downloading { after(state, [Event::Started]) } else { state };
         let state = after(state, [Event::Waited { seconds: 1 }]);
         assert_eq!((live(&state), rolled_back(&state)), (Some(1), Some((reached, Cause::Deadline))));
     }
@@ -380,9 +385,9 @@ fn a_revoked_version_runs_no_more() {
     let both = Wish {
         desired: Some((plan("r9", 2), Allow::Everything)),
         revoked: two.kept().map(|r| r.version).collect(),
-        minimum: None,
+        ..Wish::default()
     };
-    let state = after(two.clone(), [Event::Wanted(both)]);
+    let state = after(two.clone(), [heard(both)]);
     assert_eq!((live(&state), stage(&state)), (None, None));
     assert_eq!(live(&after(two.clone(), [Event::Pin, revoke(&[2])])), Some(1));
     // The one before it is no way out when it is revoked as well: what is left is the owner's.
@@ -398,10 +403,10 @@ fn a_revoked_version_runs_no_more() {
 fn what_is_below_the_minimum_runs_no_more() {
     let two = commit(commit(SubjectState::default(), "r1", 1), "r2", 2);
     let below = |version: u64| Wish { minimum: Some(version.to_string().parse().unwrap()), ..Wish::default() };
-    let state = after(two.clone(), [Event::Wanted(below(2))]);
+    let state = after(two.clone(), [heard(below(2))]);
     assert_eq!((live(&state), &state.previous), (Some(2), &None), "and it is no way back either");
-    assert_eq!(live(&after(two, [Event::Wanted(below(3))])), None);
-    let state = after(at(Stage::Canary), [Event::Wanted(below(3))]);
+    assert_eq!(live(&after(two, [heard(below(3))])), None);
+    let state = after(at(Stage::Canary), [heard(below(3))]);
     assert_eq!((live(&state), rolled_back(&state)), (None, Some((Stage::Canary, Cause::Revoked))));
 }
 
@@ -410,9 +415,9 @@ fn a_trial_goes_on_when_the_version_before_it_is_revoked() {
     let wish = Wish {
         desired: Some((plan("r2", 2), Allow::Everything)),
         revoked: ["1".parse().unwrap()].into(),
-        minimum: None,
+        ..Wish::default()
     };
-    let state = after(at(Stage::Active), [Event::Wanted(wish)]);
+    let state = after(at(Stage::Active), [heard(wish)]);
     assert_eq!((live(&state), stage(&state), &state.committed), (Some(2), Some(Stage::Active), &None));
     assert_eq!(live(&after(state, [Event::Passed])), Some(2));
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Installed, STARTS, Stage};
+use super::{Fault, Installed, STARTS, Stage};
 use crate::names::DeviceName;
 use crate::updates::package::Package;
 use crate::updates::plan::{Allow, Plan};
@@ -28,6 +28,8 @@ pub struct Trial {
     pub failures: u32,
     /// Bytes fetched so far.
     pub fetched_bytes: u64,
+    /// What keeps it from going on for now. Gone when the stage is passed.
+    pub fault: Option<Fault>,
     /// How far it may go now.
     pub allow: Allow,
     /// Whether it stands still for now: a consequence of stage and `allow`.
@@ -43,6 +45,8 @@ pub struct Used {
     pub failures: u32,
     /// Bytes fetched.
     pub fetched_bytes: u64,
+    /// What kept its download from going on.
+    pub fault: Option<Fault>,
 }
 
 /// Of so many rollouts it is remembered what they had used up, the newest.
@@ -50,10 +54,12 @@ const USED_REMEMBERED: usize = 8;
 
 impl Used {
     /// Notes what a trial had used up, for when its rollout comes back.
-    pub(super) fn remember(all: &mut Vec<Self>, rollout: &DeviceName, failures: u32, fetched_bytes: u64) {
-        all.retain(|used| used.rollout != *rollout);
-        if failures > 0 || fetched_bytes > 0 {
-            all.push(Self { rollout: rollout.clone(), failures, fetched_bytes });
+    pub(super) fn remember(all: &mut Vec<Self>, trial: &Trial) {
+        let (rollout, failures, fetched_bytes) = (trial.plan.rollout.clone(), trial.failures, trial.fetched_bytes);
+        let fault = trial.fault.clone().filter(|_| trial.stage == Stage::Downloading);
+        all.retain(|used| used.rollout != rollout);
+        if failures > 0 || fetched_bytes > 0 || fault.is_some() {
+            all.push(Self { rollout, failures, fetched_bytes, fault });
         }
         let surplus = all.len().saturating_sub(USED_REMEMBERED);
         all.drain(..surplus);
@@ -64,6 +70,7 @@ impl Trial {
     pub(super) fn new(plan: Plan, allow: Allow, used: &[Used]) -> Self {
         let used = used.iter().find(|used| used.rollout == plan.rollout);
         let (failures, fetched_bytes) = used.map_or((0, 0), |used| (used.failures, used.fetched_bytes));
+        let fault = used.and_then(|used| used.fault.clone());
         let release = Installed { version: plan.target.version, digest: String::new() };
         Self {
             plan,
@@ -74,6 +81,7 @@ impl Trial {
             starts_left: STARTS,
             failures,
             fetched_bytes,
+            fault,
             allow,
             held: false,
         }
@@ -93,9 +101,15 @@ impl Trial {
         };
     }
 
+    /// Whether an attempt at its stage may be made now.
+    pub fn is_due(&self, now_ms: u64) -> bool {
+        self.fault.as_ref().is_none_or(|fault| fault.is_due(now_ms))
+    }
+
     pub(super) fn enter(&mut self, stage: Stage) {
         self.stage = stage;
         self.in_stage_s = 0;
+        self.fault = None;
         self.hold();
     }
 }

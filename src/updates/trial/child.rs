@@ -4,8 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 
 use rustix::process::{Resource, Rlimit, Signal};
 
-use super::{Order, Said, TrialReport};
-use crate::updates::state::Reason;
+use super::{Order, Said, TrialError, TrialReport};
 
 /// What a trial may write to one file: runtimes have no reason to write at all.
 const FILE_BYTES: u64 = 1 << 20;
@@ -87,9 +86,9 @@ pub(super) fn step(step: &str) -> Result<(), ChildError> {
 }
 
 /// Says what came of a trial.
-pub fn finish(outcome: Result<TrialReport, Reason>) -> Result<(), ChildError> {
+pub fn finish(outcome: Result<TrialReport, TrialError>) -> Result<(), ChildError> {
     say(&match outcome {
         Ok(report) => Said::Done(report),
-        Err(reason) => Said::Failed(reason),
+        Err(error) => Said::Stopped(error),
     })
 }

@@ -44,17 +44,19 @@ pub struct TrialSettings {
     pub threads: usize,
     /// Whether a model that several runtimes accept is tried in each, as the daemon does when it measures them.
     pub measure: bool,
+    /// The deadline of a model whose config names none.
+    pub timeout: Duration,
     /// Opens what is sealed, here: the process of the trial gets plain files in memory, and no key.
     pub sealer: Sealer,
 }
 
 impl TrialSettings {
-    /// For the runtimes in this folder.
-    pub fn new(runtimes: PathBuf) -> Self {
+    /// For the runtimes in this folder, and models that are to answer within `timeout`.
+    pub fn new(runtimes: PathBuf, timeout: Duration) -> Self {
         // Through the kernel: the file may have been replaced since this program was started.
         let own_folders = BTreeMap::new();
         let (threads, measure, sealer) = (1, true, Sealer::none());
-        Self { program: "/proc/self/exe".into(), runtimes, own_folders, threads, measure, sealer }
+        Self { program: "/proc/self/exe".into(), runtimes, own_folders, threads, measure, timeout, sealer }
     }
 
     fn facts(&self) -> Facts {
@@ -88,6 +90,24 @@ pub struct TrialReport {
     pub inputs: Vec<DeclaredPort>,
     /// What it gives.
     pub outputs: Vec<DeclaredPort>,
+}
+
+/// Why a trial was not passed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
+pub enum TrialError {
+    /// The release is at fault, and would be again.
+    #[error("{0}")]
+    Failed(Reason),
+    /// It could not be tried, for a reason that may pass.
+    #[error("{0}")]
+    Interrupted(Reason),
+}
+
+impl From<Reason> for TrialError {
+    fn from(reason: Reason) -> Self {
+        Self::Failed(reason)
+    }
 }
 
 /// What the process is asked to try.
@@ -144,8 +164,8 @@ enum Said {
     Step(String),
     /// It is done.
     Done(TrialReport),
-    /// It is done, and the release is at fault.
-    Failed(Reason),
+    /// It is done, and was not passed.
+    Stopped(TrialError),
 }
 
 /// Tries the model of the release in `folder`, whose files are plain: see [`open`]. `Err` says why it must not run here.
@@ -154,11 +174,12 @@ pub async fn run(
     folder: &Path,
     package: &Package,
     gate: &Gate,
-) -> Result<TrialReport, Reason> {
+) -> Result<TrialReport, TrialError> {
     let facts = settings.facts();
     requirements::check(&package.requires, &facts)?;
-    let TrialSettings { runtimes, own_folders, threads, measure, .. } = settings.clone();
-    let what = What::Model(ModelTrial { runtimes, own_folders, threads, measure, golden_min: gate.golden_min });
+    let TrialSettings { runtimes, own_folders, threads, measure, timeout, .. } = settings.clone();
+    let golden_min = gate.golden_min;
+    let what = What::Model(ModelTrial { runtimes, own_folders, threads, measure, golden_min, timeout });
     let order = order(folder, what, package, &facts);
     let report = watch::run(&settings.program, &order).await?;
     same_signature(&report, package)?;
@@ -183,7 +204,7 @@ pub async fn run_runtime(
     folder: &Path,
     package: &Package,
     models: Vec<LiveModel>,
-) -> Result<(), Reason> {
+) -> Result<(), TrialError> {
     let facts = settings.facts();
     requirements::check(&package.requires, &facts)?;
     let unknown = || Reason::new(Cause::Load, format!("{name} is no runtime that Ledge knows"));
@@ -224,7 +245,7 @@ pub async fn run_configuration(
     folder: &Path,
     package: &Package,
     how: ConfigurationTrial,
-) -> Result<(), Reason> {
+) -> Result<(), TrialError> {
     let facts = settings.facts();
     requirements::check(&package.requires, &facts)?;
     let order = order(folder, What::Configuration(how), package, &facts);

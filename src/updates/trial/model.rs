@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::child::{ChildError, step};
-use super::{Order, TrialReport};
+use super::{Order, TrialError, TrialReport};
 use crate::audit_event::AuditSink;
 use crate::identity::sealing::Sealer;
 use crate::inference::Runtimes;
@@ -44,6 +44,8 @@ pub struct ModelTrial {
     pub measure: bool,
     /// The least share of the golden inputs that must be answered right; `None` is all of them.
     pub golden_min: Option<f64>,
+    /// The deadline of a model whose config names none.
+    pub timeout: Duration,
 }
 
 /// How the libraries of a runtime are tried.
@@ -74,19 +76,20 @@ pub struct LiveModel {
 
 /// Tries the libraries of the order: with the models that they would run, each of which must answer all its golden inputs
 /// right. `Ok(Err(_))` when they are at fault.
-pub async fn run_runtime(order: &Order, how: &RuntimeTrial) -> Result<Result<TrialReport, Reason>, ChildError> {
+pub async fn run_runtime(order: &Order, how: &RuntimeTrial) -> Result<Result<TrialReport, TrialError>, ChildError> {
     step("its library was loaded")?;
     // The other runtime is not there, so no model falls back to it.
     let runtimes = Runtimes::new(order.release.clone());
     if let Err(error) = runtimes.version(how.runtime) {
-        return Ok(Err(Reason::new(Cause::Load, error)));
+        return Ok(Err(Reason::new(Cause::Load, error).into()));
     }
-    let repository = repository(runtimes, how.threads, false);
+    // Nobody waits for a caller's answer here.
+    let repository = repository(runtimes, how.threads, false, Duration::MAX);
     for LiveModel { name, version, folder, files, golden_min } in &how.models {
         step(&format!("{name} {version} was loaded"))?;
         match repository.load_from(name, *version, (folder, files), *golden_min).await {
             Ok(loaded) => repository.end(loaded).await,
-            Err(error) => return Ok(Err(Reason::new(cause(&error), format!("{name} {version}: {error}")))),
+            Err(error) => return Ok(Err(stopped(&error, format!("{name} {version}: {error}")))),
         }
     }
     let runtime = how.runtime.to_string();
@@ -94,20 +97,22 @@ pub async fn run_runtime(order: &Order, how: &RuntimeTrial) -> Result<Result<Tri
 }
 
 /// Tries the model of the order. `Ok(Err(_))` when the model is at fault.
-pub async fn run(order: &Order, how: &ModelTrial) -> Result<Result<TrialReport, Reason>, ChildError> {
+pub async fn run(order: &Order, how: &ModelTrial) -> Result<Result<TrialReport, TrialError>, ChildError> {
     step("it was loaded")?;
     let repository = {
         let runtimes = Runtimes::with_own_folders(how.runtimes.clone(), &how.own_folders);
-        repository(runtimes, how.threads, how.measure)
+        repository(runtimes, how.threads, how.measure, how.timeout)
     };
     let started = Instant::now();
     let loaded = match load(&repository, &order.release, how.golden_min).await {
         Ok(loaded) => loaded,
-        Err(reason) => return Ok(Err(reason)),
+        Err(error) => return Ok(Err(error)),
     };
     let load_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     step("its golden inputs were run")?;
+    let begun = Instant::now();
     let score = golden_score(&loaded, &order.release).await;
+    let golden = u32::try_from(score.total).ok().and_then(|total| begun.elapsed().checked_div(total));
     step("it was measured")?;
     // A tenth of its time is enough for a model whose trial is to be short.
     let time = MEASURED.min(Duration::from_secs(order.seconds) / 10);
@@ -130,12 +135,26 @@ pub async fn run(order: &Order, how: &ModelTrial) -> Result<Result<TrialReport, 
         inputs: declared(&loaded.signature.inputs),
         outputs: declared(&loaded.signature.outputs),
     };
+    let fastest = load.latencies.first().copied().into_iter().chain(golden).min();
+    let in_time = within_deadline(fastest, loaded.timeout);
     // A process that ends while a runtime still runs crashes, and would be blamed for it.
     repository.end(loaded).await;
-    Ok(Ok(report))
+    Ok(in_time.map(|()| report).map_err(Into::into))
 }
 
-async fn load(repository: &Repository, folder: &Path, golden_min: Option<f64>) -> Result<Arc<LoadedModel>, Reason> {
+/// Whether a caller can get an answer at all: no caller waits longer than the model's own deadline. By the fastest run, for
+/// what else the machine does makes others slow.
+fn within_deadline(fastest: Option<Duration>, deadline: Duration) -> Result<(), Reason> {
+    let Some(fastest) = fastest.filter(|fastest| *fastest > deadline) else { return Ok(()) };
+    let (fastest, deadline) = (fastest.as_millis(), deadline.as_millis());
+    let detail = format!(
+        "its fastest run took {fastest} ms, and callers wait {deadline} ms (queue.default_timeout_ms of model.toml, else \
+         serving.default_timeout_ms)"
+    );
+    Err(Reason::new(Cause::Latency, detail))
+}
+
+async fn load(repository: &Repository, folder: &Path, golden_min: Option<f64>) -> Result<Arc<LoadedModel>, TrialError> {
     // Under any name: nobody asks for it.
     let name = "candidate".parse::<ModelName>().map_err(|error| error.to_string());
     let version = "1".parse::<ModelVersion>().map_err(|error| error.to_string());
@@ -144,18 +163,20 @@ async fn load(repository: &Repository, folder: &Path, golden_min: Option<f64>) -
             let release = ManagedVersion { version, folder: folder.to_owned(), golden_min };
             repository.load_beside(&name, &release).await
         }
-        (Err(error), _) | (_, Err(error)) => return Err(Reason::new(Cause::Load, error)),
+        (Err(error), _) | (_, Err(error)) => return Err(Reason::new(Cause::Load, error).into()),
     };
-    loaded.map_err(|error| Reason::new(cause(&error), error.to_string()))
+    loaded.map_err(|error| stopped(&error, error.to_string()))
 }
 
-/// What kept a model from being loaded.
-fn cause(error: &VersionError) -> Cause {
-    let words = error.to_string();
+/// What a model that was not loaded means for its trial.
+fn stopped(error: &VersionError, detail: String) -> TrialError {
+    let failed = |cause| TrialError::Failed(Reason::new(cause, detail.clone()));
     match () {
-        () if NO_MEMORY.iter().any(|no_memory| words.contains(no_memory)) => Cause::Memory,
-        () if error.is_wrong() => Cause::Golden,
-        () => Cause::Load,
+        // The runtimes have no other sign of it than their words.
+        () if NO_MEMORY.iter().any(|no_memory| detail.contains(no_memory)) => failed(Cause::Memory),
+        () if error.is_wrong() => failed(Cause::Golden),
+        () if error.may_pass() => TrialError::Interrupted(Reason::new(Cause::Load, detail)),
+        () => failed(Cause::Load),
     }
 }
 
@@ -169,10 +190,10 @@ fn declared(ports: &[Port]) -> Vec<DeclaredPort> {
 }
 
 /// A repository with the runtimes of this box, no models of its own, and nothing that was measured.
-fn repository(runtimes: Runtimes, threads: usize, measure: bool) -> Repository {
+fn repository(runtimes: Runtimes, threads: usize, measure: bool, timeout: Duration) -> Repository {
     let defaults = ModelDefaults {
         max_queue_size: 16,
-        timeout: Duration::from_hours(1),
+        timeout,
         keep_alive: None,
         // What is compiled here is not for keeping: it may be why the trial fails.
         cache_dir: None,

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::Instant;
 
-use super::{LOOK, Order, Said, TrialReport};
+use super::{LOOK, Order, Said, TrialError, TrialReport};
 use crate::sys::NO_TELEMETRY;
 use crate::telemetry::process;
 use crate::updates::state::{Cause, Reason};
@@ -39,8 +39,11 @@ enum End {
 }
 
 /// Runs a trial to its end. The process is gone when this returns, and when it is dropped.
-pub(super) async fn run(program: &Path, order: &Order) -> Result<TrialReport, Reason> {
-    let broken = |what: &str, error: std::io::Error| Reason::new(Cause::Load, format!("its process {what}: {error}"));
+pub(super) async fn run(program: &Path, order: &Order) -> Result<TrialReport, TrialError> {
+    // This box is short of something, and not the release at fault.
+    let broken = |what: &str, error: std::io::Error| {
+        TrialError::Interrupted(Reason::new(Cause::Load, format!("its process {what}: {error}")))
+    };
     let mut child = spawn(program).map_err(|error| broken("cannot be started", error))?;
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     // Held to the end: the process ends with it.
@@ -106,7 +109,7 @@ fn last_words(complaints: &[u8]) -> String {
 }
 
 /// What its end, and what it said before, come to.
-fn meaning(end: &End, said: &[Said], complaint: &str, order: &Order) -> Result<TrialReport, Reason> {
+fn meaning(end: &End, said: &[Said], complaint: &str, order: &Order) -> Result<TrialReport, TrialError> {
     let step = said.iter().rev().find_map(|said| match said {
         Said::Step(step) => Some(step.as_str()),
         _ => None,
@@ -117,21 +120,21 @@ fn meaning(end: &End, said: &[Said], complaint: &str, order: &Order) -> Result<T
         End::Exited(status) => status,
         End::TooLarge(bytes) => {
             let detail = format!("took {} MiB of memory while {step}; at most {limit}", bytes >> 20);
-            return Err(Reason::new(Cause::Memory, detail));
+            return Err(Reason::new(Cause::Memory, detail).into());
         }
         End::TooLong => {
             let detail = format!("was not done after {} s, while {step}", order.seconds);
-            return Err(Reason::new(Cause::Deadline, detail));
+            return Err(Reason::new(Cause::Deadline, detail).into());
         }
     };
     match (said.last(), status.signal()) {
         (Some(Said::Done(report)), None) if status.success() => Ok(report.clone()),
-        (Some(Said::Failed(reason)), None) => Err(reason.clone()),
-        (_, Some(number)) => Err(killed(number, step, complaint, order)),
+        (Some(Said::Stopped(error)), None) => Err(error.clone()),
+        (_, Some(number)) => Err(killed(number, step, complaint, order).into()),
         (_, None) => {
             let code = status.code().unwrap_or_default();
             let detail = format!("its process ended with code {code} while {step}{}", quoted(complaint));
-            Err(Reason::new(Cause::Crash, detail))
+            Err(Reason::new(Cause::Crash, detail).into())
         }
     }
 }

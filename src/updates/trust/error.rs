@@ -1,6 +1,7 @@
 //! Why something is not trusted, in words for whoever is called at night.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use sigstore_tuf::Error;
 
@@ -140,9 +141,9 @@ pub enum TrustError {
 }
 
 impl TrustError {
-    /// Whether asking again would not help as long as the repository is as it is.
+    /// Whether asking again would not help: what was signed is wrong. What is not signed yet may be tomorrow.
     pub fn is_final(&self) -> bool {
-        matches!(self, Self::NotListed { .. } | Self::Unauthorised { .. } | Self::NoSha256 { .. })
+        matches!(self, Self::Unauthorised { .. } | Self::NoSha256 { .. })
     }
 
     /// Which refusal it is, if it is one.
@@ -152,6 +153,14 @@ impl TrustError {
             Self::Source(SourceError::TooLong { .. }) => Some(Refusal::TooLong),
             Self::Unauthorised { .. } => Some(Refusal::Unauthorised),
             Self::NoSha256 { .. } => Some(Refusal::Malformed),
+            _ => None,
+        }
+    }
+
+    /// After what time another try is worth it, where the server says it.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Source(error) => error.retry_after(),
             _ => None,
         }
     }

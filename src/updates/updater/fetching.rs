@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 
 use super::Updater;
 use super::hand::Done;
-use crate::updates::download;
+use crate::updates::download::{self, Failed};
 use crate::updates::package::Package;
 use crate::updates::platform::Platform;
 use crate::updates::sha256::sha256_hex;
@@ -56,16 +56,12 @@ pub(super) fn job(updater: &mut Updater, subject: &Subject, state: &SubjectState
                 fetched.fetch_add(bytes, Ordering::Relaxed);
                 ControlFlow::Continue(())
             };
-            if let Err(error) = download::fetch(&store, &source, target, &limits, progress).await {
+            if let Err(Failed { error, wasted }) = download::fetch(&store, &source, target, &limits, progress).await {
                 if error.is_of_room() {
                     audit.record_space(SPACE, false);
                 }
                 let reason = Reason::new(error.cause(), format!("{}: {error}", target.path));
-                return if error.is_final() {
-                    Done::Failed(reason)
-                } else {
-                    Done::Later { reason, after: error.retry_after() }
-                };
+                return Done::Later { reason, after: error.retry_after(), wasted };
             }
         }
         let files: Vec<_> = release.files.iter().map(|(name, target)| (name.clone(), target.sha256.clone())).collect();
@@ -79,7 +75,7 @@ pub(super) fn job(updater: &mut Updater, subject: &Subject, state: &SubjectState
                 if error.is_of_room() {
                     audit.record_space(SPACE, false);
                 }
-                Done::Later { reason: Reason::new(Cause::Disk, error.to_string()), after: None }
+                Done::Later { reason: Reason::new(Cause::Disk, error.to_string()), after: None, wasted: 0 }
             }
         }
     }))
@@ -108,7 +104,7 @@ async fn target(trust: &mut Trust, source: &Source, path: &TargetPath) -> Result
 
 fn signature(path: &TargetPath, error: &TrustError) -> Done {
     let reason = Reason::new(Cause::Signature, format!("{path}: {error}"));
-    if error.is_final() { Done::Failed(reason) } else { Done::Later { reason, after: None } }
+    if error.is_final() { Done::Failed(reason) } else { Done::Later { reason, after: error.retry_after(), wasted: 0 } }
 }
 
 /// SHA-256 of what is signed of a release: the name and hash of every file, and the description.

@@ -30,7 +30,13 @@ pub(super) enum Done {
     /// It failed, and may not the next time. It counts.
     Interrupted(Reason),
     /// It cannot be done now, for reasons that lie elsewhere. It does not count.
-    Later { reason: Reason, after: Option<Duration> },
+    Later {
+        reason: Reason,
+        /// When the server wants to be asked again.
+        after: Option<Duration>,
+        /// Bytes that were fetched for nothing.
+        wasted: u64,
+    },
 }
 
 /// What is to become of a stage that sees requests.
@@ -185,14 +191,9 @@ impl Hand {
 
     /// The next attempt comes later.
     pub fn pause(&mut self, reason: &Reason) {
-        self.pause_at_least(reason, None);
-    }
-
-    /// The same, no sooner than after `least`.
-    pub fn pause_at_least(&mut self, reason: &Reason, least: Option<Duration>) {
         let mut backoff =
             self.pause.take().map_or_else(|| Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), |pause| pause.backoff);
-        let pause = backoff.pause(random()).max(least.unwrap_or_default());
+        let pause = backoff.pause(random());
         tracing::debug!(%reason, retry_in_s = pause.as_secs(), "the next attempt waits");
         self.pause = Some(Pause { backoff, until: Instant::now() + pause, reason: reason.clone() });
     }

@@ -4,9 +4,10 @@ use super::hand::{Hand, Verdict};
 use crate::updates::gates;
 use crate::updates::plan::{Quiet, Step};
 use crate::updates::state::{Cause, Reason, Stage, SubjectState};
+use crate::updates::subject::Kind;
 
 /// What is to become of the stage that a subject is in.
-pub(super) fn judge(state: &SubjectState, hand: &mut Hand) -> Verdict {
+pub(super) fn judge(kind: Kind, state: &SubjectState, hand: &mut Hand) -> Verdict {
     let Some(trial) = state.trial.as_ref().filter(|trial| !trial.held) else { return Verdict::Wait };
     let step = match trial.stage {
         Stage::Shadow => &trial.plan.shadow,
@@ -20,7 +21,9 @@ pub(super) fn judge(state: &SubjectState, hand: &mut Hand) -> Verdict {
     if let Err(reason) = gates::judge(&trial.plan.gate, &observed, reference) {
         return Verdict::Fail(reason);
     }
-    step_is_over(step, trial.stage, trial.in_stage_s, requests)
+    // Settings and libraries answer no requests of their own.
+    let min_requests = if kind == Kind::Model { step.min_requests } else { 0 };
+    step_is_over(&Step { min_requests, ..*step }, trial.stage, trial.in_stage_s, requests)
 }
 
 /// Whether a stage has seen enough. Pure.

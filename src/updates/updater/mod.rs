@@ -10,6 +10,7 @@ mod fetching;
 mod hand;
 mod judging;
 mod orders;
+mod pauses;
 mod serving;
 mod telling;
 mod trying;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::abortable;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::MissedTickBehavior;
 
 use super::download::DownloadLimits;
@@ -32,6 +33,7 @@ use super::store::BlobStore;
 use super::subject::{Kind, Subject};
 use super::trial::{LiveModel, TrialSettings};
 use crate::audit_event::AuditSink;
+use crate::clock;
 use crate::names::{DeviceName, ModelName};
 use crate::repository::{LoadedModel, Repository};
 use crate::shutdown::Shutdown;
@@ -140,6 +142,7 @@ impl Updater {
                         self.wanted(wishes).await;
                     }
                 }
+                () = inbox.retries.notified() => self.retry().await,
                 Some(Finished { subject, job, done }) = self.finished.recv() => self.done(&subject, job, done).await,
                 _ = ticks.tick() => {
                     let passed = last.elapsed();
@@ -180,7 +183,8 @@ impl Updater {
         subjects.extend(wishes.keys().filter(|subject| !self.persisted.subjects.contains_key(subject)).cloned());
         for subject in subjects {
             let wish = wishes.get(&subject).cloned().unwrap_or_default();
-            self.advance(&subject, Event::Wanted(wish)).await;
+            let has_own = self.owner_has(&subject);
+            self.advance(&subject, Event::Wanted { wish, has_own }).await;
         }
     }
 
@@ -195,11 +199,7 @@ impl Updater {
             if trial.held {
                 continue;
             }
-            let bytes = self.hand(&subject).take_fetched();
-            if bytes > 0 {
-                self.parts.updates.tell(|status| status.fetched_bytes += bytes);
-                self.advance(&subject, Event::Fetched { bytes }).await;
-            }
+            self.count_fetched(&subject).await;
             let seconds = self.hand(&subject).whole_seconds(passed);
             if seconds > 0 {
                 self.advance(&subject, Event::Waited { seconds }).await;
@@ -207,7 +207,7 @@ impl Updater {
             let verdict = if self.has_nothing_to_be_beside(&subject) {
                 Verdict::Pass
             } else {
-                judging::judge(&self.state(&subject), self.hand(&subject))
+                judging::judge(subject.kind, &self.state(&subject), self.hand(&subject))
             };
             match verdict {
                 Verdict::Pass if self.hand(&subject).is_due() => _ = self.advance(&subject, Event::Passed).await,
@@ -247,10 +247,7 @@ impl Updater {
                 self.hand(subject).pause(&reason);
                 self.advance(subject, Event::Interrupted(reason)).await;
             }
-            Done::Later { reason, after } => {
-                tracing::warn!(%subject, %reason, "an update waits before its next attempt");
-                self.hand(subject).pause_at_least(&reason, after);
-            }
+            Done::Later { reason, after, wasted } => self.hindered(subject, reason, after, wasted).await,
         }
         self.reconcile(subject).await;
     }
@@ -313,7 +310,8 @@ impl Updater {
             self.show_requests(subject, &state);
             self.watch_live(subject, &state).await;
         }
-        if self.hand(subject).may_start(duty) {
+        let is_due = state.trial.as_ref().is_none_or(|trial| trial.is_due(clock::unix_millis()));
+        if is_due && self.hand(subject).may_start(duty) {
             self.start(subject, &state, duty);
         }
         self.tell();
@@ -469,6 +467,7 @@ fn without_counts(state: &SubjectState) -> SubjectState {
     if let Some(trial) = &mut state.trial {
         trial.in_stage_s = 0;
         trial.fetched_bytes = 0;
+        trial.fault = None;
     }
     state
 }
@@ -480,12 +479,14 @@ pub struct UpdaterInboxParts {
     pub wishes: tokio::sync::watch::Receiver<Option<Wishes>>,
     /// What people want.
     pub orders: tokio::sync::mpsc::Receiver<Ordered>,
+    /// People want what waits for its next attempt to be tried now.
+    pub retries: Arc<Notify>,
 }
 
 impl UpdaterInbox {
     /// The updater's part and the poller's.
     pub fn split(self) -> (UpdaterInboxParts, tokio::sync::mpsc::Receiver<super::handle::Look>) {
-        (UpdaterInboxParts { wishes: self.wishes, orders: self.orders }, self.looks)
+        (UpdaterInboxParts { wishes: self.wishes, orders: self.orders, retries: self.retries }, self.looks)
     }
 }
 

@@ -48,8 +48,12 @@ impl Updater {
 
     /// Whether a subject without a trial has something to go back to: a release, or what the owner of this box has.
     fn has_before(&self, subject: &Subject, state: &SubjectState) -> bool {
-        let owners = || subject.kind != Kind::Model || self.parts.repository.has_folder(&subject.name);
-        state.committed.is_some() && (state.previous.is_some() || owners())
+        state.committed.is_some() && (state.previous.is_some() || self.owner_has(subject))
+    }
+
+    /// Whether something serves without any release: what the owner of this box has.
+    pub(super) fn owner_has(&self, subject: &Subject) -> bool {
+        subject.kind != Kind::Model || self.parts.repository.has_folder(&subject.name)
     }
 
     /// Whether no release was there before the one that runs.

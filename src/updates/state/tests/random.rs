@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::faults::hindered;
 use super::*;
 
 fn any_event() -> impl Strategy<Value = Event> {
@@ -17,8 +18,15 @@ fn any_event() -> impl Strategy<Value = Event> {
     let revoked = proptest::collection::btree_set(1_u64..5, 0..3)
         .prop_map(|versions| versions.iter().map(|version| version.to_string().parse().unwrap()).collect());
     let none = Just(std::collections::BTreeSet::new());
-    let wanted = (proptest::option::weighted(0.8, desired), prop_oneof![6 => none, 1 => revoked])
-        .prop_map(|(desired, revoked)| Event::Wanted(Wish { desired, revoked, minimum: None }));
+    let wanted = (proptest::option::weighted(0.8, desired), prop_oneof![6 => none, 1 => revoked]);
+    // Some of the others stand before it in the manifest.
+    let before = proptest::collection::btree_set((0_u64..4).prop_map(|number| format!("r{number}")), 0..4);
+    let wanted = (wanted, before, any::<bool>()).prop_map(|((desired, revoked), before, has_own)| {
+        let others = before.iter().map(|rollout| rollout.parse().unwrap());
+        let chosen = desired.as_ref().map(|(plan, _): &(Plan, Allow)| plan.rollout.clone());
+        let supersedes = others.filter(|rollout| Some(rollout) != chosen.as_ref()).collect();
+        Event::Wanted { wish: Wish { desired, revoked, minimum: None, supersedes }, has_own }
+    });
     prop_oneof![
         6 => wanted,
         4 => (1_u64..5).prop_map(described),
@@ -27,6 +35,8 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => Just(failed(Cause::Errors)),
         1 => Just(interrupted()),
         1 => (0_u64..8_000).prop_map(|seconds| Event::Waited { seconds }),
+        2 => (0_u64..8_000).prop_map(|now_ms| hindered("503", now_ms)),
+        1 => (0_u64..8_000).prop_map(|now_ms| Event::Retry { now_ms }),
         2 => Just(Event::Started),
         1 => Just(Event::Pin),
         1 => Just(Event::Unpin),
@@ -45,7 +55,7 @@ proptest! {
             let before = state.clone();
             state = state.after(event.clone(), Kind::Model);
 
-            let revokes = matches!(&event, Event::Wanted(wish) if !wish.revoked.is_empty());
+            let revokes = matches!(&event, Event::Wanted { wish, .. } if !wish.revoked.is_empty());
             // A trial on top of nothing falls back to nothing: what was committed may be gone by revocation only.
             if before.committed.is_some() && !revokes {
                 prop_assert!(state.committed.is_some(), "{event:?}");
@@ -53,8 +63,17 @@ proptest! {
             if state.committed.is_some() {
                 prop_assert!(state.live().is_some());
             }
-            if let Event::Wanted(wish) = &event {
+            if let Event::Wanted { wish, has_own } = &event {
                 prop_assert!(state.kept().all(|release| !wish.revoked.contains(&release.version)));
+                let begun = state.trial.as_ref().filter(|new| !before.trial.as_ref().is_some_and(|old| old.is_of(&new.plan)));
+                if let Some(trial) = begun.filter(|_| *has_own || state.committed.is_some()) {
+                    let mut known = before.superseded.iter().filter(|known| known.rollout == trial.plan.rollout);
+                    prop_assert!(!known.any(|known| wish.revokes(known.by)), "{event:?} revived what was superseded");
+                }
+            }
+            if let Event::Hindered { .. } = &event {
+                let counted = |state: &SubjectState| state.trial.as_ref().map(|trial| (trial.stage, trial.failures));
+                prop_assert_eq!(counted(&state), counted(&before), "a fault that lies elsewhere ends and counts nothing");
             }
 
             if let Some(trial) = &state.trial {
@@ -83,7 +102,7 @@ proptest! {
                         || state.refused.iter().any(|refused| refused.rollout == *rollout);
                     // Or what took its place runs already, which is the newer news.
                     let wanted = match &event {
-                        Event::Wanted(wish) => wish.desired.as_ref().map(|(plan, _)| &plan.rollout),
+                        Event::Wanted { wish, .. } => wish.desired.as_ref().map(|(plan, _)| &plan.rollout),
                         _ => None,
                     };
                     let told = told || (wanted.is_some() && state.outcome.as_ref().map(|it| &it.rollout) == wanted);

@@ -1,0 +1,66 @@
+//! A server, a link or a disk that is at fault, and may be put right.
+
+use super::*;
+use crate::updates::state::fault::DOWNLOAD_DEADLINE_S;
+
+const START_MS: u64 = 1_795_132_800_000;
+
+pub(super) fn hindered(words: &str, now_ms: u64) -> Event {
+    let reason = Reason::new(Cause::Download, words);
+    Event::Hindered { reason, now_ms, next_ms: now_ms + 1_000 }
+}
+
+#[test]
+fn a_fault_of_a_server_counts_no_attempt_and_a_download_ends_14_days_after_the_first() {
+    let many = std::iter::repeat_n(hindered("wrong bytes", START_MS), 1_000);
+    let state = after(at(Stage::Downloading), many);
+    let trial = state.trial.clone().unwrap();
+    assert_eq!((trial.stage, trial.failures), (Stage::Downloading, 0));
+    // However long it had come well before.
+    let well = after(at(Stage::Downloading), [Event::Waited { seconds: 365 * 86_400 }]);
+    assert_eq!(stage(&well), Some(Stage::Downloading), "what comes slowly comes");
+    let mut state = after(well, [hindered("wrong bytes", START_MS)]);
+    for _ in 0..14 {
+        // Whatever else fails, and however often the box is switched off and on.
+        state = after(state, [Event::Waited { seconds: 86_400 }, hindered("status 503", START_MS), Event::Started]);
+        assert_eq!(stage(&state), Some(Stage::Downloading));
+    }
+    let state = after(state, [Event::Waited { seconds: 1 }]);
+    assert_eq!((live(&state), rolled_back(&state)), (Some(1), Some((Stage::Downloading, Cause::Deadline))));
+    let detail = &state.outcome.as_ref().unwrap().rolled_back.as_ref().unwrap().1.detail;
+    let told = "not downloaded 14 days after the first fault; 15 attempts failed since 2026-11-20T00:00:00Z, the last one: \
+                download: status 503";
+    assert_eq!(detail, told);
+    assert_eq!(stage(&after(state, [want("r2", 2)])), None, "and it is not begun again");
+}
+
+#[test]
+fn a_fault_that_passes_leaves_no_trace() {
+    let day = || Event::Waited { seconds: 86_400 };
+    let state = after(at(Stage::Downloading), [hindered("wrong bytes", START_MS), day(), Event::Passed]);
+    assert_eq!((stage(&state), state.trial.unwrap().fault), (Some(Stage::Verified), None));
+}
+
+#[test]
+fn a_fault_counts_on_when_its_rollout_comes_back_and_not_while_it_stands_still() {
+    let week = || Event::Waited { seconds: 7 * 86_400 };
+    let state = after(at(Stage::Downloading), [hindered("wrong bytes", START_MS), week()]);
+    let paused = after(state.clone(), [wish(plan("r2", 2), Allow::Nothing), week(), week(), week()]);
+    assert_eq!(stage(&paused), Some(Stage::Downloading));
+    let again = after(state, [nothing(), want("r2", 2), week()]);
+    assert_eq!(again.trial.as_ref().unwrap().fault.as_ref().unwrap().lasted_s, DOWNLOAD_DEADLINE_S);
+    assert_eq!(rolled_back(&after(again, [Event::Waited { seconds: 1 }])), Some((Stage::Downloading, Cause::Deadline)));
+}
+
+#[test]
+fn the_next_attempt_is_due_after_its_pause_or_when_somebody_says_so_whatever_the_clock_does() {
+    let state = after(at(Stage::Downloading), [hindered("wrong bytes", START_MS)]);
+    let is_due = |state: &SubjectState, now_ms| state.trial.as_ref().unwrap().is_due(now_ms);
+    assert!(is_due(&at(Stage::Downloading), 0) && !is_due(&state, START_MS + 999) && is_due(&state, START_MS + 1_000));
+    // The clock was set back by more than any pause: to 1970, say.
+    assert!(is_due(&state, 0));
+    let now = after(state, [Event::Retry { now_ms: START_MS + 1 }]);
+    assert!(is_due(&now, START_MS + 1));
+    let fault = now.trial.unwrap().fault.unwrap();
+    assert_eq!((fault.since_ms, fault.attempts), (START_MS, 1), "the deadline stays");
+}

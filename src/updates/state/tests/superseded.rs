@@ -1,0 +1,66 @@
+//! Which rollouts come back when a later one ends.
+
+use super::*;
+
+/// What a manifest with the rollouts r1 to `desired`, each of the version of its number, means when these are revoked.
+fn list(desired: u64, revoked: &[u64]) -> Wish {
+    Wish {
+        desired: Some((plan(&format!("r{desired}"), desired), Allow::Everything)),
+        revoked: revoked.iter().map(|version| version.to_string().parse().unwrap()).collect(),
+        minimum: None,
+        supersedes: (1..desired).map(|number| format!("r{number}").parse().unwrap()).collect(),
+    }
+}
+
+/// Version 1 committed, then a trial of version 2 that the rollout of version 3 takes the place of, which is committed.
+fn superseded_in(reached: Stage) -> SubjectState {
+    let state = after(at(reached), [heard(list(2, &[])), heard(list(3, &[])), described(3)]);
+    let state = after(state, std::iter::repeat_n(Event::Passed, 6));
+    assert_eq!((live(&state), state.previous.as_ref().map(|release| release.version.get())), (Some(3), Some(1)));
+    state
+}
+
+#[test]
+fn a_superseded_rollout_does_not_come_back_to_life_when_the_newer_version_is_revoked() {
+    for reached in STAGES {
+        let state = after(superseded_in(reached), [heard(list(2, &[3])), Event::Started, heard(list(2, &[3]))]);
+        assert_eq!((live(&state), stage(&state)), (Some(1), None), "{reached}");
+        assert_eq!(rolled_back(&state), Some((Stage::Active, Cause::Revoked)));
+        // A new rollout of the same version is a new decision of the platform.
+        let anew = Wish { desired: Some((plan("r4", 2), Allow::Everything)), ..list(4, &[3]) };
+        assert_eq!(stage(&after(state, [heard(anew)])), Some(Stage::Downloading));
+    }
+    // Nor one that was never tried here: the box was away while both were published.
+    let both = after(commit(SubjectState::default(), "r1", 1), [heard(list(3, &[])), described(3)]);
+    for state in [both.clone(), after(both, std::iter::repeat_n(Event::Passed, 6))] {
+        let state = after(state, [heard(list(2, &[3]))]);
+        assert_eq!((live(&state), stage(&state)), (Some(1), None));
+    }
+    // Nor when the newer rollout was cleared away before its version was revoked.
+    let state = after(superseded_in(Stage::Canary), [heard(list(2, &[])), heard(list(2, &[3]))]);
+    assert_eq!((live(&state), stage(&state)), (Some(1), None));
+    // Nor in place of what the owner of the box has.
+    let first = from_nothing([heard(list(2, &[])), heard(list(3, &[])), described(3)]);
+    let state = after(first, std::iter::repeat_n(Event::Passed, 6));
+    let state = after(state, [Event::Wanted { wish: list(2, &[3]), has_own: true }]);
+    assert_eq!((live(&state), stage(&state)), (None, None));
+}
+
+#[test]
+fn a_superseded_rollout_comes_back_when_the_platform_takes_the_newer_one_back() {
+    for reached in STAGES {
+        let state = after(at(reached), [heard(list(2, &[])), heard(list(3, &[])), heard(list(2, &[]))]);
+        assert_eq!(state.trial.as_ref().map(|trial| trial.release.version.get()), Some(2), "{reached}");
+    }
+    // One that has not moved yet has taken nobody's place.
+    let waits = Wish { desired: Some((plan("r3", 3), Allow::Nothing)), ..list(3, &[]) };
+    let state = after(commit(SubjectState::default(), "r1", 1), [heard(waits), heard(list(2, &[3]))]);
+    assert_eq!(stage(&state), Some(Stage::Downloading));
+}
+
+#[test]
+fn a_revocation_that_leaves_a_box_without_any_release_brings_the_newest_that_is_allowed() {
+    let state = after(superseded_in(Stage::Shadow), [heard(list(2, &[1, 3]))]);
+    assert_eq!((live(&state), stage(&state)), (None, Some(Stage::Downloading)));
+    assert_eq!(state.trial.unwrap().release.version.get(), 2);
+}
