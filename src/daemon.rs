@@ -11,7 +11,7 @@ mod updates;
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -44,6 +44,7 @@ use crate::serving::{Serving, ServingLimits};
 use crate::shutdown::Shutdown;
 use crate::telemetry::messages::MessageStatistics;
 use crate::telemetry::process;
+use crate::telemetry::system::{CgroupLimits, Memory};
 use crate::updates::runtime_dirs;
 use audit::AuditWriter;
 pub use audit::record_alone;
@@ -65,6 +66,10 @@ pub fn run(config: Config, registry: Registry, handover: &Handover) -> anyhow::R
             "this process may open fewer files than http.max_connections can need: set LimitNOFILE= in the systemd unit, or \
              lower it"
         );
+    }
+    let of_group = CgroupLimits::read(Path::new("/")).memory_bytes;
+    if let Some(memory) = Memory::read().map(|memory| memory.total_bytes).into_iter().chain(of_group).min() {
+        process::bound_memory(memory);
     }
     let mut builder = match config.control.threads {
         1 => tokio::runtime::Builder::new_current_thread(),

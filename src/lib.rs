@@ -57,6 +57,8 @@ pub mod sys;
 pub mod clock;
 /// Files that are old or new after a power cut, never half.
 pub mod durable;
+/// Folders that a foreign library writes.
+pub mod checked_folder;
 /// The pauses between attempts.
 pub mod backoff;
 /// What others do again and again, told now and then.

@@ -149,9 +149,15 @@ impl Sealing {
     fn forget_compiled(&self) {
         for entry in std::fs::read_dir(&self.cache).into_iter().flatten().flatten() {
             let path = entry.path();
-            if path.extension().is_some_and(|extension| extension == COMPILED)
-                && let Err(error) = std::fs::remove_file(&path)
-            {
+            let removed = match entry.file_type() {
+                // Of one model, whose digest is its name.
+                Ok(kind) if kind.is_dir() => std::fs::remove_dir_all(&path),
+                // Of an older version, which kept those of all models in one folder.
+                Ok(_) if path.extension().is_some_and(|extension| extension == COMPILED) => std::fs::remove_file(&path),
+                Ok(_) => Ok(()),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = removed {
                 tracing::error!(path = %path.display(), %error, "a compiled model stays on the disk in plain");
             }
         }

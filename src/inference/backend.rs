@@ -81,6 +81,14 @@ pub struct ModelFiles {
     /// The names of inputs and outputs in the file's order, where the file tells (ONNX). A runtime that knows several
     /// names for one tensor takes these.
     pub port_names: Option<PortNames>,
+    /// Why a runtime may not run it, where the file tells (ONNX): what a caller sends would end the process, or read its
+    /// memory.
+    pub dangers: Vec<(Runtime, String)>,
+    /// The inputs whose numbers choose rows of a table, with how many rows it has, where the file tells (ONNX).
+    pub rows: Vec<(String, i64)>,
+    /// The inputs that are multiplied by a matrix, with how long their last dimension must be for it, where the file tells
+    /// (ONNX).
+    pub widths: Vec<(String, i64)>,
 }
 
 impl ModelFiles {
@@ -152,6 +160,14 @@ pub enum LoadError {
         /// The runtime.
         runtime: Runtime,
         /// The runtime's words.
+        reason: String,
+    },
+    /// The runtime does not withstand what callers may send to this model.
+    #[error("{runtime} is not safe for this model: {reason}")]
+    Danger {
+        /// The runtime.
+        runtime: Runtime,
+        /// The operator, and what it does.
         reason: String,
     },
     /// The model has an input or output that Ledge cannot carry.
@@ -236,6 +252,14 @@ pub trait Backend: Send {
 
     /// What it takes and gives.
     fn signature(&self) -> &Signature;
+
+    /// Whether the next run begins at once. After a failed one it may begin with a repair, which can take as long as a load.
+    fn is_sound(&self) -> bool {
+        true
+    }
+
+    /// Does now what the next run would have to begin with.
+    fn repair(&mut self) {}
 
     /// Runs the model once.
     ///

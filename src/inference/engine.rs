@@ -355,6 +355,7 @@ fn load(shared: &Shared, spec: &Spec, alive: watch::Receiver<()>) -> Result<Inst
         // What the first instance took, this one takes.
         let _ = catch_unwind(AssertUnwindSafe(|| backend.run(&inputs, &outputs)));
     }
+    worker::repair(&mut *backend);
     let grown = process::resident_bytes().saturating_sub(before);
     let observer = spec.observer.clone();
     let bytes = grown.max(on_disk);

@@ -1,6 +1,7 @@
 //! Running one model: the runtimes behind one trait, and the threads they run on.
 //!
-//! `inference/` opens no socket and writes no file; the runtimes read the model files whose paths they are given.
+//! `inference/` opens no socket and writes no file, save OpenVINO's cache of compiled models; the runtimes read the model files
+//! whose paths they are given.
 
 pub mod backend;
 pub mod batcher;
@@ -84,6 +85,9 @@ impl Runtimes {
         files: &ModelFiles,
         options: &LoadOptions,
     ) -> Result<Box<dyn Backend>, LoadError> {
+        if let Some((_, reason)) = files.dangers.iter().find(|(endangered, _)| *endangered == runtime) {
+            return Err(LoadError::Danger { runtime, reason: reason.clone() });
+        }
         let missing = |reason: &String| LoadError::RuntimeMissing { runtime, reason: reason.clone() };
         match runtime {
             Runtime::OnnxRuntime => self.onnxruntime().map_err(missing)?.load(files, options),

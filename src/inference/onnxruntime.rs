@@ -32,7 +32,9 @@ impl OnnxRuntime {
         if std::env::var_os(sys::NO_TELEMETRY).is_none_or(|value| value != "1") {
             return Err(format!("{} is not 1, and without it ONNX Runtime sends telemetry", sys::NO_TELEMETRY));
         }
-        let environment = ort::init_from(library)
+        // It says at each start for which older version it was made. This one is pinned, and tested with it.
+        let silent = tracing::subscriber::NoSubscriber::default();
+        let environment = tracing::subscriber::with_default(silent, || ort::init_from(library))
             .map_err(|error| error.to_string())?
             .with_name("ledge")
             .with_telemetry(false)

@@ -1,14 +1,18 @@
 //! OpenVINO. The only code that knows the crates `openvino` and `openvino-sys`.
 
+use std::io;
 use std::mem::ManuallyDrop;
-use std::path::Path;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use openvino::{Core, DeviceType, ElementType, InferRequest, InferenceError, Model, Node, RwPropertyKey, Shape};
+use openvino::{
+    CompiledModel, Core, DeviceType, ElementType, InferRequest, InferenceError, Model, Node, RwPropertyKey, Shape,
+};
 
 use super::backend::{
     Backend, ComputeTime, LoadError, LoadOptions, ModelFiles, Port, RunError, RunResult, Runtime, Signature,
 };
+use crate::checked_folder::CheckedFolder;
 use crate::sys;
 use crate::tensor::{DataType, Tensor};
 
@@ -39,7 +43,6 @@ impl OpenVino {
     }
 
     /// Loads a model. The runtime's own threads inherit the cores of the calling thread.
-    #[expect(clippy::unused_self, reason = "a value of this type proves that the library is loaded")]
     pub fn load(&self, files: &ModelFiles, options: &LoadOptions) -> Result<Box<dyn Backend>, LoadError> {
         let refused = |error: &InferenceError| refused(words(error));
         // One core a model: the crate sets properties on a core, not on a compilation.
@@ -48,10 +51,15 @@ impl OpenVino {
         let weights = files.weights.as_deref().map_or(Ok(""), utf8)?;
         let model = core.read_model_from_file(utf8(&files.model)?, weights).map_err(|error| refused(&error))?;
         let signature = signature(&model, files)?;
-        let mut compiled = core.compile_model(&model, DeviceType::CPU).map_err(|error| refused(&error))?;
-        let request = compiled.create_infer_request().map_err(|error| refused(&error))?;
-        let staged = signature.inputs.iter().map(|_| None).collect();
-        Ok(Box::new(OpenVinoBackend { staged, request, signature }))
+        // Of another version it is of no use.
+        let cache = options.cache_dir.as_ref().map(|folder| folder.join(&self.version));
+        let mut source = Source { core, model, cache };
+        let runner = source.compile().map_err(|error| refused(&error))?;
+        // Only shapes that vary outlive a failed run in what is compiled.
+        let source = source.model.is_dynamic().then_some(source);
+        let rows = |port: &Port| files.rows.iter().filter(|(name, _)| *name == port.name).map(|(_, rows)| *rows).min();
+        let rows = signature.inputs.iter().map(rows).collect();
+        Ok(Box::new(OpenVinoBackend { source, runner, is_sound: true, signature, rows }))
     }
 }
 
@@ -63,19 +71,42 @@ fn utf8(path: &Path) -> Result<&str, LoadError> {
     path.to_str().ok_or_else(|| refused(format!("the path {} is not UTF-8", path.display())))
 }
 
-/// The runtime's own words, without its source positions ("Exception from src/...cpp:123:").
+/// The runtime's own words, in short.
 fn words(error: &InferenceError) -> String {
-    let message = error.message.clone().unwrap_or_else(|| format!("{:?}", error.kind));
-    let lines = message.lines().map(str::trim);
-    let kept: Vec<&str> =
-        lines.filter(|line| !(line.is_empty() || line.starts_with("Exception from ") && line.ends_with(':'))).collect();
-    super::one_line(&kept.join(" "))
+    let told = error.message.as_deref().map(meaning).filter(|told| !told.is_empty());
+    told.unwrap_or_else(|| error.kind.to_string())
+}
+
+/// Longer refusals list half a model.
+const WORDS_MAX: usize = 300;
+
+/// The part of a message that says anything to people: not where in OpenVINO's source which check failed, nor the node of
+/// the graph with all its types, which stands beside its name.
+fn meaning(message: &str) -> String {
+    let lines = message.lines().map(|line| match line.trim() {
+        position if position.ends_with(':') => before(before(position, "Exception from "), "Check '"),
+        line => line,
+    });
+    let noise = ["FrontEnd API failed with ", "While validating node '"];
+    let told: Vec<&str> = lines.filter(|line| !noise.iter().any(|noise| line.starts_with(noise))).collect();
+    let told = super::one_line(&told.join(" "));
+    match told.char_indices().nth(WORDS_MAX) {
+        Some((end, _)) => format!("{}...", told.get(..end).unwrap_or(&told)),
+        None => told,
+    }
+}
+
+fn before<'a>(line: &'a str, mark: &str) -> &'a str {
+    line.split_once(mark).map_or(line, |(before, _)| before)
 }
 
 fn configure(core: &mut Core, options: &LoadOptions) -> Result<(), InferenceError> {
     let threads = options.threads.to_string();
-    let mut properties = vec![
-        (RwPropertyKey::NumStreams, "1"),
+    // Without a stream a run stays on the calling thread. With one it passes through two more, for 8 us of CPU time, and
+    // without one it never has a second thread.
+    let streams = if options.threads == 1 { "0" } else { "1" };
+    let properties = [
+        (RwPropertyKey::NumStreams, streams),
         (RwPropertyKey::InferenceNumThreads, threads.as_str()),
         // Ledge places threads itself; two models whose runtimes pin to the same first core would share it.
         (RwPropertyKey::HintEnableCpuPinning, "NO"),
@@ -83,10 +114,6 @@ fn configure(core: &mut Core, options: &LoadOptions) -> Result<(), InferenceErro
         // answers on the next box.
         (RwPropertyKey::HintInferencePrecision, "f32"),
     ];
-    let cache = options.cache_dir.as_ref().map(|folder| folder.display().to_string());
-    if let Some(folder) = &cache {
-        properties.push((RwPropertyKey::CacheDir, folder));
-    }
     core.set_properties(&DeviceType::CPU, properties)
 }
 
@@ -97,7 +124,13 @@ fn signature(model: &Model, files: &ModelFiles) -> Result<Signature, LoadError> 
     for index in 0..model.get_inputs_len().map_err(error)? {
         let node = FreedNode(ManuallyDrop::new(model.get_input_by_index(index).map_err(error)?));
         let name = names.and_then(|names| names.inputs.get(index));
-        signature.inputs.push(port("input", index, &node.0, name)?);
+        let mut port = port("input", index, &node.0, name)?;
+        // It multiplies a matrix by an input of another length too, with numbers from behind that input.
+        let width = files.widths.iter().find(|(name, _)| *name == port.name);
+        if let (Some(last @ -1), Some((_, width))) = (port.shape.last_mut(), width) {
+            *last = *width;
+        }
+        signature.inputs.push(port);
     }
     for index in 0..model.get_outputs_len().map_err(error)? {
         let node = FreedNode(ManuallyDrop::new(model.get_output_by_index(index).map_err(error)?));
@@ -160,11 +193,92 @@ fn element(datatype: DataType) -> Option<ElementType> {
     DATATYPES.iter().find(|(_, ours)| *ours == datatype).map(|&(theirs, _)| theirs)
 }
 
-struct OpenVinoBackend {
+/// What a model is compiled from.
+struct Source {
+    core: Core,
+    model: Model,
+    /// Where what was compiled is kept.
+    cache: Option<PathBuf>,
+}
+
+/// How long a load waits for another one of the same model, before it compiles without the cache.
+const CACHE_PATIENCE: Duration = Duration::from_mins(1);
+
+impl Source {
+    fn compile(&mut self) -> Result<Runner, InferenceError> {
+        let kept = self.cache.as_deref().and_then(|path| {
+            let taken = CheckedFolder::take(path, CACHE_PATIENCE);
+            let warn = |error: &io::Error| {
+                tracing::warn!(folder = %path.display(), %error, "a cache of compiled models cannot be used");
+            };
+            taken.inspect_err(warn).ok()
+        });
+        let folder = kept.as_ref().map_or(String::new(), |folder| folder.path().display().to_string());
+        self.core.set_property(&DeviceType::CPU, &RwPropertyKey::CacheDir, &folder)?;
+        let runner = Runner::new(self.core.compile_model(&self.model, DeviceType::CPU)?)?;
+        if let Some(Err(error)) = kept.map(CheckedFolder::keep) {
+            tracing::warn!(folder, %error, "what was compiled cannot be kept; the next start compiles again");
+        }
+        Ok(runner)
+    }
+}
+
+/// A compiled model, and what runs it.
+struct Runner {
+    compiled: CompiledModel,
+    request: InferRequest,
     /// The runtime's own tensor for each input, kept while the shape stays: a new one would be zeroed first.
     staged: Vec<Option<(Vec<usize>, openvino::Tensor)>>,
-    request: InferRequest,
+}
+
+impl Runner {
+    fn new(mut compiled: CompiledModel) -> Result<Self, InferenceError> {
+        let request = compiled.create_infer_request()?;
+        let staged = (0..compiled.get_input_size()?).map(|_| None).collect();
+        Ok(Self { compiled, request, staged })
+    }
+
+    /// Runs what is staged.
+    ///
+    /// Never by `infer`: with one thread, OpenVINO 2026.4.1 drops what a run throws there and reports success, with the
+    /// answer of the run before in the outputs. It keeps the failed run as well, to repeat it before the next.
+    fn run(&mut self) -> Result<(), InferenceError> {
+        self.request.infer_async()?;
+        // The time running out is no error here; reading the outputs of a request that still runs is.
+        self.request.wait(A_DAY_MS)
+    }
+}
+
+const A_DAY_MS: i64 = 24 * 60 * 60 * 1000;
+
+struct OpenVinoBackend {
+    /// What the model is compiled from again; `None` where a new request will do.
+    source: Option<Source>,
+    runner: Runner,
+    /// Not from the start of a run until it has gone well. After a failure OpenVINO takes some shapes of that run for
+    /// those of the run before: the same mistake is answered, and a call that is right fails or is answered wrong.
+    is_sound: bool,
     signature: Signature,
+    /// For each input, how many rows its numbers choose from, where that is known.
+    rows: Vec<Option<i64>>,
+}
+
+impl OpenVinoBackend {
+    /// Gets rid of all that a failed run left behind. A new request does not: the shapes are in the compiled model.
+    fn clear(&mut self) -> Result<(), InferenceError> {
+        if self.is_sound {
+            return Ok(());
+        }
+        match &mut self.source {
+            Some(source) => self.runner = source.compile()?,
+            None => {
+                self.runner.request = self.runner.compiled.create_infer_request()?;
+                self.runner.staged.fill_with(|| None);
+            }
+        }
+        self.is_sound = true;
+        Ok(())
+    }
 }
 
 impl Backend for OpenVinoBackend {
@@ -176,25 +290,43 @@ impl Backend for OpenVinoBackend {
         &self.signature
     }
 
+    fn is_sound(&self) -> bool {
+        self.is_sound
+    }
+
+    fn repair(&mut self) {
+        // A failure is told by the next run, which tries again.
+        let _ = self.clear();
+    }
+
     fn run(&mut self, inputs: &[Tensor], outputs: &[usize]) -> Result<RunResult, RunError> {
+        let failed = |error: InferenceError| RunError::Runtime { runtime: Runtime::OpenVino, reason: words(&error) };
+        self.clear().map_err(failed)?;
+
         let start = Instant::now();
-        for (index, (tensor, port)) in inputs.iter().zip(&self.signature.inputs).enumerate() {
-            let Some(staged) = self.staged.get_mut(index) else { continue };
-            stage(&mut self.request, index, tensor, staged)
+        let Runner { request, staged, .. } = &mut self.runner;
+        let ports = self.signature.inputs.iter().zip(&self.rows);
+        for (index, ((tensor, (port, rows)), staged)) in inputs.iter().zip(ports).zip(staged).enumerate() {
+            let checked = check_numbers(tensor, *rows);
+            checked
+                .and_then(|()| stage(request, index, tensor, staged))
                 .map_err(|reason| RunError::Input { name: port.name.clone(), reason })?;
         }
+
         let staged = Instant::now();
-        self.request
-            .infer()
-            .map_err(|error| RunError::Runtime { runtime: Runtime::OpenVino, reason: words(&error) })?;
+        self.is_sound = false;
+        self.runner.run().map_err(failed)?;
+
         let inferred = Instant::now();
         let outputs = outputs
             .iter()
             .map(|&index| {
                 let name = self.signature.outputs.get(index).map_or("", |port| &port.name);
-                extract(&self.request, index).map_err(|reason| RunError::Output { name: name.to_owned(), reason })
+                let extracted = extract(&self.runner.request, index);
+                extracted.map_err(|reason| RunError::Output { name: name.to_owned(), reason })
             })
             .collect::<Result<Vec<_>, _>>()?;
+        self.is_sound = true;
         Ok(RunResult { outputs, time: ComputeTime::between(start, staged, inferred, Instant::now()) })
     }
 }
@@ -230,6 +362,34 @@ fn stage(
     Ok(())
 }
 
+/// Refuses numbers that OpenVINO answers wrong rather than refuses: its CPU plug-in keeps 32 bits of whole numbers, and takes
+/// a row of zeros where an index is out of the range of a table of `rows`.
+fn check_numbers(tensor: &Tensor, rows: Option<i64>) -> Result<(), String> {
+    let whole: Option<(usize, i128)> = match tensor.datatype() {
+        DataType::Int64 => find(&tensor.elements::<i64>().unwrap_or_default(), rows),
+        DataType::Uint64 => find(&tensor.elements::<u64>().unwrap_or_default(), rows),
+        DataType::Int32 if rows.is_some() => find(&tensor.elements::<i32>().unwrap_or_default(), rows),
+        _ => None,
+    };
+    match (whole, rows) {
+        (None, _) => Ok(()),
+        (Some((place, value)), Some(rows)) => {
+            Err(format!("has the number {value} at place {place}, which chooses one of {rows} rows"))
+        }
+        (Some((place, value)), None) => Err(format!(
+            "has the number {value} at place {place}, of which OpenVINO would keep 32 bits (runtime = \"onnxruntime\" keeps all)"
+        )),
+    }
+}
+
+/// The first number that does not fit, and its place.
+fn find<T: Copy + Into<i128>>(numbers: &[T], rows: Option<i64>) -> Option<(usize, i128)> {
+    // An index may count from the end.
+    let (least, most) = rows.map_or((i32::MIN.into(), i32::MAX.into()), |rows| (-rows, rows - 1));
+    let range = i128::from(least)..=i128::from(most);
+    numbers.iter().map(|&number| number.into()).enumerate().find(|(_, number)| !range.contains(number))
+}
+
 fn extract(request: &InferRequest, index: usize) -> Result<Tensor, String> {
     let words = |error: InferenceError| words(&error);
     let answer = request.get_output_tensor_by_index(index).map_err(words)?;
@@ -244,4 +404,50 @@ fn extract(request: &InferRequest, index: usize) -> Result<Tensor, String> {
     // An empty tensor may have no memory at all behind it.
     let data = if shape.contains(&0) { Vec::new() } else { answer.get_raw_data().map_err(words)?.to_vec() };
     Tensor::new(datatype, shape, data.into()).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_says_what_failed_and_not_where_in_the_source() {
+        for (message, expected) in [
+            (
+                "Exception from src/inference/src/cpp/infer_request.cpp:224:\nException from src/plugins/node.cpp:794:\n\
+                 [CPU] Reshape node with name 'y' Check 'minusOneCount <= 1' failed at src/shape_inference/reshape.cpp:77:\n\
+                 [cpu]reshape: the shape of input data (2.6) conflicts with the reshape pattern (5.7)\n\n\n",
+                "[CPU] Reshape node with name 'y' [cpu]reshape: the shape of input data (2.6) conflicts with the reshape \
+                 pattern (5.7)",
+            ),
+            (
+                "Exception from src/inference/src/cpp/core.cpp:84:\nCheck 'false' failed at src/report.cpp:151:\n\
+                 FrontEnd API failed with OpConversionFailure:\nModel wasn't fully converted.\nSummary:\n\
+                 -- No conversion rule found for operations: ai.onnx.ml.Scaler\n\n",
+                "Model wasn't fully converted. Summary: -- No conversion rule found for operations: ai.onnx.ml.Scaler",
+            ),
+            ("two\nlines: of a kind", "two lines: of a kind"),
+            ("", ""),
+        ] {
+            assert_eq!(meaning(message), expected);
+        }
+        assert_eq!(meaning(&"é".repeat(2000)).chars().count(), WORDS_MAX + 3);
+    }
+
+    #[test]
+    fn numbers_that_openvino_would_answer_wrong_are_refused() {
+        let int64 = |values: &[i64]| Tensor::from_vec(vec![values.len()], values.to_vec()).unwrap();
+        let reason = |values: &[i64], rows| check_numbers(&int64(values), rows).err().unwrap_or_default();
+        assert_eq!(reason(&[i32::MIN.into(), -1, i32::MAX.into()], None), "");
+        assert!(reason(&[1, i64::from(i32::MAX) + 1], None).contains("2147483648 at place 1"));
+        assert!(reason(&[i64::MIN], None).contains("-9223372036854775808"));
+        let uint64 = Tensor::from_vec(vec![2], vec![7, u64::MAX]).unwrap();
+        assert!(check_numbers(&uint64, None).unwrap_err().contains("18446744073709551615"));
+
+        assert_eq!(reason(&[0, 29, -30], Some(30)), "");
+        assert_eq!(reason(&[0, 30], Some(30)), "has the number 30 at place 1, which chooses one of 30 rows");
+        assert!(reason(&[-31], Some(30)).contains("-31 at place 0"));
+        let int32 = Tensor::from_vec(vec![1], vec![30_i32]).unwrap();
+        assert!(check_numbers(&int32, Some(30)).is_err() && check_numbers(&int32, None).is_ok());
+    }
 }

@@ -236,7 +236,8 @@ impl State {
         }
         let is_idle = |worker: &usize| workers.get(*worker) == Some(&Worker::Idle);
         let worker = entry.workers.iter().copied().find(is_idle)?;
-        let instance = entry.idle.pop()?;
+        let sound = entry.idle.iter().rposition(|instance| instance.backend.is_sound())?;
+        let instance = entry.idle.remove(sound);
         if entry.instances == entry.idle.len() + 1 {
             entry.core_time = entry.core_time.max(self.clock);
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::backend::{ComputeTime, RunError, RunResult};
+use super::backend::{Backend, ComputeTime, RunError, RunResult};
 use super::batcher::{NotBatched, concat, split};
 use super::cores;
 use super::engine::Shared;
@@ -53,6 +53,7 @@ pub(super) fn serve(shared: &Shared, index: usize) {
                 let bytes = jobs.iter().map(Job::bytes).sum();
                 let tensors = jobs.iter().all(|job| job.tensors().is_some());
                 let ran = run(&mut instance, jobs, taken);
+                repair(&mut *instance.backend);
                 shared.set_runs_since(index, None);
                 if wide {
                     let _ = cores::pin(&own);
@@ -162,6 +163,14 @@ pub(super) fn run_once(
         instance.observer.executed(rows, result.time, thread_cpu_time().saturating_sub(cpu));
     }
     result
+}
+
+/// Repairs `backend` after a failed run, so that the next caller does not wait for it.
+pub(super) fn repair(backend: &mut dyn Backend) {
+    if !backend.is_sound() {
+        // What goes wrong here goes wrong again in the next run, which tells it.
+        let _ = catch_unwind(AssertUnwindSafe(|| backend.repair()));
+    }
 }
 
 fn answer(reply: Sender, result: Result<RunResult, RunError>, queued: Instant, taken: Instant, prepare: Duration) {

@@ -140,7 +140,15 @@ fn read_model(
     }
     let mut hash_file = |name: &str, content: &[u8]| hash_file(hasher, &format!("{role}{name}"), content);
     hash_file("model", &bytes);
-    let mut files = ModelFiles { format: Format::Onnx, model: model.clone(), weights: None, port_names: None };
+    let mut files = ModelFiles {
+        format: Format::Onnx,
+        model: model.clone(),
+        weights: None,
+        port_names: None,
+        dangers: Vec::new(),
+        rows: Vec::new(),
+        widths: Vec::new(),
+    };
     match model.extension().and_then(|extension| extension.to_str()) {
         Some("xml") => {
             files.format = Format::OpenVinoIr;
@@ -164,6 +172,7 @@ fn read_model(
                 hash_file(&name, &std::fs::read(path).map_err(read_error(path))?);
             }
             files.port_names = Some(summary.port_names);
+            (files.dangers, files.rows, files.widths) = (summary.dangers, summary.rows, summary.widths);
         }
     }
     Ok(files)

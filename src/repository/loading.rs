@@ -266,7 +266,11 @@ impl Loading<'_> {
             // What OpenVINO keeps of a model it compiled holds the weights: of a sealed one nothing is kept.
             options: LoadOptions {
                 threads: scale.threads,
-                cache_dir: defaults.cache_dir.clone().filter(|_| self.source.sealed.is_none()),
+                cache_dir: defaults
+                    .cache_dir
+                    .as_ref()
+                    .filter(|_| self.source.sealed.is_none())
+                    .map(|folder| folder.join(&self.folder.digest)),
             },
             scale,
             limits: QueueLimits {

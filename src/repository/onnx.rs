@@ -1,14 +1,17 @@
 //! What an ONNX file says about itself, read without a runtime.
 //!
 //! Only the parts that Ledge needs are declared, with the field numbers of `onnx.proto3`; weights are skipped, not kept.
-//! Two things hang on it: external data outside the model's folder is refused before a runtime opens it, and the
-//! inputs and outputs get the names that the file gives them, whichever runtime runs it.
+//! Three things hang on it: external data outside the model's folder is refused before a runtime opens it, the inputs and
+//! outputs get the names that the file gives them, whichever runtime runs it, and no runtime gets a model in which it does
+//! not withstand what a caller sends (`dangers.rs`).
+
+mod dangers;
 
 use std::path::{Component, Path, PathBuf};
 
 use prost::Message;
 
-use crate::inference::backend::PortNames;
+use crate::inference::backend::{PortNames, Runtime};
 
 /// Why a file is not a model that Ledge opens.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +56,8 @@ struct OperatorSetIdProto {
 
 #[derive(Message)]
 struct FunctionProto {
+    #[prost(string, repeated, tag = "4")]
+    input: Vec<String>,
     #[prost(message, repeated, tag = "7")]
     node: Vec<NodeProto>,
 }
@@ -73,12 +78,26 @@ struct GraphProto {
 
 #[derive(Message)]
 struct NodeProto {
+    #[prost(string, repeated, tag = "1")]
+    input: Vec<String>,
+    #[prost(string, repeated, tag = "2")]
+    output: Vec<String>,
+    #[prost(string, tag = "3")]
+    name: String,
+    #[prost(string, tag = "4")]
+    op_type: String,
     #[prost(message, repeated, tag = "5")]
     attribute: Vec<AttributeProto>,
+    #[prost(string, tag = "7")]
+    domain: String,
 }
 
 #[derive(Message)]
 struct AttributeProto {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(int64, tag = "3")]
+    i: i64,
     #[prost(message, optional, tag = "5")]
     t: Option<TensorProto>,
     #[prost(message, optional, tag = "6")]
@@ -103,6 +122,10 @@ struct SparseTensorProto {
 
 #[derive(Message)]
 struct TensorProto {
+    #[prost(int64, repeated, tag = "1")]
+    dims: Vec<i64>,
+    #[prost(int32, tag = "2")]
+    data_type: i32,
     #[prost(string, tag = "8")]
     name: String,
     #[prost(message, repeated, tag = "13")]
@@ -121,6 +144,20 @@ struct StringStringEntryProto {
 struct ValueInfoProto {
     #[prost(string, tag = "1")]
     name: String,
+    #[prost(message, optional, tag = "2")]
+    r#type: Option<TypeProto>,
+}
+
+#[derive(Message)]
+struct TypeProto {
+    #[prost(message, optional, tag = "1")]
+    tensor_type: Option<TensorTypeProto>,
+}
+
+#[derive(Message)]
+struct TensorTypeProto {
+    #[prost(int32, tag = "1")]
+    elem_type: i32,
 }
 
 /// What an ONNX file says about itself.
@@ -132,6 +169,12 @@ pub struct OnnxSummary {
     pub external_data: Vec<PathBuf>,
     /// Its operator sets: domain (empty for the standard one) and version.
     pub operator_sets: Vec<(String, i64)>,
+    /// Why a runtime may not run it.
+    pub dangers: Vec<(Runtime, String)>,
+    /// Inputs whose numbers choose rows of a table, and how many rows that has.
+    pub rows: Vec<(String, i64)>,
+    /// Inputs that are multiplied by a matrix, and how long their last dimension must be for it.
+    pub widths: Vec<(String, i64)>,
 }
 
 /// Reads `bytes`, the content of a model file in `folder`.
@@ -145,6 +188,7 @@ pub fn summarize(bytes: &[u8], folder: &Path) -> Result<OnnxSummary, OnnxError> 
     }
     locations.sort_unstable();
     locations.dedup();
+    let dangers = dangers::of(&model);
     let external_data =
         locations.iter().map(|location| resolve(location, folder)).collect::<Result<Vec<_>, OnnxError>>()?;
     let is_input = |name: &&str| !graph.initializer.iter().any(|tensor| tensor.name == **name);
@@ -154,7 +198,10 @@ pub fn summarize(bytes: &[u8], folder: &Path) -> Result<OnnxSummary, OnnxError> 
             outputs: graph.output.iter().map(|value| value.name.clone()).collect(),
         },
         external_data,
-        operator_sets: model.opset_import.into_iter().map(|set| (set.domain, set.version)).collect(),
+        dangers: dangers.refused,
+        rows: dangers.rows,
+        widths: dangers.widths,
+        operator_sets: model.opset_import.iter().map(|set| (set.domain.clone(), set.version)).collect(),
     })
 }
 
@@ -207,16 +254,20 @@ fn resolve(location: &str, folder: &Path) -> Result<PathBuf, OnnxError> {
 mod tests {
     use super::*;
 
+    fn value(name: &str) -> ValueInfoProto {
+        ValueInfoProto { name: name.into(), r#type: None }
+    }
+
     fn model_with(location: &str) -> Vec<u8> {
         let entry = StringStringEntryProto { key: "location".into(), value: location.into() };
-        let weight = TensorProto { name: "w".into(), external_data: vec![entry] };
+        let weight = TensorProto { name: "w".into(), external_data: vec![entry], ..TensorProto::default() };
         let inner = GraphProto { initializer: vec![weight], ..GraphProto::default() };
         let branch = AttributeProto { g: Some(inner), ..AttributeProto::default() };
         let graph = GraphProto {
-            node: vec![NodeProto { attribute: vec![branch] }],
-            initializer: vec![TensorProto { name: "b".into(), external_data: vec![] }],
-            input: vec![ValueInfoProto { name: "x".into() }, ValueInfoProto { name: "b".into() }],
-            output: vec![ValueInfoProto { name: "y".into() }],
+            node: vec![NodeProto { attribute: vec![branch], ..NodeProto::default() }],
+            initializer: vec![TensorProto { name: "b".into(), ..TensorProto::default() }],
+            input: ["x", "b"].map(value).into(),
+            output: vec![value("y")],
             ..GraphProto::default()
         };
         ModelProto { graph: Some(graph), ..ModelProto::default() }.encode_to_vec()

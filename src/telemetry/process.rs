@@ -40,6 +40,15 @@ pub fn raise_open_files() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
+/// Lets no allocation succeed that would take this process above seven eighths of `memory` bytes: a call for more than the
+/// machine has is an error of that call, where otherwise the system ends the process once the memory is touched.
+pub fn bound_memory(memory: u64) {
+    let Rlimit { current, maximum } = getrlimit(Resource::Data);
+    let most = (memory / 8 * 7).min(current.unwrap_or(u64::MAX));
+    // What is refused is as it was.
+    let _ = setrlimit(Resource::Data, Rlimit { current: Some(most), maximum });
+}
+
 /// Resident memory of this process in bytes, shared pages included; 0 where the system does not tell.
 pub fn resident_bytes() -> u64 {
     resident("self").unwrap_or(0)

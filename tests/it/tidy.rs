@@ -33,6 +33,7 @@ const BOTTOM: &[&str] = &[
     "sys",
     "clock",
     "durable",
+    "checked_folder",
     "backoff",
     "complaints",
     "token_bucket",

@@ -48,9 +48,10 @@ def classifier(nodes=(), initializers=(), weights=WEIGHTS, source="IN", input=("
 
 def crash():
     """Divides the least 64-bit integer by -1, whose result no such integer holds: x86 traps, and ONNX Runtime 1.31.1
-    dies of SIGFPE. The numbers are made of the input, so that nothing is folded away."""
+    dies of SIGFPE. The numbers are made of the input's size, so that nothing is folded away, and not of its values: where
+    those divide, the model is refused before it runs."""
     nodes = [
-        helper.make_node("Cast", ["IN"], ["whole"], to=INT64),
+        helper.make_node("Size", ["IN"], ["whole"]),
         helper.make_node("Sub", ["whole", "whole"], ["nothing"]),
         helper.make_node("Add", ["nothing", "least"], ["dividend"]),
         helper.make_node("Add", ["nothing", "minus_one"], ["divisor"]),

@@ -1,0 +1,167 @@
+//! A folder that a foreign library writes, and of which nothing is read that it did not finish.
+//!
+//! OpenVINO keeps compiled models in one. It writes a file in place while another load may have it mapped, and reads what a
+//! killed process left half of: each ends the process that reads.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::durable;
+
+/// The file that whoever uses the folder has locked.
+const LOCK: &str = ".lock";
+
+/// The file that lists the others by name and hash, written once they are whole.
+const MANIFEST: &str = ".manifest";
+
+/// How often a folder in use is asked for again.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The folder in the hands of this process, and of one of its threads; until it is dropped.
+#[derive(Debug)]
+pub struct CheckedFolder {
+    path: PathBuf,
+    /// What was there when it was taken: nothing, or all that the manifest lists.
+    found: Vec<Entry>,
+    _lock: File,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    name: String,
+    length: u64,
+    modified: Option<SystemTime>,
+}
+
+impl CheckedFolder {
+    /// Takes the folder at `path`, and makes it if need be. Waits for another user of it, at most so long. A folder that
+    /// does not hold exactly what [`Self::keep`] listed is emptied.
+    pub fn take(path: &Path, patience: Duration) -> io::Result<Self> {
+        durable::create_folder(path)?;
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path.join(LOCK))?;
+        let until = Instant::now() + patience;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LOOK),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let listed = std::fs::read_to_string(path.join(MANIFEST)).unwrap_or_default();
+        let mut found = entries(path)?;
+        if manifest(path, &found).ok() != Some(listed) {
+            for entry in found.drain(..) {
+                std::fs::remove_file(path.join(entry.name))?;
+            }
+        }
+        Ok(Self { path: path.to_owned(), found, _lock: lock })
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Lists what is in the folder now as whole. It survives a power cut.
+    pub fn keep(self) -> io::Result<()> {
+        let now = entries(&self.path)?;
+        if now == self.found {
+            return Ok(());
+        }
+        for entry in &now {
+            File::open(self.path.join(&entry.name))?.sync_all()?;
+        }
+        durable::replace(&self.path.join(MANIFEST), manifest(&self.path, &now)?.as_bytes())
+    }
+}
+
+/// The files in it but for its own two, by name.
+fn entries(folder: &Path) -> io::Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // Of the entry itself: what a link leads to is nobody's cache.
+        let facts = entry.metadata()?;
+        if name != LOCK && name != MANIFEST {
+            entries.push(Entry { name, length: facts.len(), modified: facts.modified().ok() });
+        }
+    }
+    entries.sort_unstable();
+    Ok(entries)
+}
+
+/// A line for each file; nothing for no files. An error for a link or a folder, which no manifest lists.
+fn manifest(folder: &Path, entries: &[Entry]) -> io::Result<String> {
+    let line = |entry: &Entry| {
+        let path = folder.join(&entry.name);
+        if !path.symlink_metadata()?.is_file() {
+            return Err(io::Error::other(format!("{} is not a file", path.display())));
+        }
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(File::open(path)?)?;
+        Ok(format!("{} {}\n", hasher.finalize().to_hex(), entry.name))
+    };
+    entries.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(path: &Path) -> CheckedFolder {
+        CheckedFolder::take(path, Duration::ZERO).unwrap()
+    }
+
+    fn written(path: &Path, content: &[u8]) {
+        durable::replace(path, content).unwrap();
+    }
+
+    #[test]
+    fn what_was_kept_is_found_again() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("cache/model");
+        let folder = take(&path);
+        written(&folder.path().join("a.blob"), b"compiled");
+        folder.keep().unwrap();
+
+        let folder = take(&path);
+        assert_eq!(std::fs::read(path.join("a.blob")).unwrap(), b"compiled");
+        written(&path.join("b.blob"), b"for two threads");
+        folder.keep().unwrap();
+        assert_eq!(take(&path).found.len(), 2);
+    }
+
+    #[test]
+    fn what_a_killed_process_left_or_anybody_changed_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path();
+        let damages: [&dyn Fn(); 5] = [
+            &|| written(&path.join("b.blob"), b"half"),
+            &|| written(&path.join("a.blob"), b"compile"),
+            &|| written(&path.join("a.blob"), b"Compiled"),
+            &|| std::fs::remove_file(path.join(MANIFEST)).unwrap(),
+            &|| std::os::unix::fs::symlink("a.blob", path.join("c.blob")).unwrap(),
+        ];
+        for damage in damages {
+            let folder = take(path);
+            written(&path.join("a.blob"), b"compiled");
+            folder.keep().unwrap();
+            damage();
+            assert_eq!(take(path).found, [], "nothing is believed");
+            assert!(!path.join("a.blob").exists());
+        }
+    }
+
+    #[test]
+    fn one_at_a_time_has_the_folder() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = take(root.path());
+        let other = CheckedFolder::take(root.path(), Duration::from_millis(1)).unwrap_err();
+        assert_eq!(other.kind(), io::ErrorKind::WouldBlock);
+        drop(folder);
+        take(root.path());
+    }
+}
