@@ -15,8 +15,8 @@ use serde::Serializer;
 use serde::de::{DeserializeOwned, Deserializer, Unexpected, Visitor};
 use toml::de::DeValue;
 
-pub use document::Place;
 use crate::plain_words::in_toml;
+pub use document::Place;
 use document::{Document, Path, Step};
 
 /// How many mistakes of one text are reported at most.
@@ -130,9 +130,9 @@ fn is_at_or_below(key: &str, above: &str) -> bool {
     key.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// Tells whether `message` names `key`. A key of one word would be found in too many messages.
+/// Tells whether `message` names `key`. A key that is a plain word would be found in too many messages.
 fn names(message: &str, key: &str) -> bool {
-    (key.contains('.') && mentions(message, key)) || message.contains(&format!("[[{key}]]"))
+    (key.contains(['.', '_']) && mentions(message, key)) || message.contains(&format!("[[{key}]]"))
 }
 
 /// A key, and the arrays that it is in, as a message would name them.
@@ -277,7 +277,8 @@ impl<'t> Search<'t> {
         if is_first && !is_hollow {
             let position = span.as_ref().map(|span| self.original.position(span.start));
             let line = position.map(|(line, _)| line);
-            let mistake = Mistake { line, ..Mistake::new(self.source, document::key(&place), in_toml(error.message())) };
+            let mistake =
+                Mistake { line, ..Mistake::new(self.source, document::key(&place), in_toml(error.message())) };
             self.found.push((position, mistake));
         }
         if is_first {

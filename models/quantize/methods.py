@@ -5,9 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import graph
+import numpy as np
 import onnx
 import overflow
 import rewrites
+from onnx import numpy_helper
 from onnxruntime.quantization import (
     CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_dynamic, quantize_static)
 
@@ -75,7 +77,7 @@ def make_static(options, calibration, source, target, feeds):
             activation_type=QuantType.QInt8 if symmetric else QuantType.QUInt8,
             calibrate_method=CALIBRATIONS[calibration], nodes_to_exclude=nodes_to_keep(options, onnx.load(source)),
             extra_options={"ActivationSymmetric": symmetric, "WeightSymmetric": True, "CalibStridedMinMax": stride})
-    save(options, rewrites.keep_outputs_float(onnx.load(target)), target)
+    save(options, source, rewrites.keep_outputs_float(onnx.load(target)), target)
 
 
 def make_dynamic(options, source, target, _feeds):
@@ -86,7 +88,7 @@ def make_dynamic(options, source, target, _feeds):
     with graph.quiet():
         quantize_dynamic(
             str(source), str(target), per_channel=True, weight_type=QuantType.QInt8, nodes_to_exclude=kept)
-    save(options, onnx.load(target), target)
+    save(options, source, onnx.load(target), target)
 
 
 def make_nncf(options, source, target, feeds):
@@ -112,7 +114,7 @@ def make_nncf(options, source, target, feeds):
     if options.activations == "uint8":
         quantized = rewrites.unsigned_activations(quantized)
     quantized = rewrites.integer_biases(quantized)
-    save(options, rewrites.keep_outputs_float(quantized), target)
+    save(options, source, rewrites.keep_outputs_float(quantized), target)
 
 
 def name_nodes(model):
@@ -127,10 +129,11 @@ def nodes_to_keep(options, model):
     return graph.preamble(model) + [node.name for node in model.graph.node if node.name in words or node.op_type in words]
 
 
-def save(options, model, target):
+def save(options, source, model, target):
     """The same model gives the same bytes; what the file says of its origin is Ledge's quantizer and nothing of the machine."""
     if not options.full_range:
-        overflow.fit(model)
+        constants = map(numpy_helper.to_array, onnx.load(source).graph.initializer)
+        overflow.fit(model, [data for data in constants if data.dtype == np.float32])
         rewrites.drop_unused_constants(model.graph)
         if overflow.largest_pair(model) > overflow.LARGEST_PAIR:
             raise ValueError("its weights would overflow on processors without VNNI (--full-range makes it all the same)")

@@ -162,8 +162,8 @@ impl<'de> Deserialize<'de> for Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit_event::{Fallback, PreviousLog};
     use crate::audit_event::inference::Outcome;
+    use crate::audit_event::{Fallback, PreviousLog};
 
     fn every_event() -> Vec<AuditEvent> {
         let (model, version) = (|| "m".parse().unwrap(), || 2.try_into().unwrap());

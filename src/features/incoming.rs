@@ -11,18 +11,18 @@ use super::online::{FeatureError, Ignored, Push};
 use super::record::Row;
 use super::registry::Registry;
 use super::view::FeatureView;
-use super::{BRIEF_CELLS, FeatureStore, MAX_PUSH, off_thread, record, typed, window};
+use super::{BRIEF_CELLS, FeatureStore, MAX_PUSH, cells, off_thread, record, typed, window};
 use crate::clock;
 
 /// The most bytes of a row in a view with aggregates; they take the rest of the record.
 const MAX_ROW_BESIDE_WINDOWS: usize = 4 << 10;
 
-/// A push that can be written, so far as it says itself.
+/// A push that fits its views.
 #[derive(Debug)]
 pub struct Checked {
     /// The views that it is for.
     pub views: Vec<Arc<FeatureView>>,
-    /// The columns that none of them knows.
+    /// The columns that none of them has.
     pub unknown: Vec<String>,
     rows: Vec<(Arc<FeatureView>, Row, Bytes)>,
 }
@@ -47,7 +47,7 @@ pub struct Times {
     pub latest_us: i64,
 }
 
-/// Holds a push against what is declared. Whoever wants to know what would become of a push asks this as well.
+/// Checks a push by the declared views. A trial of a push asks the same function.
 pub fn check(registry: &Registry, push: &Push, times: Times) -> Result<Checked, FeatureError> {
     let views = registry.targets(&push.target)?;
     let unknown = typed::unknown(&views, &push.columns);
@@ -77,17 +77,14 @@ pub fn check(registry: &Registry, push: &Push, times: Times) -> Result<Checked, 
             checked.push((view.clone(), row, bytes));
         }
     }
-    // Where no view needs any, none may be there.
+    // After the columns that are required, whose absence says more.
     typed::require_feature(&views, &push.columns, &unknown)?;
     Ok(Checked { views, unknown, rows: checked })
 }
 
-/// Does [`check`], off the async thread where that takes a while.
-pub async fn checked(registry: Arc<Registry>, push: Push, times: Times) -> Result<Checked, FeatureError> {
-    if super::cells(&push.columns) <= BRIEF_CELLS {
-        return check(&registry, &push, times);
-    }
-    off_thread(move || check(&registry, &push, times)).await
+/// Does the work on a push that comes before its rows are written, for a large push on another thread.
+pub async fn prepared<T: Send + 'static>(push: Push, work: impl FnOnce(&Push) -> T + Send + 'static) -> T {
+    if cells(&push.columns) <= BRIEF_CELLS { work(&push) } else { off_thread(move || work(&push)).await }
 }
 
 impl FeatureStore {
@@ -99,11 +96,11 @@ impl FeatureStore {
         }
         let now_us = clock::unix_micros();
         let times = Times { stamp_us: now_us, latest_us: self.shared.config.taken_until(now_us) };
-        Ok(checked(registry, push, times).await?.unknown)
+        prepared(push, move |push| check(&registry, push, times).map(|checked| checked.unknown)).await
     }
 
-    /// Counts what was pushed to `views` and ignored, and logs it, at most once a minute for each view. The names are for
-    /// the one who pushes: of a table that was turned on its side they are what it is about.
+    /// Counts the columns that were pushed to `views` and ignored, and logs them, at most once a minute for each view. The log
+    /// has no names: those of a table that was turned on its side are keys of entities.
     pub fn note_ignored(&self, views: &[Arc<FeatureView>], ignored: Ignored) {
         let (kind, count) = match ignored {
             Ignored::Columns(count) => ("ignored columns", count),

@@ -246,9 +246,12 @@ impl FeatureStore {
     /// otherwise none is there, unless the power went before this could tell.
     pub async fn push(&self, push: Push) -> Result<PushOutcome, FeatureError> {
         let engine = self.engine()?;
-        let checked = incoming::checked(engine.registry.load_full(), push, engine.times()).await?;
-        let (views, ignored) = (checked.views.clone(), checked.unknown.clone());
-        let rows = checked.into_rows(engine);
+        let preparing = engine.clone();
+        let prepare = move |push: &Push| {
+            let checked = incoming::check(&preparing.registry.load(), push, preparing.times())?;
+            Ok((checked.views.clone(), checked.unknown.clone(), checked.into_rows(&preparing)))
+        };
+        let (views, ignored, rows) = incoming::prepared(push, prepare).await?;
         if rows.is_empty() {
             return Ok(PushOutcome::default());
         }

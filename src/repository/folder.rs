@@ -180,7 +180,7 @@ fn read_model(
 
 /// The names of the inputs of the model in a version's folder, where the format has them in the open.
 pub fn input_names(folder: &Path) -> Result<Option<Vec<String>>, FolderError> {
-    let path = find_model(folder)?;
+    let path = find_models(folder)?.model;
     if path.extension().is_none_or(|extension| extension != "onnx") {
         return Ok(None);
     }

@@ -270,7 +270,7 @@ impl Loading<'_> {
                     .cache_dir
                     .as_ref()
                     .filter(|_| self.source.sealed.is_none())
-                    .map(|folder| folder.join(&self.folder.digest)),
+                    .map(|folder| folder.join(self.digest)),
             },
             scale,
             limits: QueueLimits {

@@ -147,7 +147,7 @@ fn every_key_that_is_missing_is_told() {
             "f:1: rows[0]: `shape` is missing",
             "f:2: rows[1]: `shape` is missing",
             "f:3: rows[1].name: expected a string, got 3",
-            "f:4: rows[1].kind: unknown variant `none`, expected `input` or `output`",
+            "f:4: rows[1].kind: unknown value `none`, expected `input` or `output`",
         ],
     );
 }
@@ -158,7 +158,7 @@ fn a_key_that_comes_twice_hides_nothing() {
         "name = 'x'\nname = 'y'\n[http]\nthreads = 0\n[http]\nlisten = 'x'\n",
         &[
             "f:2:1: duplicate key: name is in line 1 already; one place has to be enough",
-            "f:4: http.threads: invalid value: integer `0`, expected a whole number from 1 to 16",
+            "f:4: http.threads: expected a whole number from 1 to 16, got 0",
             "f:5:2: duplicate key: [http] is in line 3 already; one place has to be enough",
             "f:6: http.listen: expected an array, got \"x\"",
         ],
@@ -175,7 +175,7 @@ fn an_entry_of_an_inline_table_has_the_line_where_it_stands() {
             "f:5: rows[1].shape[0]: expected a whole number, got \"x\"",
             "f:6: rows[1].shape[2]: expected a whole number, got \"y\"",
             "f:8: rows[2].name: expected a string, got 7",
-            "f:13: http.threads: invalid value: integer `17`, expected a whole number from 1 to 16",
+            "f:13: http.threads: expected a whole number from 1 to 16, got 17",
         ],
     );
     let places = check::<Settings>("f", text).places;

@@ -124,7 +124,11 @@ fn offline(quota_mb: u64, minutes: u64) {
     }
     let (rows, sum) = taken(&offline.root);
     let status = offline.state.status();
-    assert_eq!((status.first, status.lost), (0, (offline.offered - sum, 0)), "calls that are neither taken nor lost");
+    assert_eq!(
+        (status.log.unwrap().first, status.lost),
+        (0, (offline.offered - sum, 0)),
+        "calls that are neither taken nor lost"
+    );
     assert!(status.lost.0 > 0 && status.error.is_none(), "{status:?}");
     let last = records(&offline.root, 1).last().unwrap().seq;
     let each = bytes(&audit(&offline.root).join("logs")) / (last + 1);
@@ -147,14 +151,14 @@ fn offline(quota_mb: u64, minutes: u64) {
     offline.state.tell(SyncNews::Has { generation: 1, size });
     assert!(offline.event());
     let status = offline.state.status();
-    assert!(status.first > 0 && status.first <= size, "{status:?}");
+    assert!(status.log.unwrap().first > 0 && status.log.unwrap().first <= size, "{status:?}");
     assert_eq!(losses(&records(&offline.root, 1))["quota"], (offline.offered - sum, 0));
     let before = offline.rows;
     offline.minutes(10);
     let (later, _) = taken(&offline.root);
     assert!((before + 1..=offline.rows).all(|row| later.contains(&row)), "recording goes on");
     // Nothing that the platform lacks is gone.
-    assert_eq!(records(&offline.root, 1)[0].seq, status.first);
+    assert_eq!(records(&offline.root, 1)[0].seq, status.log.unwrap().first);
     let root = offline.ends();
     is_whole(&root);
 }
@@ -175,10 +179,13 @@ fn a_box_that_sends_its_log_nowhere_gives_up_its_oldest_records_and_says_so() {
     let mut alone = Offline::new(8, false);
     alone.minutes(5_000);
     let status = alone.state.status();
-    assert!(status.first > 0 && status.lost == (0, 0), "{status:?}");
+    assert!(status.log.unwrap().first > 0 && status.lost == (0, 0), "{status:?}");
     println!(
         "alone: {} rows offered, records {} to {} held, at most {} bytes",
-        alone.rows, status.first, status.size, alone.most
+        alone.rows,
+        status.log.unwrap().first,
+        status.log.unwrap().size,
+        alone.most
     );
     // What is left has no gap, and is more than half of what fits.
     let (rows, _) = taken(&alone.root);
@@ -194,6 +201,6 @@ fn a_box_that_sends_its_log_nowhere_gives_up_its_oldest_records_and_says_so() {
             pruned.push(below);
         }
     }
-    assert_eq!(pruned.last(), Some(&status.first));
+    assert_eq!(pruned.last(), Some(&status.log.unwrap().first));
     assert!(pruned.is_sorted());
 }

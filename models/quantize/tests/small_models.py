@@ -87,7 +87,10 @@ def fragile(folder):
 
 
 def quantized_layer(seed):
-    """(a model of one int8 layer with weights of the full range, its input, how far coarser weights may move its output)."""
+    """A model of one int8 layer with weights of the full range, and what it was made of.
+
+    (the model, its input, how far coarser weights may move its output, the float weights)
+    """
     random = np.random.default_rng(seed)
     operator = ("Conv", "Gemm", "MatMul", "ConvTranspose")[seed % 4]
     transposed = bool(seed % 3)
@@ -98,17 +101,21 @@ def quantized_layer(seed):
         "ConvTranspose": ([4, 6, 3, 3], 1, [1, 4, 8, 8], {}),
     }[operator]
     per_channel = seed % 5 != 0
-    steps = random.integers(-127, 128, shape).astype(np.int8)
     scale = (random.uniform(0.001, 0.01, 6) if per_channel else np.array(0.005)).astype(np.float32)
+    along = [1] * len(shape)
+    along[axis] = scale.size
+    fine = scale.reshape(along if per_channel else ())
+    original = (random.uniform(-127, 127, shape) * fine).astype(np.float32)
+    steps = np.rint(original / fine).astype(np.int8)
     x_scale, bias = np.float32(0.02), random.integers(-500_000, 500_000, 6).astype(np.int32)
     constants = {
         "x_scale": x_scale, "x_zero": np.uint8(100), "steps": steps, "scale": scale, "zero": np.zeros(scale.shape, np.int8),
         "bias_steps": bias, "bias_scale": np.broadcast_to(scale * x_scale, 6), "bias_zero": np.zeros(6, np.int32)}
-    along = {"axis": axis} if per_channel else {}
+    channels = {"axis": axis} if per_channel else {}
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "x_scale", "x_zero"], ["q"]),
         helper.make_node("DequantizeLinear", ["q", "x_scale", "x_zero"], ["dq"]),
-        helper.make_node("DequantizeLinear", ["steps", "scale", "zero"], ["w"], **along),
+        helper.make_node("DequantizeLinear", ["steps", "scale", "zero"], ["w"], **channels),
         helper.make_node("DequantizeLinear", ["bias_steps", "bias_scale", "bias_zero"], ["b"], axis=0),
         helper.make_node(operator, ["dq", "w"] if operator == "MatMul" else ["dq", "w", "b"], ["y"], **attributes)]
     if operator == "MatMul":
@@ -122,7 +129,7 @@ def quantized_layer(seed):
     x = random.uniform(-2, 3, x_shape).astype(np.float32)
     # Each product may move by half a coarser step, which is at most twice as large.
     products = steps.size // 6
-    return model, {"x": x}, float(products * 3 * np.max(scale) * 0.5) + 0.01
+    return model, {"x": x}, float(products * 3 * np.max(scale) * 0.5) + 0.01, original
 
 
 def quantized(folder):

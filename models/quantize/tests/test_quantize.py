@@ -159,17 +159,25 @@ class WeightsOnProcessorsWithoutVnni(Quantizing):
     def test_weights_keep_their_values_and_biases_their_sums(self):
         """Random layers of every kind: made to fit, they give what they gave, but for rounding."""
         import numpy as np
+        import onnx
         import onnxruntime
         import overflow
         import small_models
         for seed in range(12):
-            model, feed, coarse = small_models.quantized_layer(seed)
+            model, feed, coarse, original = small_models.quantized_layer(seed)
             before = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)[0]
             self.assertGreater(overflow.largest_pair(model), overflow.LARGEST_PAIR)
-            overflow.fit(model)
+            overflow.fit(model, [np.ones((2, 2), np.float32), original] if seed % 2 else [])
             self.assertLessEqual(overflow.largest_pair(model), overflow.LARGEST_PAIR)
             after = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)[0]
             self.assertLess(np.abs(after - before).max(), coarse, seed)
+            if seed % 2:
+                # Rounded once, from the original.
+                weights, = overflow.all_weights(model)
+                constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+                steps, scale = constants[weights.steps], constants[weights.scale]
+                fits = overflow.along_axis(np.ravel(scale), steps, weights.axis) * steps
+                self.assertLessEqual((np.abs(fits - original) / np.max(scale)).max(), 0.501)
 
 
 class AModelThatLosesTooMuch(Quantizing):

@@ -161,10 +161,12 @@ fn a_head_that_is_too_large_is_refused_with_its_limit() {
         let large = format!("GET /v2 HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n", "a".repeat(300_000));
         let many = format!("GET /v2 HTTP/1.1\r\nhost: localhost\r\n{}\r\n", "x: a\r\n".repeat(200));
         let long = format!("GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "a".repeat(65_535));
-        for (request, status) in [(large, 431), (many, 431), (long, 414)] {
+        // A path that long reaches either limit first, by how much of it comes at once.
+        for (request, allowed) in [(large, &[431][..]), (many, &[431]), (long, &[414, 431])] {
             let answers = target.answers(way, request.as_bytes());
             check_errors(&answers);
-            assert_eq!(statuses(&answers), [status], "{way:?}");
+            let got = statuses(&answers);
+            assert!(got.len() == 1 && allowed.contains(&got[0]), "{way:?}: {got:?}, not one of {allowed:?}");
         }
     }
     target.serves();

@@ -394,7 +394,7 @@ proptest! {
             state.add(&view, *at, values);
             let mut bytes = Vec::new();
             state.encode(&mut bytes);
-            prop_assert_eq!(WindowState::decode(&bytes).as_ref(), Ok(&state));
+            prop_assert_eq!(WindowState::decode(&bytes), Ok(state.clone()));
         }
         let counted = count(&state, &view, 99);
         prop_assert!(counted >= now.len() as i64, "{counted} of {}", now.len());
