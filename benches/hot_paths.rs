@@ -138,7 +138,7 @@ fn picture(c: &mut Criterion) {
     let mut group = c.benchmark_group("picture 640x480");
     group.bench_function("decode jpeg", |b| b.iter(|| image::decode(black_box(photo), limits).unwrap()));
     group.bench_function("resize and scale", |b| {
-        b.iter(|| preparation.prepare(black_box(&decoded), DataType::Fp32).unwrap());
+        b.iter(|| preparation.prepare(black_box(&decoded), DataType::Fp32, None).unwrap());
     });
     group.finish();
 }

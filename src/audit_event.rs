@@ -107,6 +107,15 @@ pub enum AuditEvent {
         /// What runs: the same file in the other runtime, or the float original beside it.
         to: Fallback,
     },
+    /// A load or first run of a version of a model ended the process before this one.
+    ModelCrashed {
+        /// The model.
+        model: ModelName,
+        /// Its version.
+        version: ModelVersion,
+        /// Whether it is not loaded any more, but tried in a process of its own.
+        suspended: bool,
+    },
     /// A version of a model was taken out of service.
     ModelUnloaded {
         /// The model.
@@ -387,6 +396,7 @@ impl AuditEvent {
             Self::ModelLoaded { .. } => "model_loaded",
             Self::ModelRefused { .. } => "model_refused",
             Self::ModelFellBack { .. } => "model_fell_back",
+            Self::ModelCrashed { .. } => "model_crashed",
             Self::ModelUnloaded { .. } => "model_unloaded",
             Self::Inference { .. } => "inference",
             Self::InferenceMinute { .. } => "inference_minute",
@@ -427,6 +437,7 @@ impl AuditEvent {
         match self {
             Self::ModelRefused { .. }
             | Self::ModelFellBack { .. }
+            | Self::ModelCrashed { .. }
             | Self::FeatureStoreDamaged
             | Self::MetadataRefused { .. }
             | Self::MetadataDamaged

@@ -4,6 +4,7 @@ mod audit;
 mod configuration_change;
 pub mod formats;
 mod health;
+mod load_guard;
 mod messaging;
 mod notify;
 mod sealing;
@@ -103,6 +104,7 @@ async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyho
             () = signals.received() => {}
             () = shutdown.requested() => {}
         }
+        repository.end_in_order();
         if shutdown.is_restart() {
             notify::reloading();
         } else {
@@ -217,6 +219,8 @@ impl App {
         let egress = Egress::new(&config.egress, audit.clone());
         let counts = CountsKeeper::open(&config.state.path, egress.clone());
         found.manage(serving.repository());
+        let trials = updates::trial_settings(&config, serving.repository(), &sealer);
+        load_guard::guard(serving.repository(), &config, trials, &audit);
         Ok(Self {
             config,
             changes,
@@ -316,6 +320,7 @@ impl App {
                 () = stop.requested() => {}
             }
         });
+        load_guard::spawn(serving.repository(), &readiness, shutdown);
         let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
         shutdown.spawn_essential("model repository", {
             let shutdown = shutdown.clone();

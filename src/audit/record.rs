@@ -177,6 +177,7 @@ mod tests {
             AuditEvent::ModelRefused { model: model(), version: version(), cause: None },
             AuditEvent::ModelRefused { model: model(), version: version(), cause: Some("golden".into()) },
             AuditEvent::ModelFellBack { model: model(), version: version(), to: Fallback::Float },
+            AuditEvent::ModelCrashed { model: model(), version: version(), suspended: true },
             AuditEvent::ModelUnloaded { model: model(), version: version() },
             AuditEvent::Inference {
                 model: Some(model()),

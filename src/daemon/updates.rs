@@ -108,12 +108,7 @@ impl Found {
             repository: with.repository.clone(),
             platform: platform.clone(),
             limits: DownloadLimits::new(config),
-            trials: TrialSettings {
-                measure: with.config.runtimes.measure,
-                sealer: with.sealer.clone(),
-                own_folders: with.repository.runtimes().own_folders(),
-                ..TrialSettings::new(with.config.runtimes.dir.clone(), with.config.serving.default_timeout())
-            },
+            trials: trial_settings(with.config, with.repository, with.sealer),
             updates: updates.clone(),
             audit: with.audit.clone(),
             shutdown: with.shutdown.clone(),
@@ -159,6 +154,16 @@ impl Found {
                 );
             }
         });
+    }
+}
+
+/// How models are tried on this box.
+pub fn trial_settings(config: &Config, repository: &Repository, sealer: &Sealer) -> TrialSettings {
+    TrialSettings {
+        measure: config.runtimes.measure,
+        sealer: sealer.clone(),
+        own_folders: repository.runtimes().own_folders(),
+        ..TrialSettings::new(config.runtimes.dir.clone(), config.serving.default_timeout())
     }
 }
 

@@ -69,6 +69,15 @@ impl Runtimes {
         newest_library(folder, stem).ok_or_else(|| format!("no {stem} in {} (runtimes.dir)", folder.display()))
     }
 
+    /// The names of the libraries, which tell versions apart: asking for a version would load them.
+    pub fn libraries(&self) -> String {
+        let name = |runtime| match self.library(runtime) {
+            Ok(path) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            Err(_) => "-".to_owned(),
+        };
+        Runtime::ALL.map(name).join(" ")
+    }
+
     /// The version of `runtime`, or why it cannot be used. Loads its library.
     pub fn version(&self, runtime: Runtime) -> Result<&str, &str> {
         match runtime {

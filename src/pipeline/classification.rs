@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::preparation::{Color, ImagePreparation, Layout};
+use super::quantization::Quantization;
 use crate::tensor::{DataType, Element, Tensor, TensorError};
 
 /// The longest side of a crop.
@@ -90,6 +91,15 @@ pub enum ClassificationError {
         /// The output's datatype.
         datatype: DataType,
     },
+    /// Nobody says what the integers are worth.
+    #[error(
+        "the scores are {datatype}, and neither the model's file nor model.toml says what these are worth: give \
+         quantization = {{ scale = ..., zero_point = ... }} in the [[output]] of model.toml"
+    )]
+    Unscaled {
+        /// The output's datatype.
+        datatype: DataType,
+    },
     /// The shape is not that of one row of scores.
     #[error("expected scores of shape [1, K] or [K], got {shape:?}")]
     Shape {
@@ -147,12 +157,17 @@ impl ImageClassification {
     /// The best `top_k` classes of an output of K scores, best first and equal ones by index.
     ///
     /// The shape is `[K]` or `[1, K]`; further dimensions of 1, which converters leave behind, do not matter. `labels`
-    /// are the names by index, possibly fewer than K.
-    pub fn labels(&self, scores: &Tensor, labels: &[String]) -> Result<Vec<Label>, ClassificationError> {
+    /// are the names by index, possibly fewer than K; `quantization` is what integers are worth.
+    pub fn labels(
+        &self,
+        scores: &Tensor,
+        labels: &[String],
+        quantization: Option<Quantization>,
+    ) -> Result<Vec<Label>, ClassificationError> {
         if scores.shape().iter().filter(|&&side| side != 1).count() > 1 {
             return Err(ClassificationError::Shape { shape: scores.shape().to_vec() });
         }
-        let mut scores = floats(scores)?;
+        let mut scores = worth(scores, quantization)?;
         if self.activation == Activation::Softmax {
             softmax(&mut scores);
         }
@@ -257,6 +272,23 @@ fn softmax(logits: &mut [f32]) {
     }
 }
 
+/// The elements of a tensor of floats, or of integers of up to 32 bits by what they are worth.
+fn worth(scores: &Tensor, quantization: Option<Quantization>) -> Result<Vec<f32>, ClassificationError> {
+    let datatype = scores.datatype();
+    if !is_quantized(datatype) {
+        return floats(scores);
+    }
+    let quantization = quantization.ok_or(ClassificationError::Unscaled { datatype })?;
+    let integers = crate::tensor::to_f64(scores).unwrap_or_default();
+    Ok(integers.into_iter().map(|integer| quantization.real(integer)).collect())
+}
+
+/// Whether tensors of this datatype can stand for real numbers.
+pub fn is_quantized(datatype: DataType) -> bool {
+    use DataType::{Int8, Int16, Int32, Uint8, Uint16, Uint32};
+    matches!(datatype, Uint8 | Int8 | Uint16 | Int16 | Uint32 | Int32)
+}
+
 /// The elements of a float tensor as `f32`.
 fn floats(tensor: &Tensor) -> Result<Vec<f32>, ClassificationError> {
     match tensor.datatype() {
@@ -282,178 +314,4 @@ fn finite(mut elements: impl Iterator<Item = bool>) -> Result<(), Classification
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn table(text: &str) -> ImageClassification {
-        toml::from_str(text).unwrap()
-    }
-
-    fn names(names: &[&str]) -> Vec<String> {
-        names.iter().map(ToString::to_string).collect()
-    }
-
-    /// What [`classify`] writes: the shape and the strings.
-    fn check_classes<T: Element>(
-        shape: &[usize],
-        values: Vec<T>,
-        n: usize,
-        expected_shape: &[usize],
-        strings: &[&str],
-    ) {
-        let output = Tensor::from_vec(shape.to_vec(), values).unwrap();
-        let classes = classify(&output, n, &names(&["tea", "", "espresso"])).unwrap();
-        assert_eq!(classes.shape(), expected_shape);
-        let got: Vec<_> =
-            classes.strings().unwrap().map(|string| String::from_utf8_lossy(string).into_owned()).collect();
-        assert_eq!(got, strings);
-    }
-
-    #[test]
-    fn only_the_crop_is_needed() {
-        let config = table("crop = [224, 192]");
-        assert_eq!(config.validate(), []);
-        assert_eq!((config.top_k, config.activation), (5, Activation::None));
-        let preparation = config.preparation();
-        assert_eq!((preparation.crop, preparation.mean, preparation.std), ([224, 192], [0.0; 3], [1.0; 3]));
-        assert_eq!((preparation.layout, preparation.color), (Layout::Nchw, Color::Rgb));
-        assert!(toml::from_str::<ImageClassification>("crop = [1, 1]\ntopk = 3").is_err());
-        assert!(toml::from_str::<ImageClassification>("crop = [1, 1]\nlayout = \"CHWN\"").is_err());
-        assert!(toml::from_str::<ImageClassification>("top_k = 3").is_err());
-        let full = table(
-            "input = \"x\"\noutput = \"y\"\nresize_shorter_side = 256\ncrop = [224, 224]\nmean = [1, 2.5, 3]\n\
-             std = [1, 2, 3]\nlayout = \"NHWC\"\ncolor = \"BGR\"\nactivation = \"softmax\"\ntop_k = 1",
-        );
-        assert_eq!(full.validate(), []);
-    }
-
-    #[test]
-    fn every_mistake_is_told_at_once() {
-        let config =
-            table("resize_shorter_side = 100\ncrop = [0, 5000]\nmean = [nan, 0, 0]\nstd = [1, 0, 1]\ntop_k = 0");
-        let prefix = "pipeline.image_classification.";
-        let mistakes = config.validate();
-        let keys: Vec<_> = mistakes.iter().map(|(key, _)| key.strip_prefix(prefix).unwrap()).collect();
-        assert_eq!(keys, ["crop", "crop", "resize_shorter_side", "mean", "std", "top_k"]);
-        assert_eq!(mistakes[5].1, "is 0, expected 1 to 1000");
-        assert_eq!(table("crop = [1, 1]\nstd = [inf, 1, 1]\ntop_k = 1001").validate().len(), 2);
-    }
-
-    #[test]
-    fn labels_come_best_first_and_equal_ones_by_index() {
-        let config = ImageClassification { top_k: 3, ..table("crop = [1, 1]") };
-        let scores = Tensor::from_vec(vec![1, 4], vec![0.25_f32, 0.5, 0.25, 0.0]).unwrap();
-        let labels = config.labels(&scores, &names(&["tea", "", "espresso"])).unwrap();
-        let json = serde_json::to_string(&labels).unwrap();
-        let expected = r#"[{"label":null,"index":1,"score":0.5},{"label":"tea","index":0,"score":0.25},{"label":"espresso","index":2,"score":0.25}]"#;
-        assert_eq!(json, expected);
-        assert_eq!(ImageClassification { top_k: 1000, ..config }.labels(&scores, &[]).unwrap().len(), 4);
-    }
-
-    #[test]
-    fn softmax_survives_large_logits() {
-        let config = table("crop = [1, 1]\nactivation = \"softmax\"");
-        for scores in [
-            Tensor::from_vec(vec![3], vec![1000.0_f64, 1000.0, f64::NEG_INFINITY]).unwrap(),
-            Tensor::from_vec(vec![1, 3, 1, 1], [60_000.0, 60_000.0, -60_000.0].map(f16::from_f32).to_vec()).unwrap(),
-        ] {
-            let labels: Vec<_> = config.labels(&scores, &[]).unwrap().iter().map(|label| label.score).collect();
-            assert_eq!(labels, [0.5, 0.5, 0.0]);
-        }
-    }
-
-    #[test]
-    fn scores_that_cannot_be_ranked_are_an_error() {
-        for text in ["crop = [1, 1]", "crop = [1, 1]\nactivation = \"softmax\""] {
-            let scores = Tensor::from_vec(vec![2], vec![0.0, f32::NAN]).unwrap();
-            assert!(matches!(table(text).labels(&scores, &[]), Err(ClassificationError::NotFinite { .. })));
-            assert_eq!(classify(&scores, 1, &[]), Err(ClassificationError::NotFinite { index: 1 }));
-            let scores = Tensor::from_vec(vec![1], vec![f32::INFINITY]).unwrap();
-            assert_eq!(table(text).labels(&scores, &[]), Err(ClassificationError::NotFinite { index: 0 }));
-            let none = Tensor::from_vec(vec![1, 0], Vec::<f32>::new()).unwrap();
-            assert_eq!(table(text).labels(&none, &[]), Ok(vec![]));
-        }
-    }
-
-    #[test]
-    fn an_output_that_is_not_one_row_of_floats_is_an_error() {
-        let config = table("crop = [1, 1]");
-        let rows = Tensor::from_vec(vec![2, 2], vec![0.0_f32; 4]).unwrap();
-        let error = config.labels(&rows, &[]).unwrap_err();
-        assert_eq!(error.to_string(), "expected scores of shape [1, K] or [K], got [2, 2]");
-        let integers = Tensor::from_vec(vec![2], vec![0_i64; 2]).unwrap();
-        let error = config.labels(&integers, &[]).unwrap_err();
-        assert_eq!(error.to_string(), "expected FP16, BF16, FP32 or FP64 scores, got INT64");
-    }
-
-    #[test]
-    fn classes_are_written_as_triton_writes_them() {
-        check_classes(
-            &[1, 3],
-            vec![0.5_f32, 0.25, 0.090_633_3],
-            5,
-            &[1, 3],
-            &["0.500000:0:tea", "0.250000:1", "0.090633:2:espresso"],
-        );
-        check_classes(
-            &[4],
-            vec![-1.5_f64, 2.0, 1e10, 2.0],
-            3,
-            &[3],
-            &["10000000000.000000:2:espresso", "2.000000:1", "2.000000:3"],
-        );
-        check_classes(&[2, 2], vec![1_i8, -1, -128, 127], 1, &[2, 1], &["1:0:tea", "127:1"]);
-        check_classes(&[1], vec![u64::MAX], 1, &[1], &["18446744073709551615:0:tea"]);
-        check_classes(&[2, 2, 2], vec![0_u8, 1, 9, 3, 5, 5, 0, 0], 1, &[2, 1], &["9:2:espresso", "5:0:tea"]);
-        check_classes(&[1, 1], vec![bf16::from_f32(0.5)], 1, &[1, 1], &["0.500000:0:tea"]);
-        check_classes(&[1, 1], vec![f16::from_f32(-0.25)], 1, &[1, 1], &["-0.250000:0:tea"]);
-        check_classes(&[], vec![7_u16], 1, &[1], &["7:0:tea"]);
-    }
-
-    #[test]
-    fn an_empty_output_has_no_classes() {
-        check_classes(&[0, 3], Vec::<f32>::new(), 2, &[0, 2], &[]);
-        check_classes(&[2, 0], Vec::<i32>::new(), 2, &[2, 0], &[]);
-        check_classes(&[0, usize::MAX, 2], Vec::<u32>::new(), 2, &[0, 0], &[]);
-        check_classes(&[2], vec![1_i16, 2], 0, &[0], &[]);
-    }
-
-    #[test]
-    fn strings_and_booleans_have_no_classes() {
-        let strings = Tensor::from_strings(vec![1], ["a"]).unwrap();
-        let error = classify(&strings, 1, &[]).unwrap_err();
-        assert_eq!(error.to_string(), "expected numeric scores, got BYTES");
-        assert!(classify(&Tensor::from_vec(vec![1], vec![true]).unwrap(), 1, &[]).is_err());
-    }
-
-    #[test]
-    fn a_label_file_has_one_label_a_line() {
-        assert_eq!(parse_labels("tea\r\n\nespresso\n"), ["tea", "", "espresso"]);
-        assert_eq!(parse_labels("tea\nespresso"), ["tea", "espresso"]);
-        assert_eq!(parse_labels(""), Vec::<String>::new());
-    }
-
-    proptest! {
-        #[test]
-        fn rows_of_a_batch_are_kept_apart(
-            rows in prop::collection::vec(prop::collection::vec(any::<i32>(), 6), 0..5), n in 0_usize..8,
-        ) {
-            let output = Tensor::from_vec(vec![rows.len(), 2, 3], rows.concat()).unwrap();
-            let classes = classify(&output, n, &[]).unwrap();
-            prop_assert_eq!(classes.shape(), [rows.len(), n.min(6)]);
-            let alone = rows.iter().map(|row| classify(&Tensor::from_vec(vec![6], row.clone()).unwrap(), n, &[]).unwrap());
-            let expected: Vec<u8> = alone.flat_map(|tensor| tensor.data().to_vec()).collect();
-            prop_assert_eq!(classes.data().as_ref(), expected);
-        }
-
-        #[test]
-        fn top_is_what_a_stable_sort_gives(values: Vec<u8>, count in 0_usize..20) {
-            let mut sorted: Vec<_> = values.iter().enumerate().collect();
-            sorted.sort_by_key(|&(_, value)| std::cmp::Reverse(value));
-            sorted.truncate(count);
-            prop_assert_eq!(top(&values, count, u8::cmp), sorted);
-        }
-    }
-}
+mod tests;

@@ -7,12 +7,14 @@
 //! |---|---|---|
 //! | decode | [`image`] | JPEG, PNG or WebP bytes into an upright RGB image |
 //! | prepare | [`preparation`] | an image into the tensor that a model expects |
+//! | scale | [`quantization`] | integers into what they are worth, and back |
 //! | read | [`classification`] | a tensor of scores into labels, or into Triton's classification strings |
 
 pub mod classification;
 mod containers;
 pub mod image;
 pub mod preparation;
+pub mod quantization;
 
 use serde::{Deserialize, Serialize};
 

@@ -6,6 +6,7 @@ use half::f16;
 use serde::{Deserialize, Serialize};
 
 use super::image::Rgb8Image;
+use super::quantization::Quantization;
 use crate::tensor::{DataType, Element, Tensor};
 
 /// The order of a picture tensor's dimensions.
@@ -53,7 +54,7 @@ pub struct ImagePreparation {
 #[derive(Debug, thiserror::Error)]
 pub enum PreparationError {
     /// The model's input has a datatype that pictures do not become.
-    #[error("pictures become FP32, FP16 or UINT8 tensors, not {datatype}")]
+    #[error("pictures become FP32, FP16, UINT8 or INT8 tensors, not {datatype}")]
     Datatype {
         /// The datatype asked for.
         datatype: DataType,
@@ -89,18 +90,40 @@ impl ImagePreparation {
     }
 
     /// The tensor of a picture: `[1, 3, height, width]` or `[1, height, width, 3]`, each element
-    /// `(pixel - mean) / std`; for UINT8 rounded and kept within 0 to 255.
+    /// `(pixel - mean) / std`; for UINT8 rounded and kept within 0 to 255, for INT8 within -128 to 127.
+    ///
+    /// A quantized input takes pixels as they are (for INT8, less 128) where neither `mean` nor `std` is set; where one is,
+    /// as for the float model that it was made from, it takes the integer that is worth the result by `quantization`.
     ///
     /// The filter is bilinear with antialiasing, sizes and offsets are torchvision's. Against Pillow 13.0 (`BILINEAR`,
     /// centre crop) over 60 sizes from 1x1 to 1920x1080, six preparations each, no byte differed by more than 1; it can
     /// be 2 where a few pixels are enlarged and weights tie, each of both then being within 1 of the exact value.
-    pub fn prepare(&self, image: &Rgb8Image, datatype: DataType) -> Result<Tensor, PreparationError> {
+    pub fn prepare(
+        &self,
+        image: &Rgb8Image,
+        datatype: DataType,
+        quantization: Option<Quantization>,
+    ) -> Result<Tensor, PreparationError> {
+        let quantized = |value: f32| match quantization {
+            Some(quantization) if !self.keeps_pixels() => quantization.integer(value),
+            _ => value,
+        };
         match datatype {
             DataType::Fp32 => self.tensor(&self.resized(image)?, |value| value),
             DataType::Fp16 => self.tensor(&self.resized(image)?, f16::from_f32),
-            DataType::Uint8 => self.tensor(&self.resized(image)?, saturating_u8),
+            DataType::Uint8 => self.tensor(&self.resized(image)?, |value| saturating_u8(quantized(value))),
+            DataType::Int8 if self.keeps_pixels() => {
+                self.tensor(&self.resized(image)?, |value| saturating_i8(value - 128.0))
+            }
+            DataType::Int8 => self.tensor(&self.resized(image)?, |value| saturating_i8(quantized(value))),
             datatype => Err(PreparationError::Datatype { datatype }),
         }
+    }
+
+    /// Whether neither `mean` nor `std` is set.
+    #[expect(clippy::float_cmp, reason = "the very defaults")]
+    fn keeps_pixels(&self) -> bool {
+        self.mean == [0.0; 3] && self.std == [1.0; 3]
     }
 
     /// The pixels of the crop, RGB.
@@ -194,6 +217,11 @@ fn saturating_u8(value: f32) -> u8 {
     value.round_ties_even() as u8
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "the cast keeps to -128..=127, NaN is 0")]
+fn saturating_i8(value: f32) -> i8 {
+    value.round_ties_even() as i8
+}
+
 /// Height and width after the resize: torchvision's `int(size * long / short)` for the longer side.
 fn resized_size(image: &Rgb8Image, shorter_side: u32) -> [u64; 2] {
     let (width, height) = (u64::from(image.width()), u64::from(image.height()));
@@ -239,7 +267,7 @@ mod tests {
     }
 
     fn bytes(preparation: ImagePreparation, image: &Rgb8Image) -> Vec<u8> {
-        preparation.prepare(image, DataType::Uint8).unwrap().data().to_vec()
+        preparation.prepare(image, DataType::Uint8, None).unwrap().data().to_vec()
     }
 
     /// Asserts that no byte differs by more than `tolerance`.
@@ -286,17 +314,18 @@ mod tests {
         let planes = ImagePreparation { layout: Layout::Nchw, ..PLAIN };
         assert_eq!(bytes(planes, &image), [1, 4, 2, 5, 3, 6]);
         assert_eq!(bytes(ImagePreparation { color: Color::Bgr, ..planes }, &image), [3, 6, 2, 5, 1, 4]);
-        assert_eq!(PLAIN.prepare(&image, DataType::Fp16).unwrap().shape(), [1, 1, 2, 3]);
-        assert_eq!(planes.prepare(&image, DataType::Fp32).unwrap().shape(), [1, 3, 1, 2]);
+        assert_eq!(PLAIN.prepare(&image, DataType::Fp16, None).unwrap().shape(), [1, 1, 2, 3]);
+        assert_eq!(planes.prepare(&image, DataType::Fp32, None).unwrap().shape(), [1, 3, 1, 2]);
     }
 
     #[test]
     fn mean_and_std_are_those_of_the_tensors_channels() {
         let image = Rgb8Image::new(2, 1, vec![10, 20, 30, 40, 50, 60]).unwrap();
         let preparation = ImagePreparation { mean: [10.0, 20.0, 30.0], std: [1.0, 2.0, 4.0], ..PLAIN };
-        let tensor = preparation.prepare(&image, DataType::Fp32).unwrap();
+        let tensor = preparation.prepare(&image, DataType::Fp32, None).unwrap();
         assert_eq!(tensor.elements::<f32>().unwrap().as_ref(), [0.0, 0.0, 0.0, 30.0, 15.0, 7.5]);
-        let tensor = ImagePreparation { color: Color::Bgr, ..preparation }.prepare(&image, DataType::Fp16).unwrap();
+        let tensor =
+            ImagePreparation { color: Color::Bgr, ..preparation }.prepare(&image, DataType::Fp16, None).unwrap();
         let halves = [20.0, 0.0, -5.0, 50.0, 15.0, 2.5].map(f16::from_f32);
         assert_eq!(tensor.elements::<f16>().unwrap().as_ref(), halves);
         let clamped = ImagePreparation { mean: [20.0, 0.0, 0.0], std: [1.0, 0.1, 4.0], ..PLAIN };
@@ -305,14 +334,38 @@ mod tests {
 
     #[test]
     fn a_datatype_that_pictures_do_not_become_is_an_error() {
-        let error = PLAIN.prepare(&picture(2, 1), DataType::Int64).unwrap_err();
-        assert_eq!(error.to_string(), "pictures become FP32, FP16 or UINT8 tensors, not INT64");
+        let error = PLAIN.prepare(&picture(2, 1), DataType::Int64, None).unwrap_err();
+        assert_eq!(error.to_string(), "pictures become FP32, FP16, UINT8 or INT8 tensors, not INT64");
+    }
+
+    #[test]
+    fn a_quantized_input_takes_pixels_or_what_is_worth_the_normalised_ones() {
+        let image = Rgb8Image::new(2, 1, vec![0, 64, 127, 128, 200, 255]).unwrap();
+        let quantized = |preparation: ImagePreparation, datatype, quantization| {
+            crate::tensor::to_f64(&preparation.prepare(&image, datatype, quantization).unwrap()).unwrap()
+        };
+        let (unsigned, signed) = ([0.0, 64.0, 127.0, 128.0, 200.0, 255.0], [-128.0, -64.0, -1.0, 0.0, 72.0, 127.0]);
+        let around = |zero_point| Some(Quantization { scale: 1.0 / 127.5, zero_point });
+        // As for the float model, whose inputs are from -1 to 1.
+        let normalised = ImagePreparation { mean: [127.5; 3], std: [127.5; 3], ..PLAIN };
+        for quantization in [None, around(128)] {
+            assert_eq!(quantized(PLAIN, DataType::Uint8, quantization), unsigned);
+            assert_eq!(quantized(PLAIN, DataType::Int8, quantization), signed);
+        }
+        for (got, want) in [
+            (quantized(normalised, DataType::Uint8, around(128)), unsigned),
+            (quantized(normalised, DataType::Int8, around(0)), signed),
+        ] {
+            // The zero point lies between two pixels.
+            assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() <= 1.0), "{got:?} {want:?}");
+        }
+        assert_eq!(quantized(normalised, DataType::Uint8, None), [0.0, 0.0, 0.0, 0.0, 1.0, 1.0]);
     }
 
     #[test]
     fn a_crop_larger_than_the_resized_picture_is_an_error() {
         let preparation = ImagePreparation { resize_shorter_side: Some(4), crop: [5, 4], ..PLAIN };
-        let error = preparation.prepare(&picture(20, 10), DataType::Fp32).unwrap_err();
+        let error = preparation.prepare(&picture(20, 10), DataType::Fp32, None).unwrap_err();
         assert_eq!(error.to_string(), "cannot crop 5x4 (height x width) from a picture resized to 4x8");
     }
 

@@ -136,7 +136,7 @@ impl Repository {
     pub fn tunable(&self, name: &ModelName, version: ModelVersion) -> Result<(String, Vec<Runtime>), FolderError> {
         let (config, _) = self.on_disk(name)?;
         let folder = folder::version(&self.shared.sources.folder(name).join(version.to_string()))?;
-        Ok((folder.digest, config.runtime.candidates(folder.files.format)))
+        Ok((folder.digest, config.runtime.candidates(folder.model.files.format)))
     }
 
     /// What was measured on this box.
@@ -156,7 +156,7 @@ impl Repository {
         let mut trials = Vec::new();
         for version in config.version_policy.select(&versions) {
             let files = path.join(version.to_string());
-            let format = folder::version(&files)?.files.format;
+            let format = folder::version(&files)?.model.files.format;
             for runtime in config.runtime.candidates(format) {
                 let pinned = ModelConfig { runtime: pinned(runtime), ..config.clone() };
                 let statistics = Arc::<Statistics>::default();

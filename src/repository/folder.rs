@@ -3,13 +3,15 @@
 //!
 //! Reads, checks, and says what is wrong; loads nothing.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::model_config::ModelConfig;
-use super::onnx;
+use super::{onnx, tflite};
 use crate::inference::backend::{Format, ModelFiles};
 use crate::names::{ModelName, ModelVersion};
+use crate::pipeline::quantization::Quantization;
 use crate::toml_check::Mistake;
 
 /// Why a model's folder cannot be used. One line for people.
@@ -110,20 +112,29 @@ const FALLBACK: &str = "model.float";
 #[derive(Debug)]
 pub struct VersionFolder {
     /// What a runtime is to load.
-    pub files: ModelFiles,
-    /// What it is to load when it answers golden inputs wrong with `files`.
-    pub fallback: Option<ModelFiles>,
+    pub model: ReadModel,
+    /// What it is to load when it answers golden inputs wrong with `model`.
+    pub fallback: Option<ReadModel>,
     /// BLAKE3 of every file's name and content, in hexadecimal: other weights, another digest.
     pub digest: String,
+}
+
+/// One model of a version.
+#[derive(Debug)]
+pub struct ReadModel {
+    /// Its files.
+    pub files: ModelFiles,
+    /// What the integers of its inputs and outputs are worth by its files, by their names.
+    pub quantization: HashMap<String, Quantization>,
 }
 
 /// Reads and checks the files of one version.
 pub fn version(folder: &Path) -> Result<VersionFolder, FolderError> {
     let found = find_models(folder)?;
     let mut hasher = blake3::Hasher::new();
-    let files = read_model(folder, found.model, "", &mut hasher)?;
+    let model = read_model(folder, found.model, "", &mut hasher)?;
     let fallback = found.fallback.map(|path| read_model(folder, path, "float ", &mut hasher)).transpose()?;
-    Ok(VersionFolder { files, fallback, digest: hasher.finalize().to_hex().to_string() })
+    Ok(VersionFolder { model, fallback, digest: hasher.finalize().to_hex().to_string() })
 }
 
 /// Reads and checks one model and the files that belong to it. `role` tells them from those of the other in the digest.
@@ -132,7 +143,7 @@ fn read_model(
     model: PathBuf,
     role: &str,
     hasher: &mut blake3::Hasher,
-) -> Result<ModelFiles, FolderError> {
+) -> Result<ReadModel, FolderError> {
     let bytes = std::fs::read(&model).map_err(read_error(&model))?;
     let bad = |reason: String| FolderError::BadFile { path: model.clone(), reason };
     if bytes.is_empty() {
@@ -149,6 +160,7 @@ fn read_model(
         rows: Vec::new(),
         widths: Vec::new(),
     };
+    let mut quantization = HashMap::new();
     match model.extension().and_then(|extension| extension.to_str()) {
         Some("xml") => {
             files.format = Format::OpenVinoIr;
@@ -164,6 +176,7 @@ fn read_model(
             if bytes.get(4..8) != Some(b"TFL3") {
                 return Err(bad("is not a TFLite model: its identifier TFL3 is missing".to_owned()));
             }
+            quantization = tflite::quantization(&bytes);
         }
         _ => {
             let summary = onnx::summarize(&bytes, folder).map_err(|error| bad(error.to_string()))?;
@@ -175,7 +188,7 @@ fn read_model(
             (files.dangers, files.rows, files.widths) = (summary.dangers, summary.rows, summary.widths);
         }
     }
-    Ok(files)
+    Ok(ReadModel { files, quantization })
 }
 
 /// The names of the inputs of the model in a version's folder, where the format has them in the open.
@@ -294,8 +307,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let read = || version(&root.path().join("1"));
         let names = |read: &VersionFolder| {
-            let name = |files: &ModelFiles| files.model.file_name().unwrap().to_string_lossy().into_owned();
-            (name(&read.files), read.fallback.as_ref().map(name))
+            let name = |read: &ReadModel| read.files.model.file_name().unwrap().to_string_lossy().into_owned();
+            (name(&read.model), read.fallback.as_ref().map(name))
         };
         let model = |content: &str| [&b"....TFL3"[..], content.as_bytes()].concat();
         // Alone it is the model.

@@ -180,15 +180,12 @@ async fn photograph(
     outputs.push(scores);
     let answer = model.run_prepared(make, content.len(), outputs, terms()).await?;
     compare(expected, &answer, golden)?;
-    judge_scores(model, golden, scores, answer.run.outputs.last()).map_err(GoldenError::Wrong)
+    judge_scores(model, golden, answer.run.outputs.last()).map_err(GoldenError::Wrong)
 }
 
 /// Whether the label is the expected one, with score enough.
-fn judge_scores(model: &LoadedModel, golden: &Golden, output: usize, scores: Option<&Tensor>) -> Result<(), String> {
-    let pipeline = model.config.pipeline.image_classification.as_ref().ok_or("the model has no image pipeline")?;
-    let scores = scores.ok_or("no output came")?;
-    let labels = model.signature.outputs.get(output).and_then(|port| model.labels.get(&port.name));
-    let found = pipeline.labels(scores, labels.map_or(&[], Vec::as_slice)).map_err(|error| error.to_string())?;
+fn judge_scores(model: &LoadedModel, golden: &Golden, scores: Option<&Tensor>) -> Result<(), String> {
+    let found = model.classes(scores.ok_or("no output came")?).map_err(|error| error.to_string())?;
     let first = found.first().ok_or("no class came")?;
     let label = first.label.clone().unwrap_or_else(|| first.index.to_string());
     if let Some(expected) = &golden.label

@@ -21,7 +21,9 @@ use crate::inference::queue::{Preparation, Unprepared};
 use crate::inference::scheduler::Scale;
 use crate::inference::terms::{Priority, Terms};
 use crate::names::{ModelName, ModelVersion};
+use crate::pipeline::classification::{ClassificationError, Label};
 use crate::pipeline::image::{self, DecodeLimits, ImageError};
+use crate::pipeline::quantization::Quantization;
 use crate::principal::Principal;
 use crate::principal::memory::Account;
 use crate::tensor::Tensor;
@@ -72,6 +74,8 @@ pub struct LoadedModel {
     pub batch_limit: Option<usize>,
     /// The class names of outputs, by output name.
     pub labels: HashMap<String, Vec<String>>,
+    /// What the integers of inputs and outputs are worth, by their names, where that is known.
+    pub quantization: HashMap<String, Quantization>,
     /// When a request without its own deadline is given up.
     pub timeout: Duration,
     /// Counters; they outlive this handle.
@@ -84,6 +88,11 @@ pub struct LoadedModel {
 impl LoadedModel {
     /// What the model config promises that the signature does not hold.
     pub(super) fn check_config(&self) -> Result<(), String> {
+        for port in &self.signature.outputs {
+            if let Some(classes) = class_count(port) {
+                self.check_labels(&port.name, classes)?;
+            }
+        }
         let Some(pipeline) = &self.config.pipeline.image_classification else { return Ok(()) };
         let (input, _) = self.image_ports()?;
         let Some(port) = self.signature.inputs.get(input) else { return Ok(()) };
@@ -98,6 +107,35 @@ impl LoadedModel {
             "pipeline.image_classification makes tensors of shape {prepared:?}, input {:?} takes {:?}",
             port.name, port.shape
         ))
+    }
+
+    /// Whether the label file of an output has a line for each of its classes.
+    pub(super) fn check_labels(&self, output: &str, classes: usize) -> Result<(), String> {
+        let Some(labels) = self.labels.get(output) else { return Ok(()) };
+        let lines = labels.len();
+        let is_rest_empty = labels.get(classes..).is_some_and(|rest| rest.iter().all(String::is_empty));
+        if is_rest_empty {
+            return Ok(());
+        }
+        let named = self.config.output.iter().find(|port| port.name == output);
+        let file = named.and_then(|port| port.labels.as_deref()).unwrap_or("the label file");
+        let hint = match () {
+            () if classes == lines + 1 => "; is a first line \"background\" missing?",
+            () if lines == classes + 1 => "; does it begin with a background class that the model lacks?",
+            () => "",
+        };
+        Err(format!(
+            "output {output:?} has {classes} classes and {file} has {lines} lines: give it a line for each class, in the \
+             model's order{hint}"
+        ))
+    }
+
+    /// The best classes of an output of scores, with their names.
+    pub fn classes(&self, scores: &Tensor) -> Result<Vec<Label>, ClassificationError> {
+        let Some(pipeline) = &self.config.pipeline.image_classification else { return Ok(Vec::new()) };
+        let output = self.image_ports().ok().and_then(|(_, output)| self.signature.outputs.get(output));
+        let labels = output.and_then(|port| self.labels.get(&port.name)).map_or(&[][..], Vec::as_slice);
+        pipeline.labels(scores, labels, output.and_then(|port| self.quantization.get(&port.name)).copied())
     }
 
     /// The input that takes the photograph and the output that holds the scores, as indices into the signature.
@@ -191,7 +229,8 @@ impl LoadedModel {
         account: Account,
     ) -> Result<(Preparation, usize), String> {
         let (input, output) = self.image_ports()?;
-        let datatype = self.signature.inputs.get(input).ok_or("the model has no input")?.datatype;
+        let port = self.signature.inputs.get(input).ok_or("the model has no input")?;
+        let (datatype, quantization) = (port.datatype, self.quantization.get(&port.name).copied());
         let pipeline = self.config.pipeline.image_classification.as_ref().ok_or("the model has no image pipeline")?;
         let preparation = pipeline.preparation();
         let make = move || {
@@ -200,7 +239,7 @@ impl LoadedModel {
                 ImageError::NoRoom(error) => Unprepared::NoRoom(error),
                 error => Unprepared::Misfit(error.to_string()),
             })?;
-            let tensor = preparation.prepare(&image, datatype);
+            let tensor = preparation.prepare(&image, datatype, quantization);
             Ok(vec![tensor.map_err(|error| Unprepared::Misfit(error.to_string()))?])
         };
         Ok((Box::new(make), output))
@@ -221,4 +260,16 @@ impl LoadedModel {
     pub(super) fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
         self.instances.ended()
     }
+}
+
+/// How many classes an output of scores has; `None` where its signature does not say, or it is of something else.
+fn class_count(port: &Port) -> Option<usize> {
+    let of_one = match port.shape.as_slice() {
+        [] => return None,
+        [classes] => std::slice::from_ref(classes),
+        [_, rest @ ..] => rest,
+    };
+    let mut sides = of_one.iter().filter(|&&side| side != 1);
+    let classes = sides.next().copied().unwrap_or(1);
+    sides.next().is_none().then(|| usize::try_from(classes).ok())?
 }

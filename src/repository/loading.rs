@@ -1,18 +1,19 @@
 //! How a version is loaded: its files read, a runtime chosen, warmed up, checked.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::folder::{self, FolderError};
+use super::folder::{self, FolderError, ReadModel, VersionFolder};
 use super::golden::{self, GoldenError};
 use super::loaded_model::{LoadedModel, ModelDefaults};
 use super::model_config::ModelConfig;
 use super::profile::{Choice, Effort, Profile};
 use super::statistics::Statistics;
-use super::{placement, tuning};
+use super::{placement, rehearsal, tuning};
 use crate::identity::sealing::SealedFolder;
 use crate::inference::backend::{ComputeTime, LoadOptions, ModelFiles, Runtime};
 use crate::inference::batcher::BatchPolicy;
@@ -21,6 +22,7 @@ use crate::inference::instance::{Instances, Observer, Spec};
 use crate::inference::queue::QueueLimits;
 use crate::inference::warm_up::WarmUp;
 use crate::names::{ModelName, ModelVersion};
+use crate::pipeline::quantization::Quantization;
 use crate::telemetry::system::{Cpu, Int8};
 
 /// Behind the reasons of a model that answers its golden inputs wrong on a CPU without VNNI.
@@ -48,6 +50,9 @@ pub enum VersionError {
         /// What to do about wrong answers on this CPU.
         advice: Option<&'static str>,
     },
+    /// Its load ended the process before, so it is not loaded now.
+    #[error("{0}")]
+    Suspended(String),
 }
 
 impl VersionError {
@@ -61,12 +66,12 @@ impl VersionError {
         any(|error| matches!(error, GoldenError::Wrong(_))) && !any(|error| matches!(error, GoldenError::Unchecked(_)))
     }
 
-    /// Whether what was in the way may pass by itself: a golden input that could not be read or got no answer in time, or
-    /// encrypted files that cannot be opened now.
+    /// Whether what was in the way may pass by itself: a golden input that could not be read or got no answer in time,
+    /// encrypted files that cannot be opened now, or a suspension.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Folder(_) => false,
-            Self::Sealed(_) => true,
+            Self::Sealed(_) | Self::Suspended(_) => true,
             Self::NoRuntime { refusals, .. } => refusals
                 .iter()
                 .any(|refusal| matches!(refusal, Refusal::Golden { error: GoldenError::Unchecked(_), .. })),
@@ -80,7 +85,7 @@ pub enum Refusal {
     /// It cannot be loaded there.
     #[error("{0}")]
     Load(String),
-    /// It was loaded, and did not pass its golden inputs.
+    /// It was loaded, and did not pass its golden inputs, or could not be asked at all.
     #[error("{runtime}: {error}")]
     Golden {
         /// The runtime.
@@ -94,6 +99,14 @@ impl Refusal {
     /// Whether golden inputs were answered wrong.
     pub fn is_wrong(&self) -> bool {
         matches!(self, Self::Golden { error: GoldenError::Wrong(_), .. })
+    }
+
+    /// A pipeline that cannot answer is no wrong answer, and a run that failed may end well another time.
+    fn of_rehearsal(runtime: Runtime, error: GoldenError) -> Self {
+        match error {
+            GoldenError::Wrong(reason) => Self::Load(format!("{runtime}: {reason}")),
+            error @ GoldenError::Unchecked(_) => Self::Golden { runtime, error },
+        }
     }
 
     /// The same refusal, of another file than the model's own.
@@ -135,20 +148,35 @@ pub(super) async fn load(
     engine: &Engine,
     defaults: &ModelDefaults,
 ) -> Result<LoadedModel, VersionError> {
-    let path = source.files.to_owned();
+    let folder = read(source.files).await?;
+    load_read(source, &folder, engine, defaults).await
+}
+
+/// Reads and checks the files of a version; no runtime sees them.
+pub(super) async fn read(files: &Path) -> Result<VersionFolder, VersionError> {
+    let path = files.to_owned();
     let read = tokio::task::spawn_blocking(move || folder::version(&path)).await;
-    let folder = read.map_err(|panic| no_runtime(format!("reading the model panicked: {panic}")))??;
+    Ok(read.map_err(|panic| no_runtime(format!("reading the model panicked: {panic}")))??)
+}
+
+/// As [`load`], when its files were read.
+pub(super) async fn load_read(
+    source: VersionSource<'_>,
+    folder: &VersionFolder,
+    engine: &Engine,
+    defaults: &ModelDefaults,
+) -> Result<LoadedModel, VersionError> {
     let labels = labels(source.config, source.folder)?;
     let loading = Loading {
         source: &source,
-        files: &folder.files,
+        model: &folder.model,
         is_fallback: false,
         digest: &folder.digest,
         labels: &labels,
         engine,
         defaults,
     };
-    let mut candidates = source.config.runtime.candidates(folder.files.format);
+    let mut candidates = source.config.runtime.candidates(folder.model.files.format);
     let profile = defaults.profiles.get(&folder.digest).filter(|known| candidates.contains(&known.choice.runtime));
     if let Some(known) = &profile {
         // The others stay: a runtime that was the best and is broken now must not be an outage.
@@ -158,14 +186,14 @@ pub(super) async fn load(
     let (mut loaded, mut refusals) = loading.load_in_each(candidates, profile.as_ref(), measure).await;
     if loaded.is_empty()
         && refusals.iter().any(Refusal::is_wrong)
-        && let Some(files) = &folder.fallback
+        && let Some(model) = &folder.fallback
     {
-        let fallback = Loading { files, is_fallback: true, ..loading };
+        let fallback = Loading { model, is_fallback: true, ..loading };
         // What was measured is the model's own, and this is not to be remembered in its place.
-        let candidates = source.config.runtime.candidates(files.format);
+        let candidates = source.config.runtime.candidates(model.files.format);
         let (found, others) = fallback.load_in_each(candidates, None, false).await;
         loaded = found;
-        refusals.extend(others.into_iter().map(|refusal| refusal.of_file(&file_name(files))));
+        refusals.extend(others.into_iter().map(|refusal| refusal.of_file(&file_name(&model.files))));
     }
     let chosen = if measure { choose(loaded, defaults).await } else { loaded.pop() };
     let Some(mut model) = chosen else {
@@ -221,7 +249,7 @@ pub(super) async fn end(model: LoadedModel) {
 struct Loading<'a> {
     source: &'a VersionSource<'a>,
     /// What is loaded: the model, or its fallback.
-    files: &'a ModelFiles,
+    model: &'a ReadModel,
     is_fallback: bool,
     /// Of all files of the version.
     digest: &'a str,
@@ -253,15 +281,32 @@ impl Loading<'_> {
         (loaded, refusals)
     }
 
+    /// The model config. What it says of integers it says of the model's own file, and not of the float original.
+    fn config(&self) -> Cow<'_, ModelConfig> {
+        let mut config = Cow::Borrowed(self.source.config);
+        if self.is_fallback {
+            let config = config.to_mut();
+            config.input.iter_mut().chain(&mut config.output).for_each(|port| port.quantization = None);
+        }
+        config
+    }
+
+    /// What the integers of inputs and outputs are worth: as `config` says, else as the file does.
+    fn quantization(&self, config: &ModelConfig) -> HashMap<String, Quantization> {
+        let declared = config.input.iter().chain(&config.output);
+        let declared = declared.filter_map(|port| Some((port.name.clone(), port.quantization?)));
+        self.model.quantization.clone().into_iter().chain(declared).collect()
+    }
+
     /// Loads the version into one runtime. `choice` stands in for what the model config leaves open.
     async fn load_in(&self, runtime: Runtime, choice: Option<Choice>) -> Result<LoadedModel, Refusal> {
-        let (config, defaults) = (self.source.config, self.defaults);
+        let (config, defaults) = (&self.config(), self.defaults);
         let cores = self.engine.cores();
         let (workers, scale) = placement::place(&config.instance_group, cores, defaults.keep_alive, choice)?;
         let spec = Spec {
             name: self.source.name.to_string(),
             runtime,
-            files: self.files.clone(),
+            files: self.model.files.clone(),
             sealed: self.source.sealed.cloned(),
             // What OpenVINO keeps of a model it compiled holds the weights: of a sealed one nothing is kept.
             options: LoadOptions {
@@ -297,15 +342,16 @@ impl Loading<'_> {
             name: self.source.name.clone(),
             version: self.source.version,
             digest: self.digest.to_owned(),
-            file: file_name(self.files),
+            file: file_name(&self.model.files),
             is_fallback: self.is_fallback,
             passed_over: Vec::new(),
             folder: self.source.sealed.map_or(self.source.files, SealedFolder::home).to_owned(),
             config_text: self.source.config_text.to_owned(),
-            config: config.clone(),
+            config: config.clone().into_owned(),
             batch_limit,
             signature,
             labels: self.labels.clone(),
+            quantization: self.quantization(config),
             timeout: config.queue.default_timeout_ms.map_or(defaults.timeout, Duration::from_millis),
             statistics: self.source.statistics.clone(),
             attached: OnceLock::new(),
@@ -314,8 +360,13 @@ impl Loading<'_> {
         let checked = match model.check_config() {
             Ok(()) => {
                 warm_up(&model, choice).await;
-                let checked = golden::check(&model, self.source.folder, self.source.golden_min).await;
-                checked.map_err(|error| Refusal::Golden { runtime, error })
+                match rehearsal::rehearse(&model).await {
+                    Ok(()) => {
+                        let checked = golden::check(&model, self.source.folder, self.source.golden_min).await;
+                        checked.map_err(|error| Refusal::Golden { runtime, error })
+                    }
+                    Err(error) => Err(Refusal::of_rehearsal(runtime, error)),
+                }
             }
             Err(reason) => Err(Refusal::Load(reason)),
         };

@@ -14,11 +14,15 @@ use crate::audit_event::AuditEvent;
 use crate::names::ModelName;
 use crate::principal::Principal;
 
-/// Whether a load starts over, or leaves alone what has not changed on disk.
+/// What a load is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Effort {
+pub enum Effort {
+    /// Start over, as somebody asked for it; a model that ended the process once is tried first.
     Always,
+    /// Leave alone what has not changed on disk.
     Changed,
+    /// The same, and try what is suspended and due.
+    Due,
 }
 
 impl Repository {
@@ -48,12 +52,17 @@ impl Repository {
         }
         // Known before any is loaded, so that a request meanwhile hears "loading", not "unknown".
         let models: Vec<_> = names.iter().map(|name| self.model_or_new(name)).collect();
-        join_all(models.iter().map(|model| async {
-            if let Err(error) = self.load_model(model, principal, Effort::Changed).await {
+        let load = |model: Arc<Model>| async move {
+            if let Err(error) = self.load_model(&model, principal, Effort::Changed).await {
                 tracing::error!(model = %model.name, %error, "a model does not load; the others serve");
             }
-        }))
-        .await;
+        };
+        // The suspects last: should one end the process again, the others have served meanwhile.
+        let suspects = self.suspects();
+        let is_suspect = |model: &Arc<Model>| suspects.iter().any(|suspect| suspect.model == model.name);
+        let (last, first): (Vec<_>, Vec<_>) = models.iter().cloned().partition(is_suspect);
+        join_all(first.into_iter().map(load)).await;
+        join_all(last.into_iter().map(load)).await;
         tracing::info!(models = models.len(), "model repository read");
         Ok(())
     }
@@ -93,7 +102,12 @@ impl Repository {
         join_all(self.models().iter().map(|model| self.unload_model(model, principal))).await;
     }
 
-    async fn load_model(&self, model: &Model, principal: &Principal, effort: Effort) -> Result<(), LoadModelError> {
+    pub(super) async fn load_model(
+        &self,
+        model: &Model,
+        principal: &Principal,
+        effort: Effort,
+    ) -> Result<(), LoadModelError> {
         let _alone = model.busy.lock().await;
         if !self.is_current(model) {
             let reason = "it was removed from the repository meanwhile".to_owned();
@@ -105,7 +119,7 @@ impl Repository {
                 return Err(self.denied(&model.name, principal, "model_load").into());
             }
             Some(release) => {
-                let result = self.load_managed(model, &release, principal).await;
+                let result = self.load_managed(model, &release, principal, effort).await;
                 if let Err(reason) = &result {
                     model.states().fault = Some(reason.clone());
                 }
@@ -161,13 +175,13 @@ impl Repository {
                 sealed: None,
             };
             if let Some(old) = old
-                && effort == Effort::Changed
+                && effort != Effort::Always
                 && self.is_unchanged(old, &path, &files, &config_text).await
             {
                 live.push(old.clone());
                 continue;
             }
-            match self.load_version(source, principal).await {
+            match self.load_version(source, principal, effort).await {
                 Ok(loaded) => {
                     self.audit_load(&loaded, principal);
                     live.push(Arc::new(loaded));
@@ -204,17 +218,12 @@ impl Repository {
         &self,
         source: VersionSource<'_>,
         principal: &Principal,
+        effort: Effort,
     ) -> Result<LoadedModel, VersionError> {
         let (name, version) = (source.name.clone(), source.version);
-        // The semaphore is never closed.
-        let _turn = self.shared.loads.acquire().await;
-        // Its own time: what it waited for its turn is the others'.
-        let started = std::time::Instant::now();
-        let loaded = loading::load(source, &self.shared.engine, &self.shared.defaults).await;
-        match loaded {
-            Ok(model) => {
-                tracing::info!(model = %name, %version, runtime = %model.runtime(), load_ms = started.elapsed().as_millis(),
-                    "model ready");
+        match self.load_guarded(source, effort).await {
+            Ok((model, took)) => {
+                tracing::info!(model = %name, %version, runtime = %model.runtime(), load_ms = took.as_millis(), "model ready");
                 Ok(model)
             }
             Err(error) => {

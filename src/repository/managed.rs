@@ -69,7 +69,7 @@ impl Repository {
             None => None,
         };
         let statistics = model.as_ref().map(|model| model.statistics(release.version)).unwrap_or_default();
-        let loaded = self.load_release(name, release, statistics).await?;
+        let loaded = self.load_release(name, release, statistics, Effort::Always).await?;
         tracing::info!(model = %name, version = %loaded.version, "loaded beside the live version");
         Ok(Arc::new(loaded))
     }
@@ -112,12 +112,12 @@ impl Repository {
         kept: Option<Arc<LoadedModel>>,
     ) -> Result<(), String> {
         let mut at_hand = kept.into_iter().chain(model.slot.live());
-        let loaded = match at_hand.find(|loaded| loaded.is_of(&release)) {
-            Some(loaded) => loaded,
-            None => {
-                let loaded = self.load_release(&model.name, &release, model.statistics(release.version)).await;
-                Arc::new(loaded.map_err(|error| error.to_string())?)
-            }
+        let loaded = if let Some(loaded) = at_hand.find(|loaded| loaded.is_of(&release)) {
+            loaded
+        } else {
+            let statistics = model.statistics(release.version);
+            let loaded = self.load_release(&model.name, &release, statistics, Effort::Always).await;
+            Arc::new(loaded.map_err(|error| error.to_string())?)
         };
         self.managed_versions().insert(model.name.clone(), release);
         drop(self.go_live(model, &loaded, None));
@@ -153,19 +153,21 @@ impl Repository {
         Ok(())
     }
 
-    /// The live version of a managed model at the start. What is live stays.
+    /// The live version of a managed model at the start. What is live stays, unless it stands in for one that is due.
     pub(super) async fn load_managed(
         &self,
         model: &Model,
         release: &ManagedVersion,
         principal: &Principal,
+        effort: Effort,
     ) -> Result<(), String> {
-        if !model.slot.live().is_empty() {
+        let live = model.slot.live();
+        if live.iter().any(|live| live.is_of(release)) || !live.is_empty() && effort != Effort::Due {
             return Ok(());
         }
         let owners = self.shared.sources.folder(&model.name);
         model.set(release.version, State::Loading);
-        match self.load_release(&model.name, release, model.statistics(release.version)).await {
+        match self.load_release(&model.name, release, model.statistics(release.version), effort).await {
             Ok(loaded) => {
                 if owners.is_dir() {
                     tracing::warn!(model = %model.name, version = %release.version, folder = %owners.display(),
@@ -198,6 +200,7 @@ impl Repository {
         name: &ModelName,
         release: &ManagedVersion,
         statistics: Arc<super::statistics::Statistics>,
+        effort: Effort,
     ) -> Result<LoadedModel, VersionError> {
         let (folder, sealer) = (release.folder.clone(), self.shared.defaults.sealer.clone());
         let opening = tokio::task::spawn_blocking(move || {
@@ -222,7 +225,7 @@ impl Repository {
             statistics,
             sealed: home.as_ref(),
         };
-        self.load_version(source, &Principal::Local).await
+        self.load_version(source, &Principal::Local, effort).await
     }
 
     /// With the model's lock held: makes `loaded` the only live version and returns the default one of those before.

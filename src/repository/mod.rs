@@ -4,6 +4,7 @@
 //! disturbs no other; every load of one model happens alone, loads of different models side by side.
 
 pub mod agreement;
+pub mod attempts;
 pub mod candidate;
 mod check;
 pub mod config;
@@ -12,6 +13,7 @@ pub mod feature_elements;
 mod folder;
 mod golden;
 mod golden_config;
+mod guarded;
 mod index;
 mod limits_config;
 pub mod loaded_model;
@@ -22,16 +24,19 @@ pub mod model_config;
 pub mod observations;
 pub mod onnx;
 mod placement;
+mod port_config;
 pub mod profile;
+mod rehearsal;
 pub mod search;
 pub mod slot;
 pub mod sources;
 pub mod statistics;
+pub mod tflite;
 pub mod tuning;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::Semaphore;
 
@@ -43,9 +48,12 @@ pub use candidate::{Candidate, CandidateShare, Pinned};
 pub use check::{Trial, Tried};
 pub use folder::FolderError;
 pub use golden::{GoldenError, GoldenScore, score as golden_score};
+use guarded::LoadGuard;
+pub use guarded::{SeparateTrial, VersionOnDisk};
 pub use index::{IndexRow, State};
 pub use loaded_model::{LoadedModel, ModelDefaults};
 pub use loading::{Refusal, VersionError};
+pub use loads::Effort;
 pub use managed::{ManagedState, ManagedVersion};
 pub use observations::{ObservationConfig, Observations, Observed};
 use slot::Slot;
@@ -143,6 +151,9 @@ struct Shared {
     defaults: ModelDefaults,
     audit: AuditSink,
     loads: Semaphore,
+    parallel_loads: u32,
+    /// In the process that serves.
+    guard: OnceLock<LoadGuard>,
     /// The models that updates manage, loaded or not.
     managed: Mutex<BTreeMap<ModelName, ManagedVersion>>,
     models: arc_swap::ArcSwap<BTreeMap<ModelName, Arc<Model>>>,
@@ -211,12 +222,15 @@ impl Repository {
         parallel_loads: usize,
         audit: AuditSink,
     ) -> Self {
+        let parallel_loads = u32::try_from(parallel_loads.max(1)).unwrap_or(u32::MAX);
         let shared = Shared {
             sources,
             engine,
             defaults,
             audit,
-            loads: Semaphore::new(parallel_loads.max(1)),
+            loads: Semaphore::new(parallel_loads as usize),
+            parallel_loads,
+            guard: OnceLock::new(),
             managed: Mutex::default(),
             models: arc_swap::ArcSwap::default(),
             changing: Mutex::default(),

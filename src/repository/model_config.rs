@@ -5,13 +5,14 @@ use serde::{Deserialize, Serialize};
 use crate::inference::backend::{Format, Port, Runtime, Signature};
 use crate::names::ModelVersion;
 use crate::pipeline::Pipeline;
-use crate::tensor::DataType;
+use crate::pipeline::quantization::Quantization;
 use crate::toml_check::{self, Mistake};
 
-use super::feature_config::{FeaturePolicies, InputFeature, Policy};
+use super::feature_config::{FeaturePolicies, Policy};
 use super::feature_elements::{FeatureElements, has_nan};
 pub use super::golden_config::Golden;
 pub use super::limits_config::{Limits, ResponseCache};
+pub use super::port_config::PortConfig;
 pub use crate::token_bucket::Rate;
 
 /// The largest batch of a model that has a variable first dimension and does not say otherwise.
@@ -180,27 +181,6 @@ pub struct QueueConfig {
     pub default_timeout_ms: Option<u64>,
 }
 
-/// What is known of one input or output beyond the model file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PortConfig {
-    /// Its name in the model.
-    pub name: String,
-    /// Its datatype; must be the model's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub datatype: Option<DataType>,
-    /// Its shape, the batch included; may fix dimensions that are variable in the model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shape: Option<Vec<i64>>,
-    /// Outputs: the file beside `model.toml` with the name of each class, one a line.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub labels: Option<String>,
-    /// Inputs: the features that a row is made of, in this order, for callers that send entity keys in its place. Lists
-    /// spread out into several elements.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub features: Vec<InputFeature>,
-}
-
 impl ModelConfig {
     /// Reads the text of a `model.toml`; every mistake at once.
     pub fn parse(source: &str, text: &str) -> Result<Self, Vec<Mistake>> {
@@ -275,6 +255,8 @@ impl ModelConfig {
             check(port.labels.as_deref().is_none_or(is_beside), &labels, "expected a file beside model.toml");
             check(!is_input || port.labels.is_none(), &labels, "labels belong to an output");
             check(is_input || port.features.is_empty(), &format!("{place}.features"), "features make an input");
+            let is_valid = port.quantization.is_none_or(Quantization::is_valid);
+            check(is_valid, &format!("{place}.quantization.scale"), "expected a number above 0");
         }
         let is_of_use = self.features.is_empty() || self.has_features();
         check(is_of_use, "features", "no input has features: name them in [[input]]");
@@ -310,7 +292,7 @@ impl ModelConfig {
                 let names = ports.iter().map(|port| port.name.clone()).collect::<Vec<_>>().join(", ");
                 match ports.iter_mut().find(|port| port.name == config.name) {
                     Some(port) => {
-                        mistakes.extend(narrow(kind, port, config));
+                        mistakes.extend(config.narrow(kind, port));
                         mistakes.extend(self.impossible_policy(port, config));
                     }
                     None => mistakes.push(format!("{kind} {:?} is not in the model, which has {names}", config.name)),
@@ -360,23 +342,6 @@ pub(super) fn is_beside(file: &str) -> bool {
     parts.peek().is_some() && parts.all(|part| matches!(part, std::path::Component::Normal(_)))
 }
 
-/// Fixes the variable dimensions of `port` as `config` says.
-fn narrow(kind: &str, port: &mut Port, config: &PortConfig) -> Option<String> {
-    if let Some(datatype) = config.datatype
-        && datatype != port.datatype
-    {
-        return Some(format!("{kind} {:?} has datatype {}, not {datatype}", port.name, port.datatype));
-    }
-    let shape = config.shape.as_ref()?;
-    let fits = shape.len() == port.shape.len()
-        && shape.iter().zip(&port.shape).all(|(&wanted, &dim)| dim == -1 || wanted == dim);
-    if !fits {
-        return Some(format!("{kind} {:?} has shape {:?}, which {shape:?} does not fit", port.name, port.shape));
-    }
-    port.shape.clone_from(shape);
-    None
-}
-
 /// For the fuzz driver: whatever the text, reading it ends, and what is accepted survives being written and read again.
 ///
 /// # Panics
@@ -395,6 +360,7 @@ mod every_mistake;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tensor::DataType;
 
     fn version(number: u64) -> ModelVersion {
         number.try_into().unwrap()

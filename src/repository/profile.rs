@@ -113,17 +113,11 @@ impl Profiles {
 }
 
 impl Shared {
-    /// The CPU, how many of its cores models use, and the runtimes. They are told apart by their library files: asking
-    /// for a version would load them.
+    /// The CPU, how many of its cores models use, and the runtimes.
     fn machine(&self) -> String {
         let cpu = Cpu::detect(Path::new("/"));
         let features: Vec<&str> = cpu.features.iter().filter(|f| f.present).map(|f| f.name).collect();
-        let library = |runtime| match self.runtimes.library(runtime) {
-            Ok(path) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-            Err(_) => "-".to_owned(),
-        };
-        let libraries = Runtime::ALL.map(library).join(" ");
-        format!("{}\n{}\n{}\n{libraries}", cpu.model, features.join(" "), self.cores)
+        format!("{}\n{}\n{}\n{}", cpu.model, features.join(" "), self.cores, self.runtimes.libraries())
     }
 }
 

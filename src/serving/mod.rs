@@ -346,12 +346,12 @@ impl Serving {
     ) -> Result<(Classified, Counted), ServingError> {
         let (model, started) = (&call.model, call.started);
         let misfit = |reason: String| ServingError::Misfit(Misfit::Photograph { reason });
-        let Some(pipeline) = &model.config.pipeline.image_classification else {
+        if model.config.pipeline.image_classification.is_none() {
             return Err(misfit(format!(
                 "model '{}' takes no photographs: its model.toml has no [pipeline.image_classification]. Send tensors",
                 model.name
             )));
-        };
+        }
         let (_, output) = model.image_ports().map_err(misfit)?;
         let terms = terms(model, request.deadline, request.priority, started, call.principal);
         call.given(|| Content::Photograph(request.photograph.clone()));
@@ -366,10 +366,8 @@ impl Serving {
         };
         let (response, counted) = answer.into_response(model, names(model, &[output]));
         call.answered(|| Content::Tensors(response.outputs.clone()));
-        let (name, scores) = response.outputs.first().ok_or_else(|| misfit("no output came".to_owned()))?;
-        let labels = pipeline
-            .labels(scores, model.labels.get(name).map_or(&[], Vec::as_slice))
-            .map_err(|error| ServingError::failed(model, error.to_string()))?;
+        let (_, scores) = response.outputs.first().ok_or_else(|| misfit("no output came".to_owned()))?;
+        let labels = model.classes(scores).map_err(|error| ServingError::failed(model, error.to_string()))?;
         Ok((Classified { response, labels }, counted))
     }
 

@@ -27,6 +27,12 @@ pub struct Cpu {
     pub usable_cores: usize,
 }
 
+/// What the kernel calls this boot of the machine; `None` when it does not say. `root` is the folder that `proc` is in.
+pub fn boot_id(root: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(root.join("proc/sys/kernel/random/boot_id")).ok()?;
+    Some(text.trim().to_owned()).filter(|id| !id.is_empty())
+}
+
 /// An instruction set extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Feature {

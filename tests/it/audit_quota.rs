@@ -124,11 +124,8 @@ fn offline(quota_mb: u64, minutes: u64) {
     }
     let (rows, sum) = taken(&offline.root);
     let status = offline.state.status();
-    assert_eq!(
-        (status.log.unwrap().first, status.lost),
-        (0, (offline.offered - sum, 0)),
-        "calls that are neither taken nor lost"
-    );
+    let log = status.log.unwrap();
+    assert_eq!((log.first, status.lost), (0, (offline.offered - sum, 0)), "calls that are neither taken nor lost");
     assert!(status.lost.0 > 0 && status.error.is_none(), "{status:?}");
     let last = records(&offline.root, 1).last().unwrap().seq;
     let each = bytes(&audit(&offline.root).join("logs")) / (last + 1);
@@ -151,14 +148,15 @@ fn offline(quota_mb: u64, minutes: u64) {
     offline.state.tell(SyncNews::Has { generation: 1, size });
     assert!(offline.event());
     let status = offline.state.status();
-    assert!(status.log.unwrap().first > 0 && status.log.unwrap().first <= size, "{status:?}");
+    let log = status.log.unwrap();
+    assert!(log.first > 0 && log.first <= size, "{status:?}");
     assert_eq!(losses(&records(&offline.root, 1))["quota"], (offline.offered - sum, 0));
     let before = offline.rows;
     offline.minutes(10);
     let (later, _) = taken(&offline.root);
     assert!((before + 1..=offline.rows).all(|row| later.contains(&row)), "recording goes on");
     // Nothing that the platform lacks is gone.
-    assert_eq!(records(&offline.root, 1)[0].seq, status.log.unwrap().first);
+    assert_eq!(records(&offline.root, 1)[0].seq, log.first);
     let root = offline.ends();
     is_whole(&root);
 }
@@ -179,13 +177,11 @@ fn a_box_that_sends_its_log_nowhere_gives_up_its_oldest_records_and_says_so() {
     let mut alone = Offline::new(8, false);
     alone.minutes(5_000);
     let status = alone.state.status();
-    assert!(status.log.unwrap().first > 0 && status.lost == (0, 0), "{status:?}");
+    let log = status.log.unwrap();
+    assert!(log.first > 0 && status.lost == (0, 0), "{status:?}");
     println!(
         "alone: {} rows offered, records {} to {} held, at most {} bytes",
-        alone.rows,
-        status.log.unwrap().first,
-        status.log.unwrap().size,
-        alone.most
+        alone.rows, log.first, log.size, alone.most
     );
     // What is left has no gap, and is more than half of what fits.
     let (rows, _) = taken(&alone.root);
@@ -201,6 +197,6 @@ fn a_box_that_sends_its_log_nowhere_gives_up_its_oldest_records_and_says_so() {
             pruned.push(below);
         }
     }
-    assert_eq!(pruned.last(), Some(&status.log.unwrap().first));
+    assert_eq!(pruned.last(), Some(&log.first));
     assert!(pruned.is_sorted());
 }

@@ -212,9 +212,15 @@ fn what_this_box_lacks_is_known_before_a_process_is_started() {
 /// The order to try a release, as the daemon sends it.
 fn order(name: &str) -> String {
     let runtimes = setup_root().join("runtimes");
-    let timeout = Duration::from_secs(30);
-    let how =
-        ModelTrial { runtimes, own_folders: BTreeMap::new(), threads: 1, measure: false, golden_min: None, timeout };
+    let how = ModelTrial {
+        runtimes,
+        own_folders: BTreeMap::new(),
+        threads: 1,
+        measure: false,
+        files: None,
+        golden_min: None,
+        timeout: Duration::from_secs(30),
+    };
     let order = Order { release: release(name), what: What::Model(how), memory_bytes: 1 << 30, seconds: 600 };
     serde_json::to_string(&order).unwrap() + "\n"
 }

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ir_model import IR_BIN, IR_XML
 from releases import releases
+from tflite_model import COLOURS_LABELS, COLOURS_TOML, colours
 
 FLOAT, INT64, UINT8, INT8, INT32 = (
     TensorProto.FLOAT, TensorProto.INT64, TensorProto.UINT8, TensorProto.INT8, TensorProto.INT32)
@@ -163,12 +164,36 @@ def ml_scaler():
         "ml_scaler", [node], [value("IN", ["N", 4])], [value("OUT", ["N", 4])], extra_opsets=[("ai.onnx.ml", 3)])
 
 
-def png():
-    """A valid picture: one red pixel."""
+def uint8_scores():
+    """The mean of each channel of pixels u8[1,2,2,3] as scores u8[1,3], whose worth its file does not say."""
+    nodes = [
+        helper.make_node("Cast", ["pixels"], ["floats"], to=FLOAT),
+        helper.make_node("ReduceMean", ["floats"], ["means"], axes=[1, 2], keepdims=0),
+        helper.make_node("Cast", ["means"], ["scores"], to=UINT8),
+    ]
+    return model_bytes(
+        "uint8_scores", nodes, [value("pixels", [1, 2, 2, 3], UINT8)], [value("scores", [1, 3], UINT8)])
+
+
+def png(pixel=b"\xff\0\0"):
+    """A valid picture: one pixel, a red one."""
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
     header = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0\xff\0\0")) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" + pixel)) + chunk(b"IEND", b"")
+
+
+COLOURS = {"red": b"\xff\0\0", "green": b"\0\xff\0", "blue": b"\0\0\xff", "grey": b"\x80\x80\x80"}
+
+UINT8_SCORES_TOML = b"""\
+[[output]]
+name = "scores"
+labels = "labels.txt"
+
+[pipeline.image_classification]
+crop = [2, 2]
+layout = "NHWC"
+"""
 
 
 def half(data):
@@ -198,6 +223,13 @@ def files(tflite):
         "ir_add/1/model.xml": IR_XML,
         "ir_add/1/model.bin": IR_BIN,
         "tflite_blazeface/1/model.tflite": tflite,
+        "quantized_colours/1/model.tflite": colours(),
+        "quantized_colours/model.toml": COLOURS_TOML,
+        "quantized_colours/labels.txt": COLOURS_LABELS,
+        **{f"quantized_colours/{name}.png": png(pixel) for name, pixel in COLOURS.items()},
+        "uint8_scores/1/model.onnx": uint8_scores(),
+        "uint8_scores/model.toml": UINT8_SCORES_TOML,
+        "uint8_scores/labels.txt": b"red\ngreen\nblue\n",
         "broken_empty/1/model.onnx": b"",
         "broken_cut/1/model.onnx": half(good),
         "broken_png/1/model.onnx": png(),

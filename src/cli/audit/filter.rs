@@ -223,6 +223,7 @@ fn is_about(event: &AuditEvent, name: &ModelName) -> bool {
         AuditEvent::ModelLoaded { model, .. }
         | AuditEvent::ModelRefused { model, .. }
         | AuditEvent::ModelFellBack { model, .. }
+        | AuditEvent::ModelCrashed { model, .. }
         | AuditEvent::ModelUnloaded { model, .. } => model == name,
         AuditEvent::Inference { model, .. } | AuditEvent::InferenceMinute { model, .. } => model.as_ref() == Some(name),
         AuditEvent::UpdateMoved { subject, .. } | AuditEvent::UpdateOrdered { subject, .. } => {

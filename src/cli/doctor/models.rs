@@ -5,6 +5,7 @@ use crate::cli::checks::Check;
 use crate::cli::models::repository;
 use crate::config::Config;
 use crate::names::ModelName;
+use crate::repository::attempts::{Suspect, log};
 use crate::repository::{Repository, Trial, Tried};
 
 /// Tries every model of the repository in every runtime that its config allows.
@@ -17,8 +18,23 @@ pub fn checks(config: &Config) -> Vec<Check> {
         Ok(models) if models.is_empty() => {
             vec![Check::warn(name, format!("none in {}", repository.path().display()), advice)]
         }
-        Ok(models) => models.iter().map(|model| check(&repository, model)).collect(),
+        Ok(models) => {
+            let suspects = log::suspects(&config.state.path);
+            let suspect = |model: &ModelName| suspects.iter().find(|suspect| suspect.model == *model);
+            let look = |model: &ModelName| suspect(model).map_or_else(|| check(&repository, model), ended_the_process);
+            models.iter().map(look).collect()
+        }
     }
+}
+
+/// Not tried here: it could end this process, too.
+fn ended_the_process(suspect: &Suspect) -> Check {
+    let Suspect { model, version, suspension, .. } = suspect;
+    let advice = match suspension {
+        Some(_) => "it is not loaded; the other models serve",
+        None => "when that ends the daemon again, it is not loaded any more",
+    };
+    Check::warn(&format!("model {model}"), format!("version {version}: {suspect}"), advice)
 }
 
 fn check(repository: &Repository, model: &ModelName) -> Check {

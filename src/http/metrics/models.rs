@@ -20,6 +20,14 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, repository: &Repository, acce
         Some((labels, ConstGauge::new(i64::from(row.state == State::Ready))))
     });
     family(encoder, "model_ready", "1 when the version answers requests, else 0", ready)?;
+    let suspects = repository.suspects().into_iter().filter(|suspect| access.has_model(&suspect.model));
+    let crashes = suspects.map(|suspect| {
+        let labels = vec![("model", suspect.model.to_string()), ("version", suspect.version.to_string())];
+        (labels, ConstGauge::new(i64::from(suspect.deaths())))
+    });
+    let help =
+        "Loads and first runs of the version that ended the process, since it last loaded; absent for all others";
+    family(encoder, "model_crashes", help, crashes)?;
     let live: Vec<_> = repository
         .all_live()
         .into_iter()

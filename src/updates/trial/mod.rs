@@ -24,6 +24,7 @@ use crate::identity::sealing::{OpenedFolder, SealPurpose, SealedFolder, Sealer};
 use crate::inference::Runtimes;
 use crate::inference::backend::Runtime;
 use crate::names::ModelName;
+use crate::repository::VersionOnDisk;
 
 pub use model::{LiveModel, ModelTrial, RuntimeTrial};
 pub use requirements::Facts;
@@ -57,6 +58,11 @@ impl TrialSettings {
         let own_folders = BTreeMap::new();
         let (threads, measure, sealer) = (1, true, Sealer::none());
         Self { program: "/proc/self/exe".into(), runtimes, own_folders, threads, measure, timeout, sealer }
+    }
+
+    fn of_model(&self, files: Option<PathBuf>, golden_min: Option<f64>) -> What {
+        let Self { runtimes, own_folders, threads, measure, timeout, .. } = self.clone();
+        What::Model(ModelTrial { runtimes, own_folders, threads, measure, files, golden_min, timeout })
     }
 
     fn facts(&self) -> Facts {
@@ -177,13 +183,21 @@ pub async fn run(
 ) -> Result<TrialReport, TrialError> {
     let facts = settings.facts();
     requirements::check(&package.requires, &facts)?;
-    let TrialSettings { runtimes, own_folders, threads, measure, timeout, .. } = settings.clone();
-    let golden_min = gate.golden_min;
-    let what = What::Model(ModelTrial { runtimes, own_folders, threads, measure, golden_min, timeout });
-    let order = order(folder, what, package, &facts);
+    let order = order(folder, settings.of_model(None, gate.golden_min), package, &facts);
     let report = watch::run(&settings.program, &order).await?;
     same_signature(&report, package)?;
     Ok(report)
+}
+
+/// Tries a version of a model, whatever brought it here, whose files are plain. `Err` says why it must not be loaded.
+pub async fn run_version(settings: &TrialSettings, version: VersionOnDisk) -> Result<(), TrialError> {
+    let VersionOnDisk { folder, files, golden_min } = version;
+    let order = order(&folder, settings.of_model(Some(files), golden_min), &Package::default(), &settings.facts());
+    match watch::run(&settings.program, &order).await {
+        // A slow model is loaded all the same, and harms nothing.
+        Err(TrialError::Failed(reason)) if reason.cause == Cause::Latency => Ok(()),
+        tried => tried.map(drop),
+    }
 }
 
 /// Whether this box is what a release asks for.

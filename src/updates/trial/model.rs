@@ -17,9 +17,7 @@ use crate::inference::cores::Topology;
 use crate::inference::engine::Engine;
 use crate::names::{ModelName, ModelVersion};
 use crate::repository::profile::Profiles;
-use crate::repository::{
-    LoadedModel, ManagedVersion, ModelDefaults, Repository, Sources, VersionError, golden_score, tuning,
-};
+use crate::repository::{LoadedModel, ModelDefaults, Repository, Sources, VersionError, golden_score, tuning};
 use crate::telemetry::process;
 use crate::updates::package::DeclaredPort;
 use crate::updates::state::{Cause, Reason};
@@ -42,6 +40,8 @@ pub struct ModelTrial {
     pub threads: usize,
     /// Whether it is tried in every runtime that accepts it.
     pub measure: bool,
+    /// The folder of the model's own files, where that is not the release's.
+    pub files: Option<PathBuf>,
     /// The least share of the golden inputs that must be answered right; `None` is all of them.
     pub golden_min: Option<f64>,
     /// The deadline of a model whose config names none.
@@ -104,7 +104,7 @@ pub async fn run(order: &Order, how: &ModelTrial) -> Result<Result<TrialReport, 
         repository(runtimes, how.threads, how.measure, how.timeout)
     };
     let started = Instant::now();
-    let loaded = match load(&repository, &order.release, how.golden_min).await {
+    let loaded = match load(&repository, &order.release, how).await {
         Ok(loaded) => loaded,
         Err(error) => return Ok(Err(error)),
     };
@@ -154,14 +154,14 @@ fn within_deadline(fastest: Option<Duration>, deadline: Duration) -> Result<(), 
     Err(Reason::new(Cause::Latency, detail))
 }
 
-async fn load(repository: &Repository, folder: &Path, golden_min: Option<f64>) -> Result<Arc<LoadedModel>, TrialError> {
+async fn load(repository: &Repository, folder: &Path, how: &ModelTrial) -> Result<Arc<LoadedModel>, TrialError> {
     // Under any name: nobody asks for it.
     let name = "candidate".parse::<ModelName>().map_err(|error| error.to_string());
     let version = "1".parse::<ModelVersion>().map_err(|error| error.to_string());
     let loaded = match (name, version) {
         (Ok(name), Ok(version)) => {
-            let release = ManagedVersion { version, folder: folder.to_owned(), golden_min };
-            repository.load_beside(&name, &release).await
+            let files = how.files.as_deref().unwrap_or(folder);
+            repository.load_from(&name, version, (folder, files), how.golden_min).await
         }
         (Err(error), _) | (_, Err(error)) => return Err(Reason::new(Cause::Load, error).into()),
     };

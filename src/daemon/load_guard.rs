@@ -1,0 +1,63 @@
+//! Keeps a model that ends the process from being loaded at each start: introduces the record of loads, and the trials that
+//! updates have, to the repository.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use crate::audit_event::{AuditEvent, AuditSink};
+use crate::config::Config;
+use crate::readiness::Readiness;
+use crate::repository::attempts::log::AttemptLog;
+use crate::repository::{Repository, SeparateTrial, VersionOnDisk};
+use crate::shutdown::Shutdown;
+use crate::telemetry::system::boot_id;
+use crate::updates::trial::{self, TrialSettings};
+
+struct LoadTrial(TrialSettings);
+
+impl SeparateTrial for LoadTrial {
+    fn run(&self, version: VersionOnDisk) -> BoxFuture<'static, Result<(), String>> {
+        let settings = self.0.clone();
+        async move { trial::run_version(&settings, version).await.map_err(|reason| reason.to_string()) }.boxed()
+    }
+}
+
+/// Reads what the last process left, tells what ended it, and has each load noted from here on.
+pub fn guard(repository: &Repository, config: &Config, trials: TrialSettings, audit: &AuditSink) {
+    let Some(boot) = boot_id(Path::new("/")) else {
+        tracing::warn!(
+            "the kernel does not say which boot this is (/proc/sys/kernel/random/boot_id): a model that ends the process \
+             is loaded again at each start"
+        );
+        return;
+    };
+    let (attempts, to_blame) = AttemptLog::open(&config.state.path, &boot);
+    for suspect in to_blame {
+        let (model, version, suspended) = (&suspect.model, suspect.version, suspect.suspension.is_some());
+        tracing::error!(%model, %version, suspended, reason = %suspect, "the process ended while a model was loaded or first run");
+        if suspect.alone > 0 {
+            audit.record_own(AuditEvent::ModelCrashed { model: model.clone(), version, suspended });
+        }
+    }
+    // On as many cores as the load that ended the process.
+    let trials = TrialSettings { threads: config.runtimes.threads, ..trials };
+    repository.guard_loads(attempts, Box::new(LoadTrial(trials)));
+}
+
+/// Tries the suspended models whenever one is due, until the shutdown.
+pub fn spawn(repository: &Repository, readiness: &Arc<Readiness>, shutdown: &Shutdown) {
+    let (repository, ready, stop) = (repository.clone(), readiness.clone(), shutdown.clone());
+    shutdown.spawn(async move {
+        let work = async {
+            ready.wait().await;
+            repository.try_suspended().await;
+        };
+        tokio::select! {
+            () = work => {}
+            () = stop.requested() => {}
+        }
+    });
+}

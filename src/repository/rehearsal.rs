@@ -1,0 +1,48 @@
+//! A photograph through the pipeline of a model before it serves: a pipeline that cannot answer is refused at its load.
+
+use std::time::{Duration, Instant};
+
+use super::golden::GoldenError;
+use super::loaded_model::LoadedModel;
+use crate::inference::terms::{Priority, Terms};
+use crate::pipeline::classification::ClassificationError;
+use crate::pipeline::image::DecodeLimits;
+use crate::principal::Principal;
+use crate::principal::memory::Account;
+use crate::tensor::Tensor;
+
+/// A drawing of 32x24 pixels with edges, gradients and all colours.
+const SAMPLE: &[u8] = include_bytes!("sample.png");
+
+/// A model that needs longer than this for it is refused.
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// Asks `model` what is on a drawing, if it takes photographs. Whatever it says is right; wrong is a pipeline that cannot
+/// say anything.
+pub async fn rehearse(model: &LoadedModel) -> Result<(), GoldenError> {
+    if model.config.pipeline.image_classification.is_none() {
+        return Ok(());
+    }
+    answer(model).await.map_err(|error| error.of("pipeline.image_classification cannot answer a photograph"))
+}
+
+async fn answer(model: &LoadedModel) -> Result<(), GoldenError> {
+    let terms =
+        Terms { deadline: Instant::now() + LIMIT, priority: Priority::Interactive, principal: Principal::Local };
+    let made = model.photograph(SAMPLE.into(), DecodeLimits::default(), Account::unlimited());
+    let (make, output) = made.map_err(GoldenError::Wrong)?;
+    let answer = model.run_prepared(make, SAMPLE.len(), vec![output], terms).await?;
+    judge(model, output, answer.run.outputs.first()).map_err(GoldenError::Wrong)
+}
+
+fn judge(model: &LoadedModel, output: usize, scores: Option<&Tensor>) -> Result<(), String> {
+    let scores = scores.ok_or("no output came")?;
+    match model.classes(scores) {
+        // A drawing is none of the model's photographs, and another may have scores.
+        Ok(_) | Err(ClassificationError::NotFinite { .. }) => {}
+        Err(error) => return Err(error.to_string()),
+    }
+    // Where the model's signature does not say how many there are.
+    let classes = scores.shape().iter().product();
+    model.signature.outputs.get(output).map_or(Ok(()), |port| model.check_labels(&port.name, classes))
+}
