@@ -104,7 +104,7 @@ pub enum AuditEvent {
         model: ModelName,
         /// Its version.
         version: ModelVersion,
-        /// What runs: the same file in the other runtime, or the float original beside it.
+        /// What runs: the same file in another runtime or with other instructions, or the float original beside it.
         to: Fallback,
     },
     /// A load or first run of a version of a model ended the process before this one.
@@ -352,7 +352,7 @@ pub enum AuditEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Fallback {
-    /// The same file in another runtime.
+    /// The same file in another runtime, or with slower instructions that are exact.
     Runtime,
     /// Its float original.
     Float,

@@ -18,8 +18,9 @@ OUTPUT_AXIS = {"Conv": 0, "ConvTranspose": 1, "MatMul": -1, "ConvInteger": 0, "M
 # Operators that add no products: constants that they alone read are no weights.
 ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "Where", "PRelu", "Gather", "Concat", "QuantizeLinear"}
 
-# A quantized tensor of weights: the names of its steps and its scale, and the axis that counts outputs (None: unknown).
-Weights = collections.namedtuple("Weights", "steps scale axis")
+# A quantized tensor of weights: the names of its steps and its scale, the axis that counts outputs (None where the scales do
+# not count along it), and the axis that the scales count along.
+Weights = collections.namedtuple("Weights", "steps scale axis scale_axis")
 
 
 def fit(model, originals):
@@ -39,7 +40,7 @@ def fit(model, originals):
         if (shrink == 1).all():
             continue
         coarser = (scale / shrink.reshape(scale.shape if shrink.size > 1 else ())).astype(np.float32)
-        fine, coarse = (along_axis(np.ravel(each), steps, weights.axis) for each in (scale, coarser))
+        fine, coarse = (along_axis(np.ravel(each), steps, weights.scale_axis) for each in (scale, coarser))
         original = find_original(originals, steps, fine)
         values = steps * fine if original is None else original
         put(constants, weights.steps, np.rint(values / coarse).astype(np.int8))
@@ -67,16 +68,18 @@ def all_weights(model):
             continue
         for name in node.input:
             source, scale, zero, axis = name, None, None, output_axis(node)
+            scale_axis = axis
             if name in maker and maker[name].op_type == "DequantizeLinear":
                 source, scale, zero = (*maker[name].input, None)[:3]
-                axis = same_axis(axis, maker[name], constants.get(source))
+                scale_axis = next((attribute.i for attribute in maker[name].attribute if attribute.name == "axis"), 1)
+                axis = same_axis(axis, scale_axis, constants.get(source))
             elif name.endswith("_quantized"):  # as quantize_dynamic calls them
                 scale, zero = (name.removesuffix("_quantized") + ending for ending in ("_scale", "_zero_point"))
             if source not in constants or scale not in constants or numpy_helper.to_array(constants[source]).dtype != np.int8:
                 continue
             if zero in constants and numpy_helper.to_array(constants[zero]).any():
                 raise ValueError(f"the weights {source} have a zero point, so their sums cannot be kept from overflowing")
-            before = found.setdefault(source, Weights(source, scale, axis))
+            before = found.setdefault(source, Weights(source, scale, axis, scale_axis))
             if before.axis != axis:
                 found[source] = before._replace(axis=None)
     return list(found.values())
@@ -88,12 +91,11 @@ def output_axis(node):
     return OUTPUT_AXIS.get(node.op_type)
 
 
-def same_axis(axis, dequantize, tensor):
-    """AXIS if the scales of DEQUANTIZE count along it, else None."""
-    along = next((attribute.i for attribute in dequantize.attribute if attribute.name == "axis"), 1)
+def same_axis(axis, other, tensor):
+    """AXIS if it is that of TENSOR which is also called OTHER, else None."""
     if axis is None or tensor is None or not tensor.dims:
         return None
-    return axis if axis % len(tensor.dims) == along % len(tensor.dims) else None
+    return axis if axis % len(tensor.dims) == other % len(tensor.dims) else None
 
 
 def largest_pairs(steps, scale, axis):
@@ -111,9 +113,6 @@ def along_axis(values, steps, axis):
     """VALUES, one for each channel, in a shape that multiplies STEPS."""
     if values.size == 1:
         return values.reshape(())
-    if axis is None:
-        # A scale for each channel of an axis that is not that of the outputs.
-        axis = next(index for index, side in enumerate(steps.shape) if side == values.size)
     shape = [1] * steps.ndim
     shape[axis] = values.size
     return values.reshape(shape)

@@ -275,4 +275,6 @@ pub struct LoadOptions {
     pub threads: usize,
     /// Where compiled models are kept between starts; `None` keeps none.
     pub cache_dir: Option<PathBuf>,
+    /// Whether the runtime is to take slower instructions where the CPU's own for int8 would give wrong sums, if it can.
+    pub exact_int8: bool,
 }

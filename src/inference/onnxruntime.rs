@@ -14,6 +14,7 @@ use super::backend::{
     Backend, ComputeTime, Format, LoadError, LoadOptions, ModelFiles, Port, RunError, RunResult, Runtime, Signature,
 };
 use crate::sys;
+use crate::telemetry::system::Int8;
 use crate::tensor::{DataType, Element, Tensor, element_count};
 
 /// The runtime's library, loaded; one a process.
@@ -73,10 +74,12 @@ impl OnnxRuntime {
         let builder = builder.with_inter_threads(1).map_err(words)?;
         // A thread that waits by spinning takes a core from the next model: nothing here may use CPU when idle.
         let builder = builder.with_intra_op_spinning(false).map_err(words)?;
-        let builder = builder.with_inter_op_spinning(false).map_err(words)?;
-        // On a CPU that would cut off sums of int8 products, take slower instructions that do not. ONNX Runtime keeps
-        // the fast ones for weights within 7 bits.
-        let mut builder = builder.with_config_entry("session.x64quantprecision", "1").map_err(words)?;
+        let mut builder = builder.with_inter_op_spinning(false).map_err(words)?;
+        // Unsigned weights, whose products are added in 32 bits. Never with VNNI, where the same entry takes twice as long
+        // for nothing.
+        if options.exact_int8 && Int8::here() == Int8::Saturates {
+            builder = builder.with_config_entry("session.x64quantprecision", "1").map_err(words)?;
+        }
         builder.commit_from_file(model).map_err(|error| error.message().to_owned())
     }
 }

@@ -269,12 +269,11 @@ impl OpenVinoBackend {
         if self.is_sound {
             return Ok(());
         }
-        match &mut self.source {
-            Some(source) => self.runner = source.compile()?,
-            None => {
-                self.runner.request = self.runner.compiled.create_infer_request()?;
-                self.runner.staged.fill_with(|| None);
-            }
+        if let Some(source) = &mut self.source {
+            self.runner = source.compile()?;
+        } else {
+            self.runner.request = self.runner.compiled.create_infer_request()?;
+            self.runner.staged.fill_with(|| None);
         }
         self.is_sound = true;
         Ok(())
@@ -385,8 +384,9 @@ fn check_numbers(tensor: &Tensor, rows: Option<i64>) -> Result<(), String> {
 /// The first number that does not fit, and its place.
 fn find<T: Copy + Into<i128>>(numbers: &[T], rows: Option<i64>) -> Option<(usize, i128)> {
     // An index may count from the end.
-    let (least, most) = rows.map_or((i32::MIN.into(), i32::MAX.into()), |rows| (-rows, rows - 1));
-    let range = i128::from(least)..=i128::from(most);
+    let (least, most) =
+        rows.map_or((i32::MIN.into(), i32::MAX.into()), |rows| (-i128::from(rows), i128::from(rows) - 1));
+    let range = least..=most;
     numbers.iter().map(|&number| number.into()).enumerate().find(|(_, number)| !range.contains(number))
 }
 

@@ -92,7 +92,7 @@ impl Repository {
         let model = loaded.map_err(|error| error.to_string())?;
         match model.stand_in() {
             None => Ok(Arc::new(model)),
-            // A measurement of another file says nothing of this one.
+            // What is measured of that says nothing of what was asked for.
             Some(stand_in) => {
                 loading::end(model).await;
                 Err(stand_in)

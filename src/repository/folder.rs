@@ -132,20 +132,15 @@ pub struct ReadModel {
 pub fn version(folder: &Path) -> Result<VersionFolder, FolderError> {
     let found = find_models(folder)?;
     let mut hasher = blake3::Hasher::new();
-    let model = read_model(folder, found.model, "", &mut hasher)?;
-    let fallback = found.fallback.map(|path| read_model(folder, path, "float ", &mut hasher)).transpose()?;
+    let model = read_model(folder, &found.model, "", &mut hasher)?;
+    let fallback = found.fallback.map(|path| read_model(folder, &path, "float ", &mut hasher)).transpose()?;
     Ok(VersionFolder { model, fallback, digest: hasher.finalize().to_hex().to_string() })
 }
 
 /// Reads and checks one model and the files that belong to it. `role` tells them from those of the other in the digest.
-fn read_model(
-    folder: &Path,
-    model: PathBuf,
-    role: &str,
-    hasher: &mut blake3::Hasher,
-) -> Result<ReadModel, FolderError> {
-    let bytes = std::fs::read(&model).map_err(read_error(&model))?;
-    let bad = |reason: String| FolderError::BadFile { path: model.clone(), reason };
+fn read_model(folder: &Path, model: &Path, role: &str, hasher: &mut blake3::Hasher) -> Result<ReadModel, FolderError> {
+    let bytes = std::fs::read(model).map_err(read_error(model))?;
+    let bad = |reason: String| FolderError::BadFile { path: model.to_owned(), reason };
     if bytes.is_empty() {
         return Err(bad("is empty".to_owned()));
     }
@@ -153,7 +148,7 @@ fn read_model(
     hash_file("model", &bytes);
     let mut files = ModelFiles {
         format: Format::Onnx,
-        model: model.clone(),
+        model: model.to_owned(),
         weights: None,
         port_names: None,
         dangers: Vec::new(),

@@ -16,12 +16,15 @@ use crate::principal::Principal;
 use crate::principal::memory::Account;
 use crate::tensor::Tensor;
 
-/// A model that needs longer than this for one warm-up run is refused.
+/// A model that needs longer than this for one run, and than its own callers would wait for it, is refused.
 const LIMIT: Duration = Duration::from_mins(1);
+/// However long its callers wait.
+const LIMIT_MAX: Duration = Duration::from_hours(1);
 
 /// The daemon's own runs come before anybody's.
-fn terms() -> Terms {
-    Terms { deadline: Instant::now() + LIMIT, priority: Priority::Interactive, principal: Principal::Local }
+fn terms(model: &LoadedModel) -> Terms {
+    let deadline = Instant::now() + model.timeout.clamp(LIMIT, LIMIT_MAX);
+    Terms { deadline, priority: Priority::Interactive, principal: Principal::Local }
 }
 
 /// Why a model did not pass its golden inputs. One line for people.
@@ -161,7 +164,7 @@ fn read_outputs(path: &Path) -> Result<Vec<GoldenTensor>, GoldenError> {
 pub async fn warm_up(model: &LoadedModel, warm_up: &WarmUp) {
     let outputs: Vec<usize> = (0..model.signature.outputs.len()).collect();
     for (rows, inputs) in warm_up.runs() {
-        if let Err(error) = model.run(inputs, outputs.clone(), terms()).await {
+        if let Err(error) = model.run(inputs, outputs.clone(), terms(model)).await {
             tracing::info!(model = %model.name, version = %model.version, rows, %error,
                 "warm-up with zeros failed; serving all the same");
         }
@@ -174,11 +177,11 @@ async fn photograph(
     content: &[u8],
     expected: &[GoldenTensor],
 ) -> Result<(), GoldenError> {
-    let made = model.photograph(content.to_vec().into(), DecodeLimits::default(), Account::unlimited());
-    let (make, scores) = made.map_err(GoldenError::Wrong)?;
+    let prepared = model.photograph(content.to_vec().into(), DecodeLimits::default(), Account::unlimited());
+    let (make, scores) = prepared.map_err(GoldenError::Wrong)?;
     let mut outputs = positions(model, expected).map_err(GoldenError::Wrong)?;
     outputs.push(scores);
-    let answer = model.run_prepared(make, content.len(), outputs, terms()).await?;
+    let answer = model.run_prepared(make, content.len(), outputs, terms(model)).await?;
     compare(expected, &answer, golden)?;
     judge_scores(model, golden, answer.run.outputs.last()).map_err(GoldenError::Wrong)
 }
@@ -230,7 +233,7 @@ async fn request(model: &LoadedModel, golden: &Golden, content: &[u8]) -> Result
     };
     let inputs: Result<Vec<_>, String> = model.signature.inputs.iter().map(input).collect();
     let outputs = positions(model, &request.outputs).map_err(GoldenError::Wrong)?;
-    let answer = model.run(inputs.map_err(GoldenError::Wrong)?, outputs, terms()).await?;
+    let answer = model.run(inputs.map_err(GoldenError::Wrong)?, outputs, terms(model)).await?;
     compare(&request.outputs, &answer, golden)
 }
 

@@ -62,6 +62,8 @@ pub struct LoadedModel {
     pub file: String,
     /// Whether that is the float original, in the place of the model.
     pub is_fallback: bool,
+    /// Whether the runtime takes slower instructions where the CPU's own for int8 would give wrong sums, if it can.
+    pub exact_int8: bool,
     /// Which runtimes and files were tried before and answered golden inputs wrong; none for one that runs as it should.
     pub passed_over: Vec<Refusal>,
     /// The text of its `model.toml`, to notice a change.
@@ -165,7 +167,8 @@ impl LoadedModel {
     /// For people: what is run instead of that which answered golden inputs wrong, and what was wrong.
     pub fn stand_in(&self) -> Option<String> {
         let wrong = self.passed_over.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-        (!wrong.is_empty()).then(|| format!("{} in {} stands in: {wrong}", self.file, self.runtime()))
+        let how = if self.exact_int8 && !self.is_fallback { " with slower, exact instructions" } else { "" };
+        (!wrong.is_empty()).then(|| format!("{} in {}{how} stands in: {wrong}", self.file, self.runtime()))
     }
 
     /// The same for a record of the audit log, where it is no text.

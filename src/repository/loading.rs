@@ -23,7 +23,7 @@ use crate::inference::queue::QueueLimits;
 use crate::inference::warm_up::WarmUp;
 use crate::names::{ModelName, ModelVersion};
 use crate::pipeline::quantization::Quantization;
-use crate::telemetry::system::{Cpu, Int8};
+use crate::telemetry::system::Int8;
 
 /// Behind the reasons of a model that answers its golden inputs wrong on a CPU without VNNI.
 const ADVICE: &str = "; this CPU has no VNNI, and without it OpenVINO gives wrong sums for int8 weights of the full \
@@ -142,7 +142,8 @@ pub(super) struct VersionSource<'a> {
 }
 
 /// Loads a version: into the runtime that its profile names, else into the one that runs it fastest, among those that
-/// accept it and give its golden answers. When those that accept it answer wrong, its float original is loaded instead.
+/// accept it and give its golden answers. When those that accept it answer wrong, it is loaded with exact instructions for
+/// int8 where the CPU's own are not, and at last its float original in its place.
 pub(super) async fn load(
     source: VersionSource<'_>,
     engine: &Engine,
@@ -171,6 +172,8 @@ pub(super) async fn load_read(
         source: &source,
         model: &folder.model,
         is_fallback: false,
+        // Golden answers of the float model find wrong sums out, so the fast instructions are tried first.
+        exact_int8: !source.config.golden.iter().any(|golden| golden.max_relative_error.is_some()),
         digest: &folder.digest,
         labels: &labels,
         engine,
@@ -183,7 +186,14 @@ pub(super) async fn load_read(
         candidates.sort_by_key(|runtime| *runtime != known.choice.runtime);
     }
     let measure = defaults.measure && profile.is_none() && candidates.len() > 1;
+    let has_exact = candidates.contains(&Runtime::OnnxRuntime) && Int8::here() == Int8::Saturates;
     let (mut loaded, mut refusals) = loading.load_in_each(candidates, profile.as_ref(), measure).await;
+    if loaded.is_empty() && refusals.iter().any(Refusal::is_wrong) && has_exact && !loading.exact_int8 {
+        let exact = Loading { exact_int8: true, ..loading };
+        let (found, others) = exact.load_in_each(vec![Runtime::OnnxRuntime], None, false).await;
+        loaded = found;
+        refusals.extend(others);
+    }
     if loaded.is_empty()
         && refusals.iter().any(Refusal::is_wrong)
         && let Some(model) = &folder.fallback
@@ -198,7 +208,7 @@ pub(super) async fn load_read(
     let chosen = if measure { choose(loaded, defaults).await } else { loaded.pop() };
     let Some(mut model) = chosen else {
         let is_wrong = refusals.iter().any(Refusal::is_wrong);
-        let advice = (is_wrong && Cpu::detect(Path::new("/")).int8() == Int8::Saturates).then_some(ADVICE);
+        let advice = (is_wrong && Int8::here() == Int8::Saturates).then_some(ADVICE);
         return Err(VersionError::NoRuntime { refusals, advice });
     };
     for reason in refusals.iter().filter(|refusal| !refusal.is_wrong()) {
@@ -251,6 +261,8 @@ struct Loading<'a> {
     /// What is loaded: the model, or its fallback.
     model: &'a ReadModel,
     is_fallback: bool,
+    /// See [`LoadOptions::exact_int8`].
+    exact_int8: bool,
     /// Of all files of the version.
     digest: &'a str,
     labels: &'a HashMap<String, Vec<String>>,
@@ -316,6 +328,7 @@ impl Loading<'_> {
                     .as_ref()
                     .filter(|_| self.source.sealed.is_none())
                     .map(|folder| folder.join(self.digest)),
+                exact_int8: self.exact_int8,
             },
             scale,
             limits: QueueLimits {
@@ -344,6 +357,7 @@ impl Loading<'_> {
             digest: self.digest.to_owned(),
             file: file_name(&self.model.files),
             is_fallback: self.is_fallback,
+            exact_int8: self.exact_int8,
             passed_over: Vec::new(),
             folder: self.source.sealed.map_or(self.source.files, SealedFolder::home).to_owned(),
             config_text: self.source.config_text.to_owned(),

@@ -29,8 +29,8 @@ pub async fn rehearse(model: &LoadedModel) -> Result<(), GoldenError> {
 async fn answer(model: &LoadedModel) -> Result<(), GoldenError> {
     let terms =
         Terms { deadline: Instant::now() + LIMIT, priority: Priority::Interactive, principal: Principal::Local };
-    let made = model.photograph(SAMPLE.into(), DecodeLimits::default(), Account::unlimited());
-    let (make, output) = made.map_err(GoldenError::Wrong)?;
+    let prepared = model.photograph(SAMPLE.into(), DecodeLimits::default(), Account::unlimited());
+    let (make, output) = prepared.map_err(GoldenError::Wrong)?;
     let answer = model.run_prepared(make, SAMPLE.len(), vec![output], terms).await?;
     judge(model, output, answer.run.outputs.first()).map_err(GoldenError::Wrong)
 }

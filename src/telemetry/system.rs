@@ -51,14 +51,19 @@ pub enum Int8 {
     Saturates,
 }
 
-impl Cpu {
-    /// What it makes of models in int8. On x86-64 that is a matter of VNNI, which every CPU with AMX has too; on ARM all
+impl Int8 {
+    /// What this CPU makes of them. On x86-64 that is a matter of VNNI, which every CPU with AMX has too; on ARM all
     /// instructions for it widen.
-    pub fn int8(&self) -> Int8 {
-        let vnni = self.has("AVX512-VNNI") || self.has("AVX-VNNI");
-        if cfg!(target_arch = "x86_64") && !vnni { Int8::Saturates } else { Int8::Exact }
+    pub fn here() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        let exact = is_x86_feature_detected!("avx512vnni") || is_x86_feature_detected!("avxvnni");
+        #[cfg(not(target_arch = "x86_64"))]
+        let exact = true;
+        if exact { Self::Exact } else { Self::Saturates }
     }
+}
 
+impl Cpu {
     /// Asks the CPU and the system. `root` is the folder that `proc` is in: `/`, save in tests.
     pub fn detect(root: &Path) -> Self {
         let mut system = System::new().ok();

@@ -76,7 +76,7 @@ pub async fn fetch(
 ) -> Result<(), Failed> {
     let (begun, bucket) = (Instant::now(), Bucket::new(limits.max_bytes_per_s));
     let mut transfer = Transfer { target, limits, progress, begun, bucket, wasted: 0 };
-    transfer.to_its_end(store, source).await.map_err(|error| Failed { error, wasted: transfer.wasted })
+    transfer.run_to_end(store, source).await.map_err(|error| Failed { error, wasted: transfer.wasted })
 }
 
 async fn has(store: &BlobStore, target: &Target) -> bool {
@@ -103,7 +103,7 @@ struct Transfer<'a, P> {
 }
 
 impl<P: FnMut(u64) -> ControlFlow<()>> Transfer<'_, P> {
-    async fn to_its_end(&mut self, store: &BlobStore, source: &Source) -> Result<(), DownloadError> {
+    async fn run_to_end(&mut self, store: &BlobStore, source: &Source) -> Result<(), DownloadError> {
         if has(store, self.target).await {
             return Ok(());
         }

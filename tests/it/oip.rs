@@ -435,7 +435,7 @@ fn strings_of_any_bytes_come_back_as_they_went_in() {
     let client = &mut daemon.client();
     let path = "/v2/models/identity_string/infer";
     let all: Vec<u8> = (0..=255).collect();
-    let sent: [&[u8]; 6] = [b"\xff\xfe not UTF-8", b"", b"a\0b\0", &all, "é".as_bytes(), &[0; 70_000]];
+    let sent: [&[u8]; 6] = [b"\xff\xfe not UTF-8", b"", b"a\0b\0", &all, "é".as_bytes(), &vec![0; 70_000]];
     let (length, body) = strings(&sent, r#","parameters":{"binary_data_output":true}"#);
     let answer = client.post(path, &[("inference-header-content-length", &length)], &body);
     assert_eq!(answer.status, 200, "{answer:?}");

@@ -176,7 +176,7 @@ class WeightsOnProcessorsWithoutVnni(Quantizing):
                 weights, = overflow.all_weights(model)
                 constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
                 steps, scale = constants[weights.steps], constants[weights.scale]
-                fits = overflow.along_axis(np.ravel(scale), steps, weights.axis) * steps
+                fits = overflow.along_axis(np.ravel(scale), steps, weights.scale_axis) * steps
                 self.assertLessEqual((np.abs(fits - original) / np.max(scale)).max(), 0.501)
 
 

@@ -56,8 +56,11 @@ impl Folder {
     /// The same, which is there after this, without what a killed process left.
     pub fn create(audit: &Path, sealer: &Sealer) -> Result<Self, TagsError> {
         let folder = Self::of(audit, sealer);
-        let created = durable::create_folder(&folder.path).and_then(|()| durable::remove_leftovers(&folder.path));
-        created.map_err(failed(&folder.path))?;
+        durable::create_folder(&folder.path).map_err(failed(&folder.path))?;
+        // A key that is being sealed anew looks like a leftover.
+        let alone = folder.lock()?;
+        durable::remove_leftovers(&folder.path).map_err(failed(&folder.path))?;
+        drop(alone);
         Ok(folder)
     }
 

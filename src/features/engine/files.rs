@@ -234,7 +234,7 @@ impl Files {
     pub fn has_room(&self) -> bool {
         let path = self.folder.join("room.probe");
         let written =
-            File::create(&path).and_then(|mut file| file.write_all(&[1; PROBE]).and_then(|()| file.sync_data()));
+            File::create(&path).and_then(|mut file| file.write_all(&vec![1; PROBE]).and_then(|()| file.sync_data()));
         let _ = fs::remove_file(&path);
         !written.is_err_and(|error| durable::is_full(&error))
     }

@@ -211,7 +211,9 @@ impl Group {
             if entries.is_empty() || latest_us == i64::MAX {
                 return Err(Damaged::Malformed);
             }
-            entries.iter_mut().for_each(|entry| entry.latest_us = latest_us);
+            for entry in &mut entries {
+                entry.latest_us = latest_us;
+            }
         }
         Ok(entries)
     }

@@ -115,7 +115,7 @@ fn other_files_another_configuration_and_other_runtimes_are_other_attempts() {
     assert_eq!(keys.len(), 6);
     // What a version was before is not told of it any more.
     let mut attempts = twice_died("m");
-    let other = Attempt { key: key("other files"), ..attempt("m") };
+    let other = Attempt { key: AttemptKey::new("other files", "", ""), ..attempt("m") };
     attempts.begin(other.clone());
     assert!(attempts.end(&other) && attempts.suspects().count() == 0);
 }

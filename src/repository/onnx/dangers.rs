@@ -93,8 +93,9 @@ fn walk<'a>(nodes: &'a [NodeProto], known: &mut Known<'a>, found: &mut Dangers) 
         {
             found.refused.push(danger);
         }
-        found.rows.extend(rows(node, input));
-        found.widths.extend(width(node, input));
+        // Other lengths are the file's mistake, which the runtimes find.
+        found.rows.extend(rows(node, input).filter(|(_, rows)| *rows > 0));
+        found.widths.extend(width(node, input).filter(|(_, width)| *width > 0));
         for graph in node.attribute.iter().flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs)) {
             walk_graph(graph, known.clone(), found);
         }

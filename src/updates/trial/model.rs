@@ -83,8 +83,8 @@ pub async fn run_runtime(order: &Order, how: &RuntimeTrial) -> Result<Result<Tri
     if let Err(error) = runtimes.version(how.runtime) {
         return Ok(Err(Reason::new(Cause::Load, error).into()));
     }
-    // Nobody waits for a caller's answer here.
-    let repository = repository(runtimes, how.threads, false, Duration::MAX);
+    // No caller waits here.
+    let repository = repository(runtimes, how.threads, false, Duration::from_hours(1));
     for LiveModel { name, version, folder, files, golden_min } in &how.models {
         step(&format!("{name} {version} was loaded"))?;
         match repository.load_from(name, *version, (folder, files), *golden_min).await {
@@ -116,8 +116,11 @@ pub async fn run(order: &Order, how: &ModelTrial) -> Result<Result<TrialReport, 
     step("it was measured")?;
     // A tenth of its time is enough for a model whose trial is to be short.
     let time = MEASURED.min(Duration::from_secs(order.seconds) / 10);
-    // A model that refuses zeros cannot be measured without requests.
-    let load = tuning::closed_loop(&loaded, 1, time).await.unwrap_or_default();
+    let begun = Instant::now();
+    let measured = tuning::closed_loop(&loaded, 1, time).await;
+    // A model that refuses zeros cannot be measured without requests. One that had no answer for long had none in time.
+    let unanswered = measured.is_err().then(|| begun.elapsed().saturating_sub(time));
+    let load = measured.unwrap_or_default();
     let us = |share| match load.latencies.len() {
         0 => 0,
         _ => u64::try_from(load.percentile(share).as_micros()).unwrap_or(u64::MAX),
@@ -135,7 +138,7 @@ pub async fn run(order: &Order, how: &ModelTrial) -> Result<Result<TrialReport, 
         inputs: declared(&loaded.signature.inputs),
         outputs: declared(&loaded.signature.outputs),
     };
-    let fastest = load.latencies.first().copied().into_iter().chain(golden).min();
+    let fastest = load.latencies.first().copied().into_iter().chain(golden).min().or(unanswered);
     let in_time = within_deadline(fastest, loaded.timeout);
     // A process that ends while a runtime still runs crashes, and would be blamed for it.
     repository.end(loaded).await;
@@ -155,6 +158,11 @@ fn within_deadline(fastest: Option<Duration>, deadline: Duration) -> Result<(), 
 }
 
 async fn load(repository: &Repository, folder: &Path, how: &ModelTrial) -> Result<Arc<LoadedModel>, TrialError> {
+    if let Err(error) = std::fs::read_dir(folder) {
+        // What is not there was not tried.
+        let detail = format!("{} cannot be read: {error}", folder.display());
+        return Err(TrialError::Interrupted(Reason::new(Cause::Load, detail)));
+    }
     // Under any name: nobody asks for it.
     let name = "candidate".parse::<ModelName>().map_err(|error| error.to_string());
     let version = "1".parse::<ModelVersion>().map_err(|error| error.to_string());

@@ -119,8 +119,21 @@ fn wrong_values() -> Vec<WrongValue> {
         wrong("egress.allow[2].region", "mars", &["egress.residency"]),
         wrong("mqtt.bindings[0].name", "", &[]),
         wrong("mqtt.bindings[1].publish", "rooms/{9}", &["mqtt.bindings[1].topic"]),
-        wrong("mqtt.bindings[2].features.pick", "$.v.pick", &["mqtt.bindings[2].feature_view", "features.views"]),
-        wrong("mqtt.bindings[2].entities.machine", "{1}", &["mqtt.bindings[2].feature_view", "features.views"]),
+        wrong(
+            "mqtt.bindings[2].features.pick",
+            "$.v.pick",
+            &[
+                "mqtt.bindings[2].feature_view",
+                "features.views",
+                "mqtt.bindings[2].features.rms",
+                "mqtt.bindings[2].features.peak",
+            ],
+        ),
+        wrong(
+            "mqtt.bindings[2].entities.machine",
+            "{1}",
+            &["mqtt.bindings[2].feature_view", "features.views", "mqtt.bindings[2].entities.machine_id"],
+        ),
     ]
 }
 
