@@ -10,18 +10,23 @@ use futures_util::future::BoxFuture;
 use crate::audit_event::{AuditEvent, AuditSink};
 use crate::config::Config;
 use crate::readiness::Readiness;
+use crate::repository::attempts::Finding;
 use crate::repository::attempts::log::AttemptLog;
 use crate::repository::{Repository, SeparateTrial, VersionOnDisk};
 use crate::shutdown::Shutdown;
 use crate::telemetry::system::boot_id;
-use crate::updates::trial::{self, TrialSettings};
+use crate::updates::trial::{self, TrialError, TrialSettings};
 
 struct LoadTrial(TrialSettings);
 
 impl SeparateTrial for LoadTrial {
-    fn run(&self, version: VersionOnDisk) -> BoxFuture<'static, Result<(), String>> {
+    fn run(&self, version: VersionOnDisk) -> BoxFuture<'static, Result<(), Finding>> {
         let settings = self.0.clone();
-        async move { trial::run_version(&settings, version).await.map_err(|reason| reason.to_string()) }.boxed()
+        let finding = |error| match error {
+            TrialError::Failed(reason) => Finding::Failed(reason.to_string()),
+            TrialError::Interrupted(reason) => Finding::Interrupted(reason.to_string()),
+        };
+        async move { trial::run_version(&settings, version).await.map_err(finding) }.boxed()
     }
 }
 

@@ -96,6 +96,15 @@ pub struct Suspension {
     pub finding: Option<String>,
 }
 
+/// What a trial in a process of its own found instead of a model that loads. One line for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// The model is at fault.
+    Failed(String),
+    /// It could not be tried, for a reason that may pass.
+    Interrupted(String),
+}
+
 /// How a version may be loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
@@ -195,11 +204,20 @@ impl Attempts {
         self.under_way.clear();
     }
 
-    /// A trial in a process of its own failed. Returns why the model is not loaded.
-    pub fn trial_failed(&mut self, key: &AttemptKey, finding: String, now_ms: u64) -> Option<String> {
-        let suspect = self.suspects.get_mut(key)?;
-        suspect.suspend(now_ms, Some(finding));
-        Some(suspect.to_string())
+    /// A trial in a process of its own was not passed. Returns why the model is not loaded.
+    pub fn not_passed(&mut self, key: &AttemptKey, finding: &Finding, now_ms: u64) -> String {
+        match (self.suspects.get_mut(key), finding) {
+            (Some(suspect), Finding::Failed(reason)) => {
+                suspect.suspend(now_ms, Some(reason.clone()));
+                suspect.to_string()
+            }
+            (Some(suspect), Finding::Interrupted(reason)) => {
+                // It has shown nothing, so the next one waits no longer for it.
+                suspect.suspension.iter_mut().for_each(|suspension| suspension.since_ms = now_ms);
+                format!("it could not be tried in a process of its own: {reason}; {suspect}")
+            }
+            (None, Finding::Failed(reason) | Finding::Interrupted(reason)) => reason.clone(),
+        }
     }
 
     /// The models whose next trial is due.

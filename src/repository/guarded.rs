@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::SemaphorePermit;
 
 use super::attempts::log::AttemptLog;
-use super::attempts::{Attempt, AttemptKey, Suspect, Verdict};
+use super::attempts::{Attempt, AttemptKey, Finding, Suspect, Verdict};
 use super::loading::{self, VersionError, VersionSource};
 use super::{Effort, LoadedModel, Repository};
 use crate::clock;
@@ -28,7 +28,7 @@ pub struct VersionOnDisk {
 /// Loads a version in a process of its own.
 pub trait SeparateTrial: Send + Sync {
     /// Loads it as the repository would, and ends. `Err` says what came of that.
-    fn run(&self, version: VersionOnDisk) -> BoxFuture<'static, Result<(), String>>;
+    fn run(&self, version: VersionOnDisk) -> BoxFuture<'static, Result<(), Finding>>;
 }
 
 /// What keeps a model that ends the process from being loaded for ever.
@@ -131,7 +131,7 @@ impl Repository {
                     "a load of this model ended the process; it is tried in a process of its own");
                 let (folder, files) = (source.folder.to_owned(), source.files.to_owned());
                 let tried = trial.run(VersionOnDisk { folder, files, golden_min: source.golden_min }).await;
-                tried.map_err(|finding| VersionError::Suspended(attempts.trial_failed(key, finding)))?;
+                tried.map_err(|finding| VersionError::Suspended(attempts.not_passed(key, &finding)))?;
             }
         }
         Ok(self.turns(self.shared.parallel_loads).await)

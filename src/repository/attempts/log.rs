@@ -17,7 +17,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use super::{Attempt, AttemptKey, Attempts, Suspect, Verdict};
+use super::{Attempt, AttemptKey, Attempts, Finding, Suspect, Verdict};
 use crate::clock;
 use crate::durable;
 use crate::names::ModelName;
@@ -114,13 +114,13 @@ impl AttemptLog {
         UnderWay { log: self.clone(), attempt }
     }
 
-    /// Notes that a trial failed. Returns why the model is not loaded.
-    pub fn trial_failed(&self, key: &AttemptKey, finding: String) -> String {
+    /// Notes that a trial was not passed. Returns why the model is not loaded.
+    pub fn not_passed(&self, key: &AttemptKey, finding: &Finding) -> String {
         let mut state = self.lock();
-        let reason = state.attempts.trial_failed(key, finding.clone(), clock::unix_millis());
+        let reason = state.attempts.not_passed(key, finding, clock::unix_millis());
         state.write_all();
         self.put_off.notify_one();
-        reason.unwrap_or(finding)
+        reason
     }
 
     /// From here on the process ends in order: no attempt is to blame for it.

@@ -85,12 +85,23 @@ fn trials_come_ever_more_seldom_and_a_clock_that_was_set_back_does_not_put_them_
         assert_eq!(attempts.next_due_ms(now_ms), Some(0));
         assert_eq!(attempts.verdict(&key("m"), Effort::Due, now_ms), Verdict::AfterTrial);
         assert_eq!(attempts.due(now_ms).len(), 1);
-        let reason = attempts.trial_failed(&key("m"), "died of SIGFPE".to_owned(), now_ms).unwrap();
+        let reason = attempts.not_passed(&key("m"), &Finding::Failed("died of SIGFPE".to_owned()), now_ms);
         assert!(reason.contains("died of SIGFPE") && reason.contains("next trial"), "{reason}");
         waits.push(wait / HOUR_MS);
     }
     assert_eq!(waits, [1, 2, 4, 8, 16, 24, 24]);
     assert_eq!(attempts.due(1).len(), 1, "nobody knows how long it was since");
+}
+
+#[test]
+fn a_trial_that_could_not_be_made_puts_the_next_one_off_no_longer_than_before() {
+    let mut attempts = twice_died("m");
+    for now_ms in [HOUR_MS + 3, 2 * HOUR_MS + 3] {
+        assert_eq!(attempts.due(now_ms).len(), 1);
+        let reason = attempts.not_passed(&key("m"), &Finding::Interrupted("no process".to_owned()), now_ms);
+        assert!(reason.contains("no process") && reason.contains("2 times"), "{reason}");
+        assert_eq!(attempts.next_due_ms(now_ms), Some(HOUR_MS));
+    }
 }
 
 #[test]
