@@ -329,7 +329,7 @@ impl Server {
         let stream = Refusing::new(Impatient::new(stream, self.write_timeout), calls.clone());
         let (router, stop) = (self.router, self.shutdown.clone());
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            let mut request = request.map(Body::new);
+            let mut request = request.map(|body| Body::new(calls.body(body)));
             request.extensions_mut().insert(peer.clone());
             // A router is always ready.
             let (answer, stop, call) = (router.clone().call(request), stop.clone(), calls.begin());
@@ -367,12 +367,18 @@ impl Server {
                 (&mut connection).await
             }
         };
-        if let Err(error) = ended {
+        let error = ended.err();
+        if let Some(error) = &error {
             // Callers that hang up or send nonsense: worth a look when debugging, never an alarm.
-            let reason = std::error::Error::source(&error).map(ToString::to_string);
+            let reason = std::error::Error::source(error).map(ToString::to_string);
             tracing::debug!(%error, reason, "connection ended");
+        }
+        let closing = connection.into_parts().io.into_inner().close(error.as_ref());
+        tokio::select! {
+            biased;
             // A caller that is gone by now needs no reply.
-            let _ = connection.into_parts().io.into_inner().refuse(&error).await;
+            _ = closing => {}
+            () = self.shutdown.requested() => {}
         }
     }
 }

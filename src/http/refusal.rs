@@ -1,13 +1,17 @@
-//! Requests that hyper refuses before the router sees them: no HTTP, a head too large, a URI too long.
+//! Connections that end while their caller still sends.
 //!
+//! A call may be answered before its body was read: too large, or for what is not there. Closed with something unread, a
+//! connection is reset, and a caller that is still sending loses the answer; so the rest is read for a while.
+//!
+//! Requests that hyper refuses before the router sees them are no HTTP, or have a head or a URI that is too large.
 //! hyper replies to them with a status and no body. The stream below it recognizes such a reply, since nothing was asked
 //! that it could answer, and holds it back, so that one with a body like every other error's can be sent instead.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
@@ -17,10 +21,9 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 
 use crate::protocol::call::ErrorBody;
 
-/// How long, and how many bytes, a refused caller is read after the reply. Closed with something unread, a connection is
-/// reset, and the caller may lose the reply.
-const LINGER: Duration = Duration::from_secs(1);
-const LINGER_BYTES: u64 = 1 << 20;
+/// How long a caller is read whose call is answered: in all, and while it sends nothing.
+const LINGER: Duration = Duration::from_secs(10);
+const LINGER_SILENT: Duration = Duration::from_secs(1);
 
 /// The calls of one connection.
 #[derive(Debug, Clone, Default)]
@@ -30,6 +33,8 @@ pub struct Calls(Arc<Counts>);
 struct Counts {
     begun: AtomicU64,
     ended: AtomicU64,
+    /// Whether the body of a call was given up before its end.
+    is_unread: AtomicBool,
 }
 
 /// One call, until its answer was taken as a whole or given up.
@@ -43,12 +48,55 @@ impl Calls {
         Call(self.0.clone())
     }
 
+    /// The body of a call.
+    pub fn body<B: HttpBody>(&self, body: B) -> CallBody<B> {
+        CallBody { body, counts: self.0.clone(), is_read: false }
+    }
+
     fn begun(&self) -> u64 {
         self.0.begun.load(Ordering::Relaxed)
     }
 
     fn ended(&self) -> u64 {
         self.0.ended.load(Ordering::Relaxed)
+    }
+}
+
+/// The body of a call, which is known to be read to its end or not.
+#[derive(Debug)]
+pub struct CallBody<B: HttpBody> {
+    body: B,
+    counts: Arc<Counts>,
+    is_read: bool,
+}
+
+impl<B: HttpBody + Unpin> HttpBody for CallBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        self.is_read |= frame.is_none();
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl<B: HttpBody> Drop for CallBody<B> {
+    fn drop(&mut self) {
+        if !self.is_read && !self.body.is_end_stream() {
+            self.counts.is_unread.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -123,11 +171,26 @@ impl<S> Refusing<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Refusing<S> {
-    /// Tells a caller why hyper gave its connection up, unless that has nothing to do with what it sent.
-    pub async fn refuse(mut self, error: &hyper::Error) -> io::Result<()> {
-        if !error.is_parse() || !self.is_settled() {
-            return Ok(());
+    /// Ends a connection that hyper has done with. Tells a caller why hyper gave it up, unless that has nothing to do with what
+    /// it sent, and reads for a while what a caller still sends.
+    pub async fn close(mut self, error: Option<&hyper::Error>) -> io::Result<()> {
+        let error = error.filter(|error| error.is_parse() && self.is_settled());
+        if let Some(error) = error {
+            self.refuse(error).await?;
         }
+        if error.is_some() || self.calls.0.is_unread.load(Ordering::Relaxed) {
+            let _ = tokio::time::timeout(LINGER, self.read_on()).await;
+        }
+        Ok(())
+    }
+
+    /// Reads until the caller has closed the connection too, or sends nothing for a while.
+    async fn read_on(&mut self) {
+        let mut ignored = vec![0; 64 << 10];
+        while let Ok(Ok(1..)) = tokio::time::timeout(LINGER_SILENT, self.stream.read(&mut ignored)).await {}
+    }
+
+    async fn refuse(&mut self, error: &hyper::Error) -> io::Result<()> {
         let (status, message) = self.told(error);
         let body = ErrorBody::new(&message).to_json();
         let reason = status.canonical_reason().unwrap_or_default();
@@ -137,9 +200,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Refusing<S> {
             body.len()
         );
         self.stream.write_all(&[head.as_bytes(), &body].concat()).await?;
-        self.stream.shutdown().await?;
-        let rest = async { tokio::io::copy(&mut self.stream.take(LINGER_BYTES), &mut tokio::io::sink()).await };
-        tokio::time::timeout(LINGER, rest).await.unwrap_or(Ok(0)).map(drop)
+        self.stream.shutdown().await
     }
 
     fn told(&self, error: &hyper::Error) -> (StatusCode, String) {
@@ -250,7 +311,7 @@ mod tests {
         let mut connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
         let serving = async {
             if let Err(error) = (&mut connection).await {
-                connection.into_parts().io.into_inner().refuse(&error).await.unwrap();
+                connection.into_parts().io.into_inner().close(Some(&error)).await.unwrap();
             }
         };
         // The caller hangs up once the server has.

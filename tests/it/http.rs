@@ -112,6 +112,24 @@ fn a_body_over_the_limit_is_413_announced_or_not_packed_or_not() {
 }
 
 #[test]
+fn an_answer_that_comes_before_the_body_is_read_reaches_who_still_sends() {
+    let daemon = TestRoot::new().models(&["add_sub"]).set("http.max_body_bytes=30000000").start();
+    // More than sockets keep: the client writes all of it before it reads.
+    let (large, too_large) = (vec![b' '; 20_000_000], vec![b' '; 40_000_000]);
+    let unknown = "/v2/models/add_sub/versions/abc/infer";
+    for (path, headers, body, status) in [
+        (unknown, &[][..], &large, 404),
+        ("/nowhere", &[], &large, 404),
+        (PATH, &[("content-encoding", "br")], &large, 415),
+        (PATH, &[("x-ledge-priority", "soon")], &large, 400),
+        (PATH, &[], &too_large, 413),
+    ] {
+        let answer = daemon.client().post(path, headers, body);
+        assert!(answer.status == status && !answer.error().is_empty(), "{path} {headers:?}: {answer:?}");
+    }
+}
+
+#[test]
 fn a_head_or_body_that_does_not_come_ends_the_wait() {
     let daemon =
         TestRoot::new().models(&["add_sub"]).set("http.header_timeout_ms=300").set("http.body_timeout_ms=300").start();
