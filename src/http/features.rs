@@ -25,9 +25,11 @@ const PUSHED: &str = "x-ledge-pushed";
 /// Names the columns of a push that no feature view has. The names are those of the request, percent-encoded.
 const IGNORED: &str = "x-ledge-ignored";
 
-/// The most names in [`IGNORED`], and the most bytes of each: a header has its limits in every client.
+/// The most names in [`IGNORED`], the most bytes of each as it came, and about the most of all: clients and proxies have limits
+/// for a header, of 4,096 bytes and more.
 const MOST_IGNORED: usize = 32;
 const LONGEST_IGNORED: usize = 128;
+const IGNORED_BYTES_MAX: usize = 2_000;
 
 /// Says what came of the part of a push that is for an offline store.
 const OFFLINE: &str = "x-ledge-offline";
@@ -105,9 +107,15 @@ async fn write(app: &App, call: PushCall, principal: &Principal) -> Result<Respo
 }
 
 fn ignored_header(names: &[String]) -> Option<HeaderValue> {
-    let mut listed: Vec<String> = names.iter().take(MOST_IGNORED).map(|name| percent_encoded(name)).collect();
-    let more = names.len().checked_sub(MOST_IGNORED).filter(|more| *more > 0);
-    listed.extend(more.map(|more| format!("and {more} more")));
+    let mut bytes = 0;
+    let is_room = |name: &String| {
+        bytes += name.len();
+        bytes <= IGNORED_BYTES_MAX
+    };
+    let first = names.iter().take(MOST_IGNORED).map(|name| percent_encoded(name));
+    let mut listed: Vec<String> = first.take_while(is_room).collect();
+    let more = names.len() - listed.len();
+    listed.extend((more > 0).then(|| format!("and {more} more")));
     if listed.is_empty() { None } else { HeaderValue::from_str(&listed.join(", ")).ok() }
 }
 
