@@ -83,10 +83,10 @@ pub struct Config {
     pub control: ControlConfig,
 }
 
-/// Findings about the models of bindings.
+/// Findings about the feature views and models of bindings.
 #[derive(Debug, Default)]
-struct ModelFindings {
-    /// Mistakes: every message of the binding would fail.
+struct BindingFindings {
+    /// Mistakes: of every message a part would come to nothing, or all of it.
     problems: Vec<(String, String)>,
     /// Notes: a model that may still come.
     notes: Vec<(String, String)>,
@@ -230,31 +230,22 @@ impl Config {
         problems
     }
 
-    /// Bindings that do not fit the declared feature views. Declarations with mistakes are reported by themselves.
-    fn view_problems(&self) -> Vec<(String, String)> {
-        let bindings = &self.mqtt.bindings;
-        if bindings.iter().all(|binding| binding.target().is_none() && binding.entities.is_empty()) {
-            return Vec::new();
+    /// Compares bindings with the declared feature views, and with the models on the disk as far as those are known without a
+    /// runtime. Both change while the daemon runs, so it starts with such bindings: `bindings::warn_of_misfits`.
+    fn binding_findings(&self) -> BindingFindings {
+        let mut findings = BindingFindings::default();
+        let FeaturesConfig { views, path, .. } = &self.features;
+        let registry = Registry::load(views, path);
+        if let Ok(registry) = &registry {
+            for (index, binding) in self.mqtt.bindings.iter().enumerate() {
+                findings.problems.extend(bindings::against_views(binding, registry).into_iter().map(|problem| {
+                    let reason = format!("{}; feature views are declared in {}", problem.reason, views.display());
+                    (format!("mqtt.bindings[{index}].{}", problem.key), reason)
+                }));
+            }
         }
-        let FeaturesConfig { views, path, .. } = &self.features;
-        let Ok(registry) = Registry::load(views, path) else { return Vec::new() };
-        let found = |(index, binding): (usize, &BindingConfig)| {
-            let problems = bindings::against_views(binding, &registry).into_iter();
-            problems
-                .map(|(key, problem)| {
-                    let problem = format!("{problem}; feature views are declared in {}", views.display());
-                    (format!("mqtt.bindings[{index}].{key}"), problem)
-                })
-                .collect::<Vec<_>>()
-        };
-        bindings.iter().enumerate().flat_map(found).collect()
-    }
-
-    /// Compares bindings with the models on the disk, as far as those are known without a runtime.
-    fn model_findings(&self) -> ModelFindings {
-        let mut findings = ModelFindings::default();
-        let FeaturesConfig { views, path, .. } = &self.features;
-        let registry = Registry::load(views, path).unwrap_or_default();
+        // Declarations with mistakes are reported by themselves.
+        let registry = registry.unwrap_or_default();
         let sources = repository::Sources::of(&self.repository);
         let managed = configuration::managed_models(&self.updates.path);
         for (index, binding) in self.mqtt.bindings.iter().enumerate() {
@@ -285,7 +276,7 @@ impl Config {
             }
             let model = KnownModel { name, config: &found.config, inputs: found.inputs.as_deref() };
             let problems = bindings::against_model(binding, &registry, model).into_iter();
-            findings.problems.extend(problems.map(|(of_binding, problem)| (key(&of_binding), problem)));
+            findings.problems.extend(problems.map(|problem| (key(&problem.key), problem.reason)));
         }
         findings
     }
@@ -342,7 +333,6 @@ impl Config {
             .chain(egress)
             .chain(unreachable)
             .chain(self.group_problems())
-            .chain(self.view_problems())
             .chain(self.writer_problems())
             .collect()
     }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use toml::de::DeValue;
 
-use super::{Config, ModelFindings, PACKAGED_FILE, PACKAGED_ROOT};
+use super::{BindingFindings, Config, PACKAGED_FILE, PACKAGED_ROOT};
 use crate::features::config::FeaturesConfig;
 use crate::features::registry::Registry;
 use crate::http::LISTENERS_VARIABLE;
@@ -150,7 +150,7 @@ impl Sources {
             Err(Unloaded { rest: Some(rest), .. }) => (rest.config, rest.spots, rest.misread),
             Err(Unloaded { rest: None, .. }) => return verdict,
         };
-        let ModelFindings { problems, notes } = config.model_findings();
+        let BindingFindings { problems, notes } = config.binding_findings();
         for (found, told) in [(problems, &mut verdict.mistakes), (notes, &mut verdict.warnings)] {
             let found = found.into_iter().map(|(key, problem)| blamed(&spots, &key, problem));
             told.extend(found.filter(|mistake| !misread.explains(&mistake.key, &mistake.message)));

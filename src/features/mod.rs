@@ -216,6 +216,11 @@ impl FeatureStore {
         }
     }
 
+    /// Whether it was opened here; else its values belong to another process.
+    pub fn is_open(&self) -> bool {
+        self.shared.opened.get().is_some()
+    }
+
     fn engine(&self) -> Result<&Arc<Engine>, FeatureError> {
         match self.shared.opened.get() {
             None if self.shared.registry.load().is_empty() => {

@@ -123,8 +123,8 @@ impl Binding {
     }
 }
 
-/// Warns of bindings that fail for every message, as the feature views are declared and the models are loaded now. Both may
-/// change while the daemon runs, so that this keeps nothing from working.
+/// Warns of bindings that do not fit, as the feature views are declared and the models are loaded now. Both may change while
+/// the daemon runs, so that this keeps nothing from working.
 pub fn warn_of_misfits(configs: &[BindingConfig], serving: &Serving) {
     let registry = serving.features().registry();
     for config in configs {
@@ -136,8 +136,13 @@ pub fn warn_of_misfits(configs: &[BindingConfig], serving: &Serving) {
             let known = KnownModel { name, config: &model.config, inputs: Some(&inputs) };
             problems.extend(against_model(config, &registry, known));
         }
-        for (key, problem) in problems {
-            tracing::warn!(binding = config.name(), key, problem, "every message of a binding will be refused");
+        for Problem { key, reason, refuses } in problems {
+            let binding = config.name();
+            if refuses {
+                tracing::warn!(binding, key, problem = reason, "every message of a binding will be refused");
+            } else {
+                tracing::warn!(binding, key, problem = reason, "a part of every message of a binding will be ignored");
+            }
         }
     }
 }

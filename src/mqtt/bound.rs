@@ -156,6 +156,14 @@ impl BoundMessage {
         (tried, self.outcome(result, device))
     }
 
+    /// The push alone.
+    pub async fn try_out_push(self, serving: &Serving, device: &DeviceName) -> (Option<TriedRows>, Option<Failure>) {
+        match self.try_push(serving, device).await {
+            Ok(tried) => (tried.map(|(rows, _)| rows), None),
+            Err((tried, failure)) => (tried, Some(failure)),
+        }
+    }
+
     async fn try_push(
         &self,
         serving: &Serving,

@@ -7,7 +7,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::answer::Failure;
-use super::bindings::{Binding, Bindings};
+use super::bindings::{Binding, BindingConfig, Bindings};
 use super::bound::{BoundMessage, Dismissal, TriedRows};
 use super::client::packet::{Message, PacketId, Properties, Qos, Received};
 use super::held::HeldBytes;
@@ -48,6 +48,8 @@ pub struct Handled {
     pub rows: Option<TriedRows>,
     /// Why the model is not loaded; the daemon would have logged it.
     pub not_loaded: Option<String>,
+    /// Why the model is not asked here, although the daemon would ask it.
+    pub not_asked: Option<String>,
     /// What is published.
     pub message: Option<Message>,
     /// Why there is no result.
@@ -92,6 +94,14 @@ impl Trial<'_> {
         repository.load(model, &Principal::Local).await.err().map(|error| error.to_string())
     }
 
+    /// Why the model of a binding is not asked: some of its inputs are made of features, whose values the daemon has.
+    fn not_asked(&self, binding: &BindingConfig) -> Option<String> {
+        let model = self.serving.repository().pin(binding.model.as_ref()?, binding.version).ok()?;
+        let looked_up = model.config.feature_inputs().find(|port| !binding.inputs.contains_key(&port.name))?;
+        let reason = format!("its input {:?} is made of features, whose values the daemon alone has", looked_up.name);
+        (!self.serving.features().is_open()).then_some(reason)
+    }
+
     async fn call(&self, route: Result<InferRoute, InvalidRoute>, received: Received) -> Handled {
         let (owner, model) = match &route {
             Ok(route) => (Some(route.owner.clone()), Some(route.model.clone())),
@@ -110,7 +120,16 @@ impl Trial<'_> {
             }
             Err(why) => (None, Some(format!("it is not answered: {why}"))),
         };
-        Handled { taker: Taker::Call { owner }, principal, model, rows: None, not_loaded, message, problem }
+        Handled {
+            taker: Taker::Call { owner },
+            principal,
+            model,
+            rows: None,
+            not_loaded,
+            not_asked: None,
+            message,
+            problem,
+        }
     }
 
     async fn bound(&self, received: Received) -> Vec<Handled> {
@@ -129,6 +148,7 @@ impl Trial<'_> {
                 model: config.model.clone(),
                 rows: None,
                 not_loaded: None,
+                not_asked: None,
                 message: None,
                 problem: None,
             };
@@ -141,8 +161,15 @@ impl Trial<'_> {
                 (None, None, Ok(bound)) => {
                     row.not_loaded = self.load(config.model.as_ref()).await;
                     let bound = BoundMessage { qos: config.qos, ..bound };
-                    let (rows, outcome) = bound.try_out(self.serving, &self.topics.device).await;
-                    (row.rows, row.message, row.problem) = (rows, outcome.message, outcome.failure.as_ref().map(told));
+                    row.not_asked = self.not_asked(config);
+                    if row.not_asked.is_some() {
+                        let (rows, failure) = bound.try_out_push(self.serving, &self.topics.device).await;
+                        (row.rows, row.problem) = (rows, failure.as_ref().map(told));
+                    } else {
+                        let (rows, outcome) = bound.try_out(self.serving, &self.topics.device).await;
+                        (row.rows, row.message, row.problem) =
+                            (rows, outcome.message, outcome.failure.as_ref().map(told));
+                    }
                 }
             }
             handled.push(row);

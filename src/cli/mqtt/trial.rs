@@ -152,6 +152,7 @@ fn as_json(handled: &Handled) -> Value {
         row.insert("ignored".into(), json!(handled.rows.as_ref().map_or(&[][..], |rows| &rows.ignored)));
         row.insert("unused".into(), json!(handled.rows.as_ref().map_or(&[][..], |rows| &rows.unused)));
         row.insert("not_loaded".into(), json!(handled.not_loaded));
+        row.insert("not_asked".into(), json!(handled.not_asked));
         row.insert("publishes".into(), json!(message));
         row.insert("problem".into(), json!(handled.problem));
     }
@@ -187,10 +188,14 @@ fn text(handled: &Handled, topics: &DeviceTopics) -> String {
     if let Some(reason) = &handled.not_loaded {
         lines.push(format!("  the model is not loaded: {reason}"));
     }
+    if let Some(reason) = &handled.not_asked {
+        lines.push(format!("  the model is not asked here: {reason}"));
+    }
     if let Some(problem) = &handled.problem {
         lines.push(format!("  no result: {problem}"));
     }
     match &handled.message {
+        None if handled.not_asked.is_some() => {}
         Some(message) => lines.extend(published(message)),
         None if handled.model.is_none() && handled.rows.is_some() => {}
         None => lines.push("  publishes nothing".to_owned()),

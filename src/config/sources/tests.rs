@@ -177,7 +177,7 @@ fn a_binding_pushes_where_callers_over_mqtt_may() {
     let root = Root::new("[[mqtt.bindings]]\ntopic = 'a'\npush_source = 's'\n");
     let refused = |roles: &str| {
         // Nobody declares the push source, which is a mistake of its own.
-        let mistakes = root.sources(&[], &[&format!("access.mqtt.roles={roles}")]).load().unwrap_err();
+        let mistakes = root.sources(&[], &[&format!("access.mqtt.roles={roles}")]).check().mistakes;
         let problem = "ledge.toml:3: mqtt.bindings[0].push_source: is for callers who may push: add feature-writer to \
                        access.mqtt.roles";
         mistakes.iter().any(|mistake| mistake.to_string().ends_with(problem))

@@ -1,5 +1,4 @@
-//! Compares bindings with their feature views and models. A problem found here fails every message, so it is reported before
-//! the first one. Pure.
+//! Compares bindings with their feature views and models, to report before the first message what will come of each. Pure.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,8 +10,26 @@ use crate::features::view::FeatureView;
 use crate::names::ModelName;
 use crate::repository::model_config::{ModelConfig, PortConfig};
 
-/// The key of a binding, and what is wrong with it.
-pub type Problem = (String, String);
+/// A part of a binding that does not fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Its key within the binding.
+    pub key: String,
+    /// Why, and what to do about it.
+    pub reason: String,
+    /// Whether every message is refused for it; else this part of each comes to nothing.
+    pub refuses: bool,
+}
+
+impl Problem {
+    fn refuses(key: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { key: key.into(), reason: reason.into(), refuses: true }
+    }
+
+    fn ignores(key: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { key: key.into(), reason: reason.into(), refuses: false }
+    }
+}
 
 /// The model of a binding, as far as it is known.
 #[derive(Debug, Clone, Copy)]
@@ -35,22 +52,21 @@ pub fn against_views(binding: &BindingConfig, registry: &Registry) -> Vec<Proble
                 PushTarget::View(_) => "feature_view",
                 PushTarget::Source(_) => "push_source",
             };
-            return vec![(key.to_owned(), format!("{missing}: declare it"))];
+            return vec![Problem::refuses(key, format!("{missing}: declare it"))];
         }
     };
     let mut problems = Vec::new();
     let named = |name: &str| binding.features.contains_key(name) || binding.entities.contains_key(name);
     for name in binding.features.keys().filter(|name| !views.iter().any(|view| view.has_column(name))) {
-        problems.push((format!("features.{name}"), format!("is no column of {}", with_columns(&views))));
+        let reason = format!("is no column of {}", with_columns(&views));
+        problems.push(Problem::ignores(format!("features.{name}"), reason));
     }
     for name in binding.entities.keys().filter(|name| !views.iter().any(|view| view.has_column(name))) {
         let keys = views.iter().flat_map(|view| &view.join_keys).map(|key| &*key.name);
         let keys: BTreeSet<&str> = keys.collect();
         let keys: Vec<_> = keys.into_iter().collect();
-        problems.push((
-            format!("entities.{name}"),
-            format!("is no join key of {}, which has {}", names_of(&views), listed(&keys)),
-        ));
+        let reason = format!("is no join key of {}, which has {}", names_of(&views), listed(&keys));
+        problems.push(Problem::ignores(format!("entities.{name}"), reason));
     }
     // Without `features`, columns are taken by name, and only a message shows which it has.
     if binding.features.is_empty() {
@@ -64,12 +80,12 @@ pub fn against_views(binding: &BindingConfig, registry: &Registry) -> Vec<Proble
                 "leave out {:?}, which the feature view '{}' needs: say where in a message it is, or declare it optional",
                 &*field.name, view.name
             );
-            problems.push(("features".to_owned(), problem));
+            problems.push(Problem::refuses("features", problem));
         }
     }
     let has_feature = views.iter().flat_map(|view| &view.fields).any(|field| named(&field.name));
     if !has_feature && !lacks {
-        problems.push(("features".to_owned(), format!("name no feature of {}", with_columns(&views))));
+        problems.push(Problem::refuses("features", format!("name no feature of {}", with_columns(&views))));
     }
     problems
 }
@@ -78,7 +94,7 @@ pub fn against_views(binding: &BindingConfig, registry: &Registry) -> Vec<Proble
 fn unknown_entities(binding: &BindingConfig, registry: &Registry) -> Vec<Problem> {
     let is_key = |name: &str| registry.views().any(|view| view.join_keys.iter().any(|key| &*key.name == name));
     let unknown = binding.entities.keys().filter(|name| !is_key(name));
-    unknown.map(|name| (format!("entities.{name}"), "is a join key of no feature view".to_owned())).collect()
+    unknown.map(|name| Problem::ignores(format!("entities.{name}"), "is a join key of no feature view")).collect()
 }
 
 fn names_of(views: &[Arc<FeatureView>]) -> String {
@@ -100,7 +116,7 @@ pub fn against_model(binding: &BindingConfig, registry: &Registry, model: KnownM
         if model.config.pipeline.image_classification.is_none() {
             let problem =
                 format!("is for a model with [pipeline.image_classification] in its model.toml, and {name} has none");
-            problems.push(("photograph".to_owned(), problem));
+            problems.push(Problem::refuses("photograph", problem));
         }
         return problems;
     }
@@ -113,14 +129,14 @@ pub fn against_model(binding: &BindingConfig, registry: &Registry, model: KnownM
     if let Some(inputs) = model.inputs {
         for unknown in binding.inputs.keys().filter(|input| !inputs.contains(input)) {
             let problem = format!("is no input of the model {name}, which has {}", listed(inputs));
-            problems.push((format!("inputs.{unknown}"), problem));
+            problems.push(Problem::refuses(format!("inputs.{unknown}"), problem));
         }
         for lacking in inputs.iter().filter(|input| !binding.inputs.contains_key(*input) && !is_made(input)) {
             let problem = format!(
                 "leave out {lacking:?}, which the model {name} needs: say where in a message its elements are, or make it of \
                  features in its model.toml"
             );
-            problems.push(("inputs".to_owned(), problem));
+            problems.push(Problem::refuses("inputs", problem));
         }
     }
     let given = |key: &str| match binding.target().map(|target| registry.targets(&target)) {
@@ -134,7 +150,7 @@ pub fn against_model(binding: &BindingConfig, registry: &Registry, model: KnownM
             "leave out {key:?}, the join key by which the features of the model {name} are looked up: say where in the topic \
              or in a message it is"
         );
-        problems.push(("entities".to_owned(), problem));
+        problems.push(Problem::refuses("entities", problem));
     }
     problems
 }

@@ -411,7 +411,10 @@ fn fields_that_nothing_takes_are_named_where_columns_go_by_their_names() {
 fn misfits(keys: &str) -> Vec<String> {
     let configs = configs(&format!("[[bindings]]\ntopic = 'machines/+/telemetry'\n{keys}"));
     assert_eq!(problems(&configs), []);
-    against_views(&configs[0], &machines()).into_iter().map(|(key, problem)| format!("{key}: {problem}")).collect()
+    against_views(&configs[0], &machines())
+        .into_iter()
+        .map(|found| format!("{}: {}", found.key, found.reason))
+        .collect()
 }
 
 #[test]
@@ -454,7 +457,7 @@ fn a_binding_that_no_message_fits_is_told_by_its_model() {
         let inputs: Option<Vec<_>> = inputs.map(|names| names.iter().map(|&name| name.to_owned()).collect());
         let known = KnownModel { name: &"m".parse().unwrap(), config: &config, inputs: inputs.as_deref() };
         let problems = against_model(&configs[0], &machines(), known);
-        problems.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+        problems.into_iter().map(|found| found.key).collect::<Vec<_>>()
     };
     let rows = "inputs = { x = ['$.x'], y = ['$.y'] }";
     let made = "[[input]]\nname = 'z'\nfeatures = ['stats:temperature']\n";

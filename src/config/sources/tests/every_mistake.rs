@@ -96,7 +96,7 @@ fn told(text: &str) -> Vec<Mistake> {
     let views = root.0.path().join("feature_views.d");
     std::fs::create_dir(&views).unwrap();
     crate::durable::replace(&views.join("views.toml"), VIEWS.as_bytes()).unwrap();
-    root.sources(&[], &[]).load().err().unwrap_or_default()
+    root.sources(&[], &[]).check().mistakes
 }
 
 fn places(mistakes: &[Mistake]) -> BTreeSet<(Option<usize>, String)> {
