@@ -96,7 +96,7 @@ impl<'t> Document<'t> {
 
     fn syntax_error(&self, error: &toml::de::Error) -> SyntaxError {
         let position = error.span().map(|span| self.position(span.start));
-        let first = position.and_then(|(line, _)| first_of(self.text, line));
+        let first = position.and_then(|(line, _)| one_before(self.text, line));
         let message = match first.filter(|_| error.message() == DUPLICATE) {
             Some((name, line)) => format!("{DUPLICATE}: {name} is in line {line} already; one place has to be enough"),
             None => error.message().to_owned(),
@@ -278,8 +278,9 @@ impl NodeMut<'_, '_> {
     }
 }
 
-/// The header or the key in `line`, and the first line that has it too.
-fn first_of(text: &str, line: usize) -> Option<(&str, usize)> {
+/// The header or the key in `line`, and the last line before it that has it too: further up the same header may belong to
+/// another element of an array of tables.
+fn one_before(text: &str, line: usize) -> Option<(&str, usize)> {
     fn name(line: &str) -> &str {
         let line = line.trim();
         match line.strip_prefix('[') {
@@ -287,13 +288,9 @@ fn first_of(text: &str, line: usize) -> Option<(&str, usize)> {
             None => line.split('=').next().unwrap_or(line).trim(),
         }
     }
-    let is_header = |line: &str| line.trim_start().starts_with('[');
     let before: Vec<&str> = text.lines().take(line - 1).collect();
     let own = text.lines().nth(line - 1)?;
-    // A key is looked for in its own table.
-    let from = if is_header(own) { 0 } else { before.iter().rposition(|line| is_header(line)).unwrap_or(0) };
-    let found = before.iter().skip(from).position(|line| name(line) == name(own))?;
-    Some((name(own), from + found + 1))
+    Some((name(own), before.iter().rposition(|line| name(line) == name(own))? + 1))
 }
 
 type Values<'v, 'd> = Box<dyn Iterator<Item = &'v Spanned<DeValue<'d>>> + 'v>;
