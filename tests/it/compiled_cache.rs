@@ -85,6 +85,7 @@ fn a_start_survives_a_damaged_cache() {
             }
         }
     }
+    all_serve(&root.start());
 }
 
 #[test]

@@ -244,8 +244,7 @@ impl TestDaemon {
 
     /// Sends a signal by its name, such as `HUP`.
     pub fn signal(&self, name: &str) {
-        let status = Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status().unwrap();
-        assert!(status.success());
+        send_signal(self.pid(), name);
     }
 
     /// Kills the daemon as a power cut would, and gives back what it leaves.
@@ -325,4 +324,16 @@ impl Log {
         let (state, timeout) = self.changed.wait_timeout_while(state, LIMIT, |state| !state.ended).unwrap();
         assert!(!timeout.timed_out(), "the daemon did not end:\n{}", state.lines.join("\n"));
     }
+}
+
+/// Sends a signal to a process. Not every machine has the program `kill`.
+pub fn send_signal(pid: u32, name: &str) {
+    use rustix::process::{Pid, Signal, kill_process};
+    let signal = match name {
+        "HUP" => Signal::HUP,
+        "KILL" => Signal::KILL,
+        "TERM" => Signal::TERM,
+        other => panic!("{other}: say here which signal that is"),
+    };
+    kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), signal).unwrap();
 }

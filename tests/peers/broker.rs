@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::daemon::write;
+use crate::daemon::{send_signal, write};
 use crate::tools::{path_of, run};
 
 /// A broker that does not listen by then never will.
@@ -236,7 +236,7 @@ impl Broker {
 
     /// Stops it in order: a persistent one writes down what it has.
     pub fn stop(&mut self) {
-        run(Command::new("kill").args(["-TERM", &self.child.id().to_string()]));
+        send_signal(self.child.id(), "TERM");
         self.child.wait().unwrap();
     }
 

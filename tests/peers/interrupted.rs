@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::daemon::{TestDaemon, TestRoot};
+use crate::daemon::{TestDaemon, TestRoot, send_signal};
 use crate::faults::points::{CutOff, Points, Recording};
 use crate::faults::seed::Random;
 use crate::nginx::Nginx;
@@ -244,7 +244,7 @@ fn killed_at(call: usize, root: &TestRoot) {
     }
     let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
     for traced in children.split_whitespace() {
-        Command::new("kill").args(["-KILL", traced]).status().unwrap();
+        send_signal(traced.parse().unwrap(), "KILL");
     }
     child.wait().unwrap();
     panic!("no thread made {call} calls");

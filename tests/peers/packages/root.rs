@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::daemon::{data, setup_root};
+use crate::daemon::{data, send_signal, setup_root};
 use crate::tools::{path_of, run};
 
 /// Loading the models takes seconds, on a busy machine too.
@@ -191,7 +191,7 @@ impl Serving<'_> {
     pub fn stop(mut self) {
         let parent = self.child.id();
         let child = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
-        run(Command::new("kill").args(["-TERM", child.trim()]));
+        send_signal(child.trim().parse().unwrap(), "TERM");
         let ended = self.child.wait().unwrap();
         assert!(ended.success(), "{ended}: {}", self.log());
     }
