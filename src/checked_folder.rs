@@ -53,7 +53,9 @@ impl CheckedFolder {
         let mut found = entries(path)?;
         if manifest(path, &found).ok() != Some(listed) {
             for entry in found.drain(..) {
-                std::fs::remove_file(path.join(entry.name))?;
+                let strange = path.join(entry.name);
+                let is_folder = strange.symlink_metadata()?.is_dir();
+                if is_folder { std::fs::remove_dir_all(strange)? } else { std::fs::remove_file(strange)? }
             }
         }
         Ok(Self { path: path.to_owned(), found, _lock: lock })
@@ -138,7 +140,8 @@ mod tests {
     fn what_a_killed_process_left_or_anybody_changed_is_removed() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path();
-        let damages: [&dyn Fn(); 5] = [
+        let damages: [&dyn Fn(); 6] = [
+            &|| std::fs::create_dir_all(path.join("folder/inner")).unwrap(),
             &|| written(&path.join("b.blob"), b"half"),
             &|| written(&path.join("a.blob"), b"compile"),
             &|| written(&path.join("a.blob"), b"Compiled"),
