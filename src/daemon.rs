@@ -68,9 +68,8 @@ pub fn run(config: Config, registry: Registry, handover: &Handover) -> anyhow::R
              lower it"
         );
     }
-    let of_group = CgroupLimits::read(Path::new("/")).memory_bytes;
-    if let Some(memory) = Memory::read().map(|memory| memory.total_bytes).into_iter().chain(of_group).min() {
-        process::bound_memory(memory);
+    if let Some(memory) = Memory::read() {
+        process::bound_memory(memory.most_within(&CgroupLimits::read(Path::new("/"))));
     }
     let mut builder = match config.control.threads {
         1 => tokio::runtime::Builder::new_current_thread(),

@@ -6,6 +6,9 @@ use clap::Parser as _;
 use ledge::cli::{Cli, Exit, Output};
 use ledge::sys;
 
+#[global_allocator]
+static ALLOCATOR: sys::SpareAllocator = sys::SpareAllocator;
+
 fn main() -> ExitCode {
     // First of all, while there is one thread.
     sys::switch_runtime_telemetry_off();

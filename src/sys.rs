@@ -1,9 +1,13 @@
 //! The only file with unsafe code: what the system offers and no safe crate wraps.
 #![expect(unsafe_code, reason = "the one place for it; each block says why it is sound")]
 
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
 use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 /// What ONNX Runtime looks for before it sends telemetry.
 pub const NO_TELEMETRY: &str = "ORT_DISABLE_TELEMETRY";
@@ -65,7 +69,7 @@ pub fn onnxruntime_string_bytes(value: &ort::value::DynValue, count: usize) -> R
     let mut length = 0;
     // SAFETY: the value is alive as long as it is borrowed. The runtime checks that it holds strings, and writes one number.
     unsafe { onnxruntime_result((ort::api().GetStringTensorDataLength)(value.ptr(), &raw mut length))? };
-    let (mut bytes, mut starts) = (vec![0_u8; length], vec![0_usize; count]);
+    let (mut bytes, mut starts) = (zeros::<u8>(length)?, zeros::<usize>(count)?);
     // SAFETY: as above. The runtime checks both lengths against the tensor's before it writes, and writes no more than they
     // say, to live buffers of that size.
     unsafe {
@@ -74,6 +78,13 @@ pub fn onnxruntime_string_bytes(value: &ort::value::DynValue, count: usize) -> R
         onnxruntime_result(copied)?;
     }
     Ok((bytes, starts))
+}
+
+fn zeros<T: Copy + Default>(count: usize) -> Result<Vec<T>, String> {
+    let mut zeros = Vec::new();
+    zeros.try_reserve_exact(count).map_err(|_| format!("has {count} elements, for which there is no memory"))?;
+    zeros.resize(count, T::default());
+    Ok(zeros)
 }
 
 /// What a call of ONNX Runtime's came to.
@@ -118,6 +129,68 @@ pub fn share_memory_arenas() {
     // SAFETY: mallopt(3) takes no pointer; it must not run while another thread allocates, and there is none yet.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 2);
+    }
+}
+
+/// The system's allocator, which Ledge's own code may use a little beyond the bound that the runtimes have
+/// (`telemetry::process::bound_memory`). Where a runtime's allocation fails, a call fails; where one of Rust's does, the
+/// process ends. After a runtime has taken all that the bound leaves, that would be the next one of anybody.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SpareAllocator;
+
+/// The bound, and what allocations of Rust's may have. Set once.
+static BOUND: OnceLock<[Rlimit; 2]> = OnceLock::new();
+
+/// Nothing larger is given beyond the bound: whoever wants so much has to take a refusal.
+const SPARE_MAX: usize = 128 << 20;
+
+impl SpareAllocator {
+    /// Lends allocations of Rust's what lies between the two limits of `RLIMIT_DATA`, of which the first is set.
+    pub fn lend(bound: Rlimit, beyond: Rlimit) {
+        let _ = BOUND.set([bound, beyond]);
+    }
+
+    /// Tries an allocation that failed once more, beyond the bound. Another thread's may come through as well.
+    fn beyond(size: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
+        match BOUND.get() {
+            Some([bound, beyond]) if size <= SPARE_MAX => {
+                let _ = setrlimit(Resource::Data, beyond.clone());
+                let made = allocate();
+                let _ = setrlimit(Resource::Data, bound.clone());
+                made
+            }
+            _ => std::ptr::null_mut(),
+        }
+    }
+}
+
+// SAFETY: every call is passed on to the system's allocator as it came, perhaps twice when the first one gave nothing.
+// Nothing here allocates or panics.
+unsafe impl GlobalAlloc for SpareAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of `alloc`.
+        let allocate = || unsafe { System.alloc(layout) };
+        let made = allocate();
+        if made.is_null() { Self::beyond(layout.size(), allocate) } else { made }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        let allocate = || unsafe { System.alloc_zeroed(layout) };
+        let made = allocate();
+        if made.is_null() { Self::beyond(layout.size(), allocate) } else { made }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of `realloc`. When it gives nothing, the block is as it was.
+        let allocate = || unsafe { System.realloc(block, layout, size) };
+        let made = allocate();
+        if made.is_null() { Self::beyond(size, allocate) } else { made }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(block, layout) }
     }
 }
 

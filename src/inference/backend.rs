@@ -81,14 +81,34 @@ pub struct ModelFiles {
     /// The names of inputs and outputs in the file's order, where the file tells (ONNX). A runtime that knows several
     /// names for one tensor takes these.
     pub port_names: Option<PortNames>,
-    /// Why a runtime may not run it, where the file tells (ONNX): what a caller sends would end the process, or read its
-    /// memory.
-    pub dangers: Vec<(Runtime, String)>,
-    /// The inputs whose numbers choose rows of a table, with how many rows it has, where the file tells (ONNX).
+    /// What callers could do to a runtime, where the file tells.
+    pub dangers: Dangers,
+}
+
+/// What callers could do to a runtime by the numbers that they send. Known of ONNX files; of others, whether they have
+/// control flow.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Dangers {
+    /// Why a runtime may not run the model at all: what a caller sends would end the process, lead into its memory, or be
+    /// answered wrong.
+    pub refused: Vec<(Runtime, String)>,
+    /// The inputs whose numbers choose rows of a table, with how many rows it has.
     pub rows: Vec<(String, i64)>,
-    /// The inputs that are multiplied by a matrix, with how long their last dimension must be for it, where the file tells
-    /// (ONNX).
+    /// The inputs that are multiplied by a matrix, with how long their last dimension must be for it.
     pub widths: Vec<(String, i64)>,
+    /// The inputs by whose numbers whole numbers are divided.
+    pub divisors: Vec<Divisor>,
+    /// Whether the model has graphs within its graph, whose shapes its own do not tell.
+    pub has_control_flow: bool,
+}
+
+/// A division of whole numbers by those of an input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Divisor {
+    /// The input.
+    pub input: String,
+    /// The input that has the numbers that are divided, where one has.
+    pub dividend: Option<String>,
 }
 
 impl ModelFiles {

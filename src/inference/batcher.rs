@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use crate::tensor::{DataType, Tensor};
 
@@ -48,18 +48,20 @@ pub fn batch_together(inputs: &[Tensor], outputs: &[usize], others: &[Tensor], o
     outputs == other_outputs && inputs.len() == others.len() && inputs.iter().zip(others).all(|(a, b)| alike(a, b))
 }
 
-/// The inputs of one run over all `requests`, which [`batch_together`]. `None` when they do not, or for no requests.
+/// The inputs of one run over all `requests`, which [`batch_together`]. `None` when they do not, for no requests, and without the
+/// memory for it.
 pub fn concat(requests: &[&[Tensor]]) -> Option<Vec<Tensor>> {
     let first = requests.first()?;
     let input = |index: usize, like: &Tensor| -> Option<Tensor> {
         let parts = requests.iter().map(|inputs| inputs.get(index)).collect::<Option<Vec<_>>>()?;
         let rows = parts.iter().map(|part| part.shape().first()).sum::<Option<usize>>()?;
-        let mut data = BytesMut::with_capacity(parts.iter().map(|part| part.data().len()).sum());
+        let mut data = Vec::new();
+        data.try_reserve_exact(parts.iter().map(|part| part.data().len()).sum()).ok()?;
         for part in parts {
             data.extend_from_slice(part.data());
         }
         let shape = std::iter::once(rows).chain(like.shape().iter().skip(1).copied()).collect();
-        Tensor::new(like.datatype(), shape, data.freeze()).ok()
+        Tensor::new(like.datatype(), shape, data.into()).ok()
     };
     first.iter().enumerate().map(|(index, like)| input(index, like)).collect()
 }

@@ -23,6 +23,15 @@ use std::sync::{Arc, OnceLock};
 
 use backend::{Backend, LoadError, LoadOptions, ModelFiles, Runtime};
 
+/// A copy of what a runtime made, if there is memory for it.
+fn copied<T: Copy>(elements: &[T]) -> Result<Vec<T>, String> {
+    let mut copy = Vec::new();
+    let no_memory = |_| format!("has {} bytes, for which there is no memory", size_of_val(elements));
+    copy.try_reserve_exact(elements.len()).map_err(no_memory)?;
+    copy.extend_from_slice(elements);
+    Ok(copy)
+}
+
 /// The runtimes that this process can use. Clones share them.
 ///
 /// A runtime's library is loaded when its first model is: a box that needs one runtime does not carry the other.
@@ -94,7 +103,7 @@ impl Runtimes {
         files: &ModelFiles,
         options: &LoadOptions,
     ) -> Result<Box<dyn Backend>, LoadError> {
-        if let Some((_, reason)) = files.dangers.iter().find(|(endangered, _)| *endangered == runtime) {
+        if let Some((_, reason)) = files.dangers.refused.iter().find(|(endangered, _)| *endangered == runtime) {
             return Err(LoadError::Danger { runtime, reason: reason.clone() });
         }
         let missing = |reason: &String| LoadError::RuntimeMissing { runtime, reason: reason.clone() };

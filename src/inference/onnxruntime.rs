@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
+use bytemuck::Pod;
 use half::{bf16, f16};
 use ort::environment::Environment;
 use ort::logging::LogLevel;
@@ -11,7 +12,8 @@ use ort::session::{Session, SessionInputValue};
 use ort::value::{DynTensor, DynValue, PrimitiveTensorElementType, TensorElementType, TensorRef, ValueType};
 
 use super::backend::{
-    Backend, ComputeTime, Format, LoadError, LoadOptions, ModelFiles, Port, RunError, RunResult, Runtime, Signature,
+    Backend, ComputeTime, Divisor, Format, LoadError, LoadOptions, ModelFiles, Port, RunError, RunResult, Runtime,
+    Signature,
 };
 use crate::sys;
 use crate::telemetry::system::Int8;
@@ -64,7 +66,8 @@ impl OnnxRuntime {
         };
         let signature =
             Signature { inputs: ports("input", session.inputs())?, outputs: ports("output", session.outputs())? };
-        Ok(Box::new(OnnxRuntimeBackend { session, signature }))
+        let divisors = divisors(&files.dangers.divisors, &signature)?;
+        Ok(Box::new(OnnxRuntimeBackend { session, signature, divisors }))
     }
 
     fn session(&self, model: &Path, options: &LoadOptions) -> Result<Session, String> {
@@ -123,6 +126,33 @@ fn datatype(element: TensorElementType) -> Option<DataType> {
 struct OnnxRuntimeBackend {
     session: Session,
     signature: Signature,
+    /// The places of the inputs by whose numbers whole ones are divided, and of those that are, where they are inputs.
+    divisors: Vec<(usize, Option<usize>)>,
+}
+
+fn divisors(found: &[Divisor], signature: &Signature) -> Result<Vec<(usize, Option<usize>)>, LoadError> {
+    let place = |name: &str| signature.inputs.iter().position(|port| port.name == name);
+    let places = |Divisor { input, dividend }: &Divisor| {
+        let reason = || format!("divides by {input:?}, which is no input");
+        let divisor =
+            place(input).ok_or_else(|| LoadError::Refused { runtime: Runtime::OnnxRuntime, reason: reason() })?;
+        Ok((divisor, dividend.as_deref().and_then(place)))
+    };
+    found.iter().map(places).collect()
+}
+
+/// Refuses the division of the least whole number by -1, for which the CPU ends the process. Of a dividend that the model
+/// computes nothing is known, so there no -1 is taken.
+fn check_division(divisor: &Tensor, dividend: Option<&Tensor>) -> Result<(), String> {
+    fn is_found<T: Element + Pod + PartialEq>(tensor: &Tensor, number: T) -> bool {
+        tensor.elements::<T>().is_some_and(|numbers| numbers.contains(&number))
+    }
+    let divides_by_minus_one = is_found(divisor, -1_i64) || is_found(divisor, -1_i32);
+    let has_least = dividend.is_none_or(|dividend| is_found(dividend, i64::MIN) || is_found(dividend, i32::MIN));
+    if divides_by_minus_one && has_least {
+        return Err("has a -1, by which the least whole number cannot be divided".to_owned());
+    }
+    Ok(())
 }
 
 impl Backend for OnnxRuntimeBackend {
@@ -136,6 +166,12 @@ impl Backend for OnnxRuntimeBackend {
 
     fn run(&mut self, inputs: &[Tensor], outputs: &[usize]) -> Result<RunResult, RunError> {
         let start = Instant::now();
+        for &(divisor, dividend) in &self.divisors {
+            let (Some(numbers), port) = (inputs.get(divisor), self.signature.inputs.get(divisor)) else { continue };
+            let dividend = dividend.and_then(|place| inputs.get(place));
+            let name = port.map_or_else(String::new, |port| port.name.clone());
+            check_division(numbers, dividend).map_err(|reason| RunError::Input { name, reason })?;
+        }
         let values = self
             .signature
             .inputs
@@ -267,7 +303,7 @@ fn extract_numbers<T: PrimitiveTensorElementType + Element>(value: &DynValue) ->
     let elements = if shape.contains(&0) {
         Vec::new()
     } else {
-        value.try_extract_tensor::<T>().map_err(|error| error.message().to_owned())?.1.to_vec()
+        super::copied(value.try_extract_tensor::<T>().map_err(|error| error.message().to_owned())?.1)?
     };
     Tensor::from_vec(shape, elements).map_err(|error| error.to_string())
 }

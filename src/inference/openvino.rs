@@ -56,8 +56,9 @@ impl OpenVino {
         let mut source = Source { core, model, cache };
         let runner = source.compile().map_err(|error| refused(&error))?;
         // Only shapes that vary outlive a failed run in what is compiled.
-        let source = source.model.is_dynamic().then_some(source);
-        let rows = |port: &Port| files.rows.iter().filter(|(name, _)| *name == port.name).map(|(_, rows)| *rows).min();
+        let source = (source.model.is_dynamic() || files.dangers.has_control_flow).then_some(source);
+        let rows =
+            |port: &Port| files.dangers.rows.iter().filter(|(name, _)| *name == port.name).map(|(_, rows)| *rows).min();
         let rows = signature.inputs.iter().map(rows).collect();
         Ok(Box::new(OpenVinoBackend { source, runner, is_sound: true, signature, rows }))
     }
@@ -126,7 +127,7 @@ fn signature(model: &Model, files: &ModelFiles) -> Result<Signature, LoadError> 
         let name = names.and_then(|names| names.inputs.get(index));
         let mut port = port("input", index, &node.0, name)?;
         // It multiplies a matrix by an input of another length too, with numbers from behind that input.
-        let width = files.widths.iter().find(|(name, _)| *name == port.name);
+        let width = files.dangers.widths.iter().find(|(name, _)| *name == port.name);
         if let (Some(last @ -1), Some((_, width))) = (port.shape.last_mut(), width) {
             *last = *width;
         }
@@ -367,6 +368,7 @@ fn check_numbers(tensor: &Tensor, rows: Option<i64>) -> Result<(), String> {
     let whole: Option<(usize, i128)> = match tensor.datatype() {
         DataType::Int64 => find(&tensor.elements::<i64>().unwrap_or_default(), rows),
         DataType::Uint64 => find(&tensor.elements::<u64>().unwrap_or_default(), rows),
+        DataType::Uint32 => find(&tensor.elements::<u32>().unwrap_or_default(), rows),
         DataType::Int32 if rows.is_some() => find(&tensor.elements::<i32>().unwrap_or_default(), rows),
         _ => None,
     };
@@ -402,7 +404,7 @@ fn extract(request: &InferRequest, index: usize) -> Result<Tensor, String> {
         .map(|&dim| usize::try_from(dim).map_err(|_| format!("has the dimension {dim}")))
         .collect::<Result<_, _>>()?;
     // An empty tensor may have no memory at all behind it.
-    let data = if shape.contains(&0) { Vec::new() } else { answer.get_raw_data().map_err(words)?.to_vec() };
+    let data = if shape.contains(&0) { Vec::new() } else { super::copied(answer.get_raw_data().map_err(words)?)? };
     Tensor::new(datatype, shape, data.into()).map_err(|error| error.to_string())
 }
 

@@ -53,8 +53,9 @@ pub(super) fn serve(shared: &Shared, index: usize) {
                 let bytes = jobs.iter().map(Job::bytes).sum();
                 let tensors = jobs.iter().all(|job| job.tensors().is_some());
                 let ran = run(&mut instance, jobs, taken);
-                repair(&mut *instance.backend);
                 shared.set_runs_since(index, None);
+                // Not the caller's time, nor that of a run that hangs.
+                repair(&mut *instance.backend);
                 if wide {
                     let _ = cores::pin(&own);
                 }

@@ -82,7 +82,10 @@ pub fn encode_within(
         features: (!response.features.is_empty()).then_some(UsedFeatures(&response.features)),
     };
     let beside = hold.bytes();
-    let mut counted = Counted { json: Vec::with_capacity(estimate), covered: 0, beside, hold };
+    // What is too much for this machine may be less than the estimate.
+    let mut json = Vec::new();
+    let _ = json.try_reserve_exact(estimate);
+    let mut counted = Counted { json, covered: 0, beside, hold };
     serde_json::to_writer(&mut counted, &body).map_err(|error| {
         // The writer fails for nothing else.
         if error.is_io() { NoRoom.into() } else { ProtocolError::Encode { reason: error.to_string() } }
@@ -116,6 +119,7 @@ impl Write for Counted<'_> {
             self.hold.cover(self.beside + length).map_err(io::Error::other)?;
             self.covered = self.hold.bytes() - self.beside;
         }
+        self.json.try_reserve(bytes.len())?;
         self.json.extend_from_slice(bytes);
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::model_config::ModelConfig;
 use super::{onnx, tflite};
-use crate::inference::backend::{Format, ModelFiles};
+use crate::inference::backend::{Dangers, Format, ModelFiles};
 use crate::names::{ModelName, ModelVersion};
 use crate::pipeline::quantization::Quantization;
 use crate::toml_check::Mistake;
@@ -151,9 +151,7 @@ fn read_model(folder: &Path, model: &Path, role: &str, hasher: &mut blake3::Hash
         model: model.to_owned(),
         weights: None,
         port_names: None,
-        dangers: Vec::new(),
-        rows: Vec::new(),
-        widths: Vec::new(),
+        dangers: Dangers::default(),
     };
     let mut quantization = HashMap::new();
     match model.extension().and_then(|extension| extension.to_str()) {
@@ -162,6 +160,7 @@ fn read_model(folder: &Path, model: &Path, role: &str, hasher: &mut blake3::Hash
             if !bytes.trim_ascii_start().starts_with(b"<") {
                 return Err(bad("is not an OpenVINO IR: it is not XML".to_owned()));
             }
+            files.dangers.has_control_flow = has_control_flow(&bytes);
             let weights = model.with_extension("bin");
             hash_file("weights", &std::fs::read(&weights).map_err(read_error(&weights))?);
             files.weights = Some(weights);
@@ -172,6 +171,8 @@ fn read_model(folder: &Path, model: &Path, role: &str, hasher: &mut blake3::Hash
                 return Err(bad("is not a TFLite model: its identifier TFL3 is missing".to_owned()));
             }
             quantization = tflite::quantization(&bytes);
+            // Not read, and such models are small.
+            files.dangers.has_control_flow = true;
         }
         _ => {
             let summary = onnx::summarize(&bytes, folder).map_err(|error| bad(error.to_string()))?;
@@ -180,10 +181,16 @@ fn read_model(folder: &Path, model: &Path, role: &str, hasher: &mut blake3::Hash
                 hash_file(&name, &std::fs::read(path).map_err(read_error(path))?);
             }
             files.port_names = Some(summary.port_names);
-            (files.dangers, files.rows, files.widths) = (summary.dangers, summary.rows, summary.widths);
+            files.dangers = summary.dangers;
         }
     }
     Ok(ReadModel { files, quantization })
+}
+
+/// Whether an OpenVINO IR has graphs within its graph.
+fn has_control_flow(xml: &[u8]) -> bool {
+    let kinds = [&b"type=\"If\""[..], b"type=\"Loop\"", b"type=\"TensorIterator\""];
+    kinds.iter().any(|kind| xml.windows(kind.len()).any(|part| part == *kind))
 }
 
 /// The names of the inputs of the model in a version's folder, where the format has them in the open.

@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 const LIMIT_MAX: Duration = Duration::from_hours(1);
 
 /// The daemon's own runs come before anybody's.
-fn terms(model: &LoadedModel) -> Terms {
+pub(super) fn terms(model: &LoadedModel) -> Terms {
     let deadline = Instant::now() + model.timeout.clamp(LIMIT, LIMIT_MAX);
     Terms { deadline, priority: Priority::Interactive, principal: Principal::Local }
 }

@@ -27,8 +27,8 @@ use crate::telemetry::system::Int8;
 
 /// Behind the reasons of a model that answers its golden inputs wrong on a CPU without VNNI.
 const ADVICE: &str = "; this CPU has no VNNI, and without it OpenVINO gives wrong sums for int8 weights of the full \
-                      range: quantize the model again (models/quantize makes weights for any CPU), or put its float32 \
-                      original beside it as model.float.onnx";
+                      range: if the model has such, quantize it again (models/quantize makes weights for any CPU), or put \
+                      its float32 original beside it as model.float.onnx";
 
 /// Bytes of inputs that may wait for one model: 400 photographs of 640 kB as tensors.
 const DEFAULT_QUEUE_BYTES: usize = 256 << 20;

@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 
 use prost::Message;
 
-use crate::inference::backend::{PortNames, Runtime};
+use crate::inference::backend::{Dangers, PortNames};
 
 /// Why a file is not a model that Ledge opens.
 #[derive(Debug, thiserror::Error)]
@@ -56,10 +56,16 @@ struct OperatorSetIdProto {
 
 #[derive(Message)]
 struct FunctionProto {
+    #[prost(string, tag = "1")]
+    name: String,
     #[prost(string, repeated, tag = "4")]
     input: Vec<String>,
+    #[prost(string, repeated, tag = "5")]
+    output: Vec<String>,
     #[prost(message, repeated, tag = "7")]
     node: Vec<NodeProto>,
+    #[prost(string, tag = "10")]
+    domain: String,
 }
 
 #[derive(Message)]
@@ -169,12 +175,8 @@ pub struct OnnxSummary {
     pub external_data: Vec<PathBuf>,
     /// Its operator sets: domain (empty for the standard one) and version.
     pub operator_sets: Vec<(String, i64)>,
-    /// Why a runtime may not run it.
-    pub dangers: Vec<(Runtime, String)>,
-    /// Inputs whose numbers choose rows of a table, and how many rows that has.
-    pub rows: Vec<(String, i64)>,
-    /// Inputs that are multiplied by a matrix, and how long their last dimension must be for it.
-    pub widths: Vec<(String, i64)>,
+    /// What callers could do to a runtime.
+    pub dangers: Dangers,
 }
 
 /// Reads `bytes`, the content of a model file in `folder`.
@@ -198,9 +200,7 @@ pub fn summarize(bytes: &[u8], folder: &Path) -> Result<OnnxSummary, OnnxError> 
             outputs: graph.output.iter().map(|value| value.name.clone()).collect(),
         },
         external_data,
-        dangers: dangers.refused,
-        rows: dangers.rows,
-        widths: dangers.widths,
+        dangers,
         operator_sets: model.opset_import.iter().map(|set| (set.domain.clone(), set.version)).collect(),
     })
 }

@@ -1,21 +1,14 @@
 //! A photograph through the pipeline of a model before it serves: a pipeline that cannot answer is refused at its load.
 
-use std::time::{Duration, Instant};
-
-use super::golden::GoldenError;
+use super::golden::{self, GoldenError};
 use super::loaded_model::LoadedModel;
-use crate::inference::terms::{Priority, Terms};
 use crate::pipeline::classification::ClassificationError;
 use crate::pipeline::image::DecodeLimits;
-use crate::principal::Principal;
 use crate::principal::memory::Account;
 use crate::tensor::Tensor;
 
 /// A drawing of 32x24 pixels with edges, gradients and all colours.
 const SAMPLE: &[u8] = include_bytes!("sample.png");
-
-/// A model that needs longer than this for it is refused.
-const LIMIT: Duration = Duration::from_mins(1);
 
 /// Asks `model` what is on a drawing, if it takes photographs. Whatever it says is right; wrong is a pipeline that cannot
 /// say anything.
@@ -27,11 +20,9 @@ pub async fn rehearse(model: &LoadedModel) -> Result<(), GoldenError> {
 }
 
 async fn answer(model: &LoadedModel) -> Result<(), GoldenError> {
-    let terms =
-        Terms { deadline: Instant::now() + LIMIT, priority: Priority::Interactive, principal: Principal::Local };
     let prepared = model.photograph(SAMPLE.into(), DecodeLimits::default(), Account::unlimited());
     let (make, output) = prepared.map_err(GoldenError::Wrong)?;
-    let answer = model.run_prepared(make, SAMPLE.len(), vec![output], terms).await?;
+    let answer = model.run_prepared(make, SAMPLE.len(), vec![output], golden::terms(model)).await?;
     judge(model, output, answer.run.outputs.first()).map_err(GoldenError::Wrong)
 }
 

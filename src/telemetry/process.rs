@@ -40,13 +40,20 @@ pub fn raise_open_files() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Lets no allocation succeed that would take this process above seven eighths of `memory` bytes: a call for more than the
-/// machine has is an error of that call, where otherwise the system ends the process once the memory is touched.
+/// Lets a runtime have no memory that would take this process above seven eighths of `memory` bytes: a call that needs more
+/// than the machine has is an error of that call, where otherwise the system ends the process once the memory is touched.
+/// The last eighth is for Ledge's own allocations: see [`SpareAllocator`](crate::sys::SpareAllocator).
 pub fn bound_memory(memory: u64) {
     let Rlimit { current, maximum } = getrlimit(Resource::Data);
     let most = (memory / 8 * 7).min(current.unwrap_or(u64::MAX));
     // What is refused is as it was.
-    let _ = setrlimit(Resource::Data, Rlimit { current: Some(most), maximum });
+    if setrlimit(Resource::Data, Rlimit { current: Some(most), maximum }).is_ok() {
+        let spare = memory.saturating_sub(most).min(most / 7);
+        let beyond = most.saturating_add(spare);
+        let beyond = Rlimit { current: Some(maximum.map_or(beyond, |maximum| maximum.min(beyond))), maximum };
+        crate::sys::SpareAllocator::lend(Rlimit { current: Some(most), maximum }, beyond);
+        tracing::debug!(most_mb = most >> 20, "memory of the runtimes is bounded");
+    }
 }
 
 /// Resident memory of this process in bytes, shared pages included; 0 where the system does not tell.

@@ -138,15 +138,28 @@ pub struct Memory {
     pub total_bytes: u64,
     /// What can be had without swapping.
     pub available_bytes: u64,
+    /// Swap, used or not.
+    #[serde(skip)]
+    pub swap_bytes: u64,
 }
 
 impl Memory {
     /// Asks the system; `None` when it does not say.
     pub fn read() -> Option<Self> {
         let mut system = System::new().ok()?;
-        system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());
-        let memory = Self { total_bytes: system.total_memory(), available_bytes: system.available_memory() };
+        system.refresh_memory_specifics(MemoryRefreshKind::everything());
+        let memory = Self {
+            total_bytes: system.total_memory(),
+            available_bytes: system.available_memory(),
+            swap_bytes: system.total_swap(),
+        };
         (memory.total_bytes > 0).then_some(memory)
+    }
+
+    /// The most that a process within `limits` can have, swap included.
+    pub fn most_within(self, limits: &CgroupLimits) -> u64 {
+        let swap = limits.swap_bytes.map_or(self.swap_bytes, |most| most.min(self.swap_bytes));
+        limits.memory_bytes.map_or(self.total_bytes, |most| most.min(self.total_bytes)).saturating_add(swap)
     }
 }
 

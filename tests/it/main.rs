@@ -39,6 +39,7 @@ mod fuzz_callers;
 #[expect(dead_code, reason = "shared with tests/peers, which uses the rest")]
 mod hostile;
 mod hostile_clients;
+mod hostile_numbers;
 mod golden;
 mod http;
 mod lifecycle;

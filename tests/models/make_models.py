@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from hostile_numbers import hostile_numbers
 from ir_model import IR_BIN, IR_XML
 from releases import releases
 from tflite_model import COLOURS_LABELS, COLOURS_TOML, colours
@@ -240,6 +241,7 @@ def files(tflite):
         "broken_versions/abc/model.onnx": good,
         "broken_versions/01/model.onnx": good,
         "broken_versions/0/model.onnx": good,
+        **hostile_numbers(),
         **releases(),
     }
 

@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn more_threads_than_cores_and_less_than_one_core_are_warnings() {
-        let quota = |cpus| CgroupLimits { cpus, memory_bytes: None };
+        let quota = |cpus| CgroupLimits { cpus, ..CgroupLimits::default() };
         let good = cores(&cpu(4, &[]), &quota(Some(1.5)), 4);
         let detail = "4 logical, 2 physical; this process may run on 0-3; its control group may use the time of 1.50";
         assert_eq!(good, Check::ok("cores", detail));
@@ -193,8 +193,8 @@ mod tests {
 
     #[test]
     fn a_limit_below_the_memory_counts() {
-        let machine = Some(Memory { total_bytes: 8 << 30, available_bytes: 4 << 30 });
-        let limited = |memory_bytes| memory(machine, &CgroupLimits { cpus: None, memory_bytes });
+        let machine = Some(Memory { total_bytes: 8 << 30, available_bytes: 4 << 30, swap_bytes: 0 });
+        let limited = |memory_bytes| memory(machine, &CgroupLimits { memory_bytes, ..CgroupLimits::default() });
         assert_eq!(limited(None), Check::ok("memory", "4.0 GiB of 8.0 GiB free"));
         assert_eq!(limited(Some(1 << 40)), Check::ok("memory", "4.0 GiB of 8.0 GiB free"));
         assert_eq!(limited(Some(256 << 20)).status, Status::Warn);

@@ -38,7 +38,7 @@ fn facts() -> Facts {
             live("d", 7, Requests { ok: 1, failed: 1, refused: 0 }),
         ],
         machine: MachineUsage { cores: vec![core(Some(0.25)), core(Some(0.5)), core(None)], ..MachineUsage::default() },
-        memory: Some(Memory { total_bytes: 4000, available_bytes: 1000 }),
+        memory: Some(Memory { total_bytes: 4000, available_bytes: 1000, swap_bytes: 0 }),
         process: Some(ProcessUsage { resident_bytes: 500, cpu_seconds: 1.5, threads: 9, started_at: 1 }),
         updates: None,
         audit: AuditFacts { status: audit(), checkpoint: Some(b"ledge.audit/box-1/2\n7\n".to_vec()) },

@@ -1,29 +1,24 @@
-//! Operators in which a runtime does not withstand what a caller sends: they end the process, read its memory, or answer
-//! what should be refused.
+//! Operators in which a runtime does not withstand what a caller sends: they end the process, read or write its memory, or
+//! answer what should be refused. Each was found by running it with such numbers in ONNX Runtime 1.31 and OpenVINO 2026.4.
 //!
 //! The graph is followed from its inputs, to know which values callers choose and which are whole numbers. Where the file
 //! does not tell, a value is taken for no whole number: a division of floats harms nobody, and every model has some.
 
 use std::collections::HashMap;
 
-use super::{AttributeProto, GraphProto, ModelProto, NodeProto};
-use crate::inference::backend::Runtime;
+use super::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto};
+use crate::inference::backend::{Dangers, Divisor, Runtime};
 
 /// ONNX's numbers of the signed datatypes whose least value has no positive one on the CPU.
 const INT32: i32 = 6;
 const INT64: i32 = 7;
 
-/// What callers may not do to a model.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Dangers {
-    /// Why which runtime may not run it.
-    pub refused: Vec<(Runtime, String)>,
-    /// Inputs whose numbers choose rows of a table, and how many rows that has.
-    pub rows: Vec<(String, i64)>,
-    /// Inputs that are multiplied by a matrix, and how long their last dimension must be for it.
-    pub widths: Vec<(String, i64)>,
-}
+/// So many nodes of functions are followed, each at each of its calls: functions call each other.
+const FUNCTION_NODES_MAX: usize = 100_000;
+/// And so deep.
+const CALLS_MAX: usize = 16;
 
+/// What is known of a value.
 #[derive(Debug, Clone, Copy, Default)]
 struct Value<'a> {
     /// Whether a caller chooses it, beyond its shape.
@@ -32,8 +27,12 @@ struct Value<'a> {
     whole: bool,
     /// The input that has the same numbers.
     input: Option<&'a str>,
-    /// The input that has the same last dimension.
-    as_wide_as: Option<&'a str>,
+    /// The same, where no cast lies between.
+    uncast: Option<&'a str>,
+    /// The first value that has the same shape.
+    shaped_as: Option<&'a str>,
+    /// The shape whose places these numbers are, by the first value that has it.
+    places_in: Option<&'a str>,
     /// The dimensions of a weight.
     dims: Option<&'a [i64]>,
 }
@@ -48,70 +47,116 @@ type Known<'a> = HashMap<&'a str, Value<'a>>;
 
 /// Follows the values of a model.
 pub(super) fn of(model: &ModelProto) -> Dangers {
-    let mut found = Dangers::default();
+    let mut walk =
+        Walk { functions: &model.functions, nodes_left: FUNCTION_NODES_MAX, calls: 0, found: Dangers::default() };
     if let Some(graph) = &model.graph {
-        let mut known = Known::new();
+        walk.graph(graph, Known::new());
+        let is_input = |name: &str| graph.input.iter().any(|input| input.name == *name);
+        walk.found.widths.retain(|(name, _)| is_input(name));
+    }
+    walk.found
+}
+
+struct Walk<'a> {
+    functions: &'a [FunctionProto],
+    /// How many nodes of functions may still be followed.
+    nodes_left: usize,
+    /// How many functions are being followed, one called by the other.
+    calls: usize,
+    found: Dangers,
+}
+
+impl<'a> Walk<'a> {
+    /// A graph within which the values `known` of those around it can be used. Returns its outputs.
+    fn graph(&mut self, graph: &'a GraphProto, mut known: Known<'a>) -> Vec<Value<'a>> {
+        let is_main = known.is_empty();
         for input in &graph.input {
-            let name = Some(input.name.as_str());
-            known.insert(&input.name, Value { input: name, as_wide_as: name, ..Value::default() });
+            let tensor = input.r#type.as_ref().and_then(|kind| kind.tensor_type.as_ref());
+            let value = Value::of_type(tensor.map_or(0, |tensor| tensor.elem_type));
+            let name = is_main.then_some(input.name.as_str());
+            known.insert(&input.name, Value { chosen: true, input: name, uncast: name, ..value });
         }
-        walk_graph(graph, known, &mut found);
-    }
-    for function in &model.functions {
-        // Of what types it is called with nothing is known here.
-        let mut known = Known::new();
-        for name in &function.input {
-            known.insert(name, Value { chosen: true, ..Value::default() });
+        // After them, for an initializer may be the default of an input.
+        for weight in &graph.initializer {
+            known.insert(&weight.name, Value { dims: Some(&weight.dims), ..Value::of_type(weight.data_type) });
         }
-        walk(&function.node, &mut known, &mut found);
+        self.nodes(&graph.node, &mut known);
+        graph.output.iter().map(|output| known.get(output.name.as_str()).copied().unwrap_or_default()).collect()
     }
-    found
-}
 
-/// A graph within which the values `known` of those around it can be used.
-fn walk_graph<'a>(graph: &'a GraphProto, mut known: Known<'a>, found: &mut Dangers) {
-    for input in &graph.input {
-        let tensor = input.r#type.as_ref().and_then(|kind| kind.tensor_type.as_ref());
-        let value = Value::of_type(tensor.map_or(0, |tensor| tensor.elem_type));
-        let Value { input: same, as_wide_as, .. } = known.get(input.name.as_str()).copied().unwrap_or_default();
-        known.insert(&input.name, Value { chosen: true, input: same, as_wide_as, ..value });
-    }
-    // Last, for an initializer may be the default of an input.
-    for weight in &graph.initializer {
-        known.insert(&weight.name, Value { dims: Some(&weight.dims), ..Value::of_type(weight.data_type) });
-    }
-    walk(&graph.node, &mut known, found);
-}
+    fn nodes(&mut self, nodes: &'a [NodeProto], known: &mut Known<'a>) {
+        for node in nodes {
+            let value = |name: &'a String| {
+                let known = known.get(name.as_str()).copied().unwrap_or_default();
+                Value { shaped_as: known.shaped_as.or(Some(name)), ..known }
+            };
+            let inputs: Vec<Value> = node.input.iter().map(value).collect();
+            let input = |place: usize| inputs.get(place).copied().unwrap_or_default();
+            for danger in dangers(node, input) {
+                if !self.found.refused.iter().any(|(runtime, _)| *runtime == danger.0) {
+                    self.found.refused.push(danger);
+                }
+            }
+            self.found.divisors.extend(divisor(node, input));
+            // Other lengths are the file's mistake, which the runtimes find.
+            self.found.rows.extend(rows(node, input).filter(|(_, rows)| *rows > 0));
+            self.found.widths.extend(width(node, input).filter(|(_, width)| *width > 0));
 
-fn walk<'a>(nodes: &'a [NodeProto], known: &mut Known<'a>, found: &mut Dangers) {
-    for node in nodes {
-        let inputs: Vec<Value> =
-            node.input.iter().map(|name| known.get(name.as_str()).copied().unwrap_or_default()).collect();
-        let input = |place: usize| inputs.get(place).copied().unwrap_or_default();
-        if let Some(danger) = danger(node, input)
-            && !found.refused.iter().any(|(runtime, _)| *runtime == danger.0)
-        {
-            found.refused.push(danger);
+            let mut inner: Vec<Vec<Value>> = Vec::new();
+            for graph in node.attribute.iter().flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs)) {
+                self.found.has_control_flow = true;
+                inner.push(self.graph(graph, known.clone()));
+            }
+            let functions = self.functions;
+            let function = functions.iter().find(|function| {
+                function.name == node.op_type && without_alias(&function.domain) == without_alias(&node.domain)
+            });
+            if let Some(function) = function {
+                inner.push(self.call(function, &inputs));
+            }
+            let chosen = inputs.iter().any(|value| value.chosen);
+            for (place, name) in node.output.iter().enumerate() {
+                // A loop's outputs stand behind its condition: whether one of them is whole is asked of all.
+                let value = if inner.is_empty() {
+                    output(node, place, chosen, input)
+                } else {
+                    // What a graph takes from around it is not among the inputs.
+                    Value { chosen: true, whole: inner.iter().flatten().any(|value| value.whole), ..Value::default() }
+                };
+                known.insert(name, value);
+            }
         }
-        // Other lengths are the file's mistake, which the runtimes find.
-        found.rows.extend(rows(node, input).filter(|(_, rows)| *rows > 0));
-        found.widths.extend(width(node, input).filter(|(_, width)| *width > 0));
-        for graph in node.attribute.iter().flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs)) {
-            walk_graph(graph, known.clone(), found);
-        }
-        let chosen = inputs.iter().any(|value| value.chosen);
-        known.extend(
-            node.output.iter().enumerate().map(|(place, name)| (name.as_str(), output(node, place, chosen, input))),
-        );
+    }
+
+    /// The body of a function, called with these values. Returns its outputs.
+    fn call(&mut self, function: &'a FunctionProto, inputs: &[Value<'a>]) -> Vec<Value<'a>> {
+        let left = self.nodes_left.checked_sub(function.node.len());
+        let (Some(left), true) = (left, self.calls < CALLS_MAX) else {
+            let too_deep = "its functions call each other too often to be followed".to_owned();
+            self.found.refused.extend(Runtime::ALL.map(|runtime| (runtime, too_deep.clone())));
+            return Vec::new();
+        };
+        self.nodes_left = left;
+        self.calls += 1;
+        let names = function.input.iter().map(String::as_str);
+        let mut known: Known = names.zip(inputs.iter().copied()).collect();
+        self.nodes(&function.node, &mut known);
+        self.calls -= 1;
+        function.output.iter().map(|name| known.get(name.as_str()).copied().unwrap_or_default()).collect()
     }
 }
 
 /// The value that `node` gives at `place`, when it takes some that are chosen, or none.
 fn output<'a>(node: &NodeProto, place: usize, chosen: bool, input: impl Fn(usize) -> Value<'a>) -> Value<'a> {
-    let same = Value { chosen, whole: input(0).whole, as_wide_as: as_wide_as(node, &input), ..Value::default() };
+    let first = input(0);
+    let shaped_as = shaped_as(node, &input);
+    let same = Value { chosen, whole: first.whole, shaped_as, ..Value::default() };
     match (node.op_type.as_str(), place) {
-        // Of a shape, or of places within one: within its bounds, whatever the values are.
-        ("Shape" | "Size" | "NonZero" | "ArgMax" | "ArgMin", _) | ("TopK", 1) => Value::of_type(INT64),
+        // Of the shape alone, whatever the values are.
+        ("Shape" | "Size", _) => Value::of_type(INT64),
+        ("NonZero" | "ArgMax" | "ArgMin", _) | ("TopK", 1) => {
+            Value { chosen, places_in: first.shaped_as, ..Value::of_type(INT64) }
+        }
         ("Constant" | "ConstantOfShape", _) => {
             let tensor = attribute(node, "value").and_then(|attribute| attribute.t.as_ref());
             Value::of_type(tensor.map_or(0, |tensor| tensor.data_type))
@@ -119,16 +164,19 @@ fn output<'a>(node: &NodeProto, place: usize, chosen: bool, input: impl Fn(usize
         ("Cast", _) => {
             let to = attribute(node, "to").map_or(0, |attribute| i32::try_from(attribute.i).unwrap_or(0));
             let made = Value::of_type(to);
-            Value { chosen, input: input(0).input.filter(|_| made.whole), as_wide_as: same.as_wide_as, ..made }
+            let Value { input, places_in, dims, .. } = first;
+            Value { chosen, input: input.filter(|_| made.whole), shaped_as, places_in, dims, ..made }
         }
-        ("Identity" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Transpose", _) => {
-            Value { input: input(0).input, ..same }
+        ("Identity", _) => Value { chosen, shaped_as, ..first },
+        ("Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Transpose", _) => {
+            Value { input: first.input, uncast: first.uncast, places_in: first.places_in, ..same }
         }
+        ("QuantizeLinear" | "DequantizeLinear", _) => Value { whole: false, dims: first.dims, ..same },
         ("CastLike" | "Where", _) => Value { whole: input(1).whole, ..same },
         ("OneHot", _) => Value { whole: input(2).whole, ..same },
         (
             "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" | "Not" | "And" | "Or" | "Xor" | "IsNaN"
-            | "IsInf" | "QuantizeLinear" | "DequantizeLinear",
+            | "IsInf",
             _,
         ) => Value { whole: false, ..same },
         _ => same,
@@ -146,16 +194,19 @@ fn rows<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<(Str
     Some((name.to_owned(), *dims.get(usize::try_from(axis).ok()?)?))
 }
 
-/// The input whose last dimension the outputs of `node` have.
-fn as_wide_as<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<&'a str> {
+/// The first value that has the shape of the outputs of `node`.
+fn shaped_as<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<&'a str> {
     match node.op_type.as_str() {
         "Identity" | "Cast" | "Dropout" | "QuantizeLinear" | "DequantizeLinear" | "Relu" | "LeakyRelu" | "Sigmoid"
-        | "Tanh" | "Neg" | "Abs" | "Sqrt" | "Exp" | "Log" | "Clip" | "Erf" | "Softmax" => input(0).as_wide_as,
-        "Add" | "Sub" | "Mul" | "Div" | "Pow" => {
+        | "Tanh" | "Neg" | "Abs" | "Sqrt" | "Exp" | "Log" | "Clip" | "Erf" | "Softmax" | "Not" | "IsNaN" | "IsInf" => {
+            input(0).shaped_as
+        }
+        "Add" | "Sub" | "Mul" | "Div" | "Pow" | "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" => {
             // A longer weight would make the other one as long.
-            let is_single = |value: Value<'_>| value.dims.is_some_and(|dims| dims.last().is_none_or(|&dim| dim == 1));
+            let is_single =
+                |value: Value<'_>| value.dims.is_some_and(|dims| dims.len() <= 1 && dims.iter().all(|&dim| dim == 1));
             match (input(0), input(1)) {
-                (value, weight) | (weight, value) if is_single(weight) => value.as_wide_as,
+                (value, weight) | (weight, value) if is_single(weight) => value.shaped_as,
                 _ => None,
             }
         }
@@ -163,11 +214,11 @@ fn as_wide_as<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Optio
     }
 }
 
-/// The input that is multiplied by a matrix here, and how many rows that matrix has.
+/// The value that is multiplied by a matrix here, and how many rows that matrix has.
 fn width<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<(String, i64)> {
     let is_set = |name| attribute(node, name).is_some_and(|attribute| attribute.i != 0);
-    let (name, dims) = (input(0).as_wide_as?, input(1).dims?);
-    let &[rows, cols] = dims else { return None };
+    let (name, dims) = (input(0).shaped_as?, input(1).dims?);
+    let &[.., rows, cols] = dims else { return None };
     match node.op_type.as_str() {
         _ if !is_standard(node) => None,
         "MatMul" => Some((name.to_owned(), rows)),
@@ -177,30 +228,70 @@ fn width<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<(St
 }
 
 fn is_standard(node: &NodeProto) -> bool {
-    matches!(node.domain.as_str(), "" | "ai.onnx")
+    without_alias(&node.domain).is_empty()
 }
 
-fn danger<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<(Runtime, String)> {
-    if !is_standard(node) {
-        return None;
-    }
+/// The standard domain has two names.
+fn without_alias(domain: &str) -> &str {
+    if domain == "ai.onnx" { "" } else { domain }
+}
+
+/// Whether `node` divides whole numbers. The remainder of floats is another function, `fmod` of C.
+fn divides<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> bool {
+    let is_division = match node.op_type.as_str() {
+        "Div" => true,
+        "Mod" => attribute(node, "fmod").is_none_or(|attribute| attribute.i != 1),
+        _ => false,
+    };
+    is_division && is_standard(node) && (input(0).whole || input(1).whole)
+}
+
+/// The input by whose numbers `node` divides whole ones.
+fn divisor<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<Divisor> {
+    let divisor = input(1).uncast.filter(|_| divides(node, &input))?;
+    Some(Divisor { input: divisor.to_owned(), dividend: input(0).uncast.map(str::to_owned) })
+}
+
+fn dangers<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Vec<(Runtime, String)> {
     let name = if node.name.is_empty() { node.output.first() } else { Some(&node.name) };
     let name = name.map_or("", String::as_str);
-    match node.op_type.as_str() {
-        // The remainder of floats is another function, `fmod` of C.
-        "Mod" if attribute(node, "fmod").is_some_and(|attribute| attribute.i == 1) => None,
-        kind @ ("Div" | "Mod") if input(1).chosen && (input(0).whole || input(1).whole) => Some((
-            Runtime::OnnxRuntime,
-            format!(
-                "{kind} {name:?} divides whole numbers by what callers send, and the least one by -1 ends the process"
-            ),
-        )),
-        "GatherND" if input(1).chosen => Some((
-            Runtime::OpenVino,
-            format!("GatherND {name:?} takes indices that callers send, and reads whatever memory they lead to"),
-        )),
-        _ => None,
+    let kind = node.op_type.as_str();
+    let mut found = Vec::new();
+    let mut endangered = |runtime, words: &str| found.push((runtime, format!("{kind} {name:?} {words}")));
+    if divides(node, &input) {
+        if input(0).chosen || input(1).chosen {
+            endangered(
+                Runtime::OpenVino,
+                "divides whole numbers that callers send, which OpenVINO does in float32: wrong from 2^24 on",
+            );
+        }
+        if input(1).chosen && input(1).uncast.is_none() {
+            endangered(
+                Runtime::OnnxRuntime,
+                "divides whole numbers by what the model computes of a call, and the least one by -1 ends the process",
+            );
+        }
     }
+    // Places within the tensor itself are within its bounds.
+    let leads_out =
+        |indices: Value<'_>| indices.chosen && (indices.places_in.is_none() || indices.places_in != input(0).shaped_as);
+    match kind {
+        _ if !is_standard(node) => {}
+        "GatherND" if leads_out(input(1)) => {
+            endangered(Runtime::OpenVino, "takes indices that callers send, and reads whatever memory they lead to");
+        }
+        "ScatterElements" | "Scatter" if leads_out(input(1)) => {
+            endangered(
+                Runtime::OpenVino,
+                "takes indices that callers send, and writes to whatever memory they lead to",
+            );
+        }
+        "Range" if input(2).chosen => {
+            endangered(Runtime::OpenVino, "takes a step that callers send, and one of 0 ends the process");
+        }
+        _ => {}
+    }
+    found
 }
 
 fn attribute<'a>(node: &'a NodeProto, name: &str) -> Option<&'a AttributeProto> {
@@ -236,14 +327,17 @@ mod tests {
         GraphProto {
             node: nodes,
             input: [("x", FLOAT), ("i", INT64), ("j", INT32)].map(input).into(),
-            initializer: vec![TensorProto {
-                name: "c".into(),
-                data_type: INT64,
-                dims: vec![30, 8],
-                ..TensorProto::default()
-            }],
+            initializer: [("c", vec![30, 8]), ("one", vec![])]
+                .map(|(name, dims)| TensorProto { name: name.into(), data_type: INT64, dims, ..TensorProto::default() })
+                .into(),
             ..GraphProto::default()
         }
+    }
+
+    /// A graph within another.
+    fn inner(nodes: Vec<NodeProto>, output: &str) -> GraphProto {
+        let output = ValueInfoProto { name: output.into(), r#type: None };
+        GraphProto { node: nodes, output: vec![output], ..GraphProto::default() }
     }
 
     fn endangered(nodes: Vec<NodeProto>) -> Vec<Runtime> {
@@ -262,25 +356,73 @@ mod tests {
         assert_eq!(rows(vec![cast, flat, gather("f", 0)]), [("j".to_owned(), 30)]);
         let more = node("Add", &["i", "c"], "n", vec![]);
         assert_eq!(rows(vec![more, gather("n", 0)]), [], "what is computed is not known");
+        let scaled = node("DequantizeLinear", &["c", "s"], "w", vec![]);
+        let same = node("Identity", &["w"], "v", vec![]);
+        let from = node("Gather", &["v", "i"], "y", vec![]);
+        assert_eq!(rows(vec![scaled, same, from]), [("i".to_owned(), 30)], "a quantized table");
     }
 
     #[test]
-    fn whole_numbers_divided_by_what_callers_send_are_not_for_onnx_runtime() {
-        let ort = [Runtime::OnnxRuntime];
+    fn whole_numbers_divided_by_what_is_made_of_a_call_are_for_no_runtime() {
+        let both = [Runtime::OpenVino, Runtime::OnnxRuntime];
         for op in ["Div", "Mod"] {
-            assert_eq!(endangered(vec![node(op, &["c", "i"], "y", vec![])]), ort, "{op}");
-            assert_eq!(endangered(vec![node(op, &["j", "j"], "y", vec![])]), ort, "{op}");
-            let cast = node("Cast", &["x"], "n", vec![number("to", INT64.into())]);
+            let cast = || node("Cast", &["x"], "n", vec![number("to", INT64.into())]);
             let add = node("Add", &["n", "c"], "d", vec![]);
-            assert_eq!(
-                endangered(vec![cast, add, node(op, &["c", "d"], "y", vec![])]),
-                ort,
-                "{op} by what was computed"
-            );
-            let branch =
-                AttributeProto { g: Some(graph(vec![node(op, &["c", "i"], "y", vec![])])), ..number("then_branch", 0) };
-            assert_eq!(endangered(vec![node("If", &["x"], "y", vec![branch])]), ort, "{op} in a branch");
+            let by = |divisor| node(op, &["c", divisor], "y", vec![]);
+            assert_eq!(endangered(vec![cast(), add, by("d")]), both, "{op} by what was computed");
+            assert_eq!(endangered(vec![cast(), by("n")]), both, "{op} by what is cast, and may wrap");
+            // What a branch takes from around it is no input of the node.
+            let outside = || {
+                let branch = AttributeProto { g: Some(inner(vec![by("i")], "y")), ..number("then_branch", 0) };
+                node("If", &["c"], "n", vec![branch])
+            };
+            assert_eq!(endangered(vec![outside()]), [Runtime::OpenVino], "{op} in a branch, by an input");
+            assert_eq!(endangered(vec![outside(), by("n")]), both, "{op} by what comes out of a branch");
         }
+    }
+
+    #[test]
+    fn divisors_that_are_inputs_are_named_with_their_dividends() {
+        for (dividend, divisor, expected) in [("i", "j", Some("i")), ("c", "i", None), ("j", "j", Some("j"))] {
+            let flat = node("Reshape", &[divisor, "c"], "f", vec![]);
+            let model = ModelProto {
+                graph: Some(graph(vec![flat, node("Div", &[dividend, "f"], "y", vec![])])),
+                ..ModelProto::default()
+            };
+            let found = of(&model);
+            let dividend = expected.map(str::to_owned);
+            assert_eq!(found.divisors, [Divisor { input: divisor.to_owned(), dividend }]);
+            assert_eq!(found.refused.into_iter().map(|(runtime, _)| runtime).collect::<Vec<_>>(), [Runtime::OpenVino]);
+        }
+    }
+
+    #[test]
+    fn functions_are_followed_at_each_call() {
+        let function = |name: &str, nodes: Vec<NodeProto>| FunctionProto {
+            name: name.into(),
+            domain: "own".into(),
+            input: vec!["a".into(), "b".into()],
+            output: vec!["q".into()],
+            node: nodes,
+            ..FunctionProto::default()
+        };
+        let call = |inputs: &[&str]| NodeProto { domain: "own".into(), ..node("F", inputs, "y", vec![]) };
+        let model = |calls: Vec<NodeProto>, functions: Vec<FunctionProto>| ModelProto {
+            graph: Some(graph(calls)),
+            functions,
+            ..ModelProto::default()
+        };
+        let runtimes =
+            |model: &ModelProto| of(model).refused.into_iter().map(|(runtime, _)| runtime).collect::<Vec<_>>();
+        let divide = || vec![function("F", vec![node("Div", &["a", "b"], "q", vec![])])];
+        assert_eq!(runtimes(&model(vec![call(&["x", "x"])], divide())), [], "of floats");
+        assert_eq!(runtimes(&model(vec![call(&["i", "c"])], divide())), [Runtime::OpenVino]);
+        let computed = vec![node("Add", &["i", "c"], "d", vec![]), call(&["i", "d"])];
+        assert_eq!(runtimes(&model(computed, divide())), [Runtime::OpenVino, Runtime::OnnxRuntime]);
+        // One that calls itself ends as well.
+        let itself = || NodeProto { domain: "own".into(), ..node("F", &["a", "b"], "q", vec![]) };
+        let twice = function("F", vec![itself(), itself()]);
+        assert!(!runtimes(&model(vec![call(&["x", "x"])], vec![twice])).is_empty());
     }
 
     #[test]
@@ -293,6 +435,8 @@ mod tests {
         assert_eq!(widths(vec![node("Gemm", &["x", "c"], "y", vec![number("transA", 1)])]), []);
         let relu = node("Relu", &["x"], "r", vec![]);
         assert_eq!(widths(vec![relu, node("MatMul", &["r", "c"], "y", vec![])]), x(30));
+        let scaled = node("DequantizeLinear", &["c", "s"], "w", vec![]);
+        assert_eq!(widths(vec![scaled, node("MatMul", &["x", "w"], "y", vec![])]), x(30), "a quantized matrix");
         for step in [node("Add", &["x", "c"], "r", vec![]), node("Transpose", &["x"], "r", vec![])] {
             assert_eq!(widths(vec![step, node("MatMul", &["r", "c"], "y", vec![])]), [], "of another width");
         }
@@ -302,7 +446,7 @@ mod tests {
     fn ordinary_divisions_harm_nobody() {
         let shape = node("Shape", &["i"], "s", vec![]);
         assert_eq!(endangered(vec![shape, node("Div", &["c", "s"], "y", vec![])]), [], "by a length");
-        assert_eq!(endangered(vec![node("Div", &["i", "c"], "y", vec![])]), [], "by a constant");
+        assert_eq!(endangered(vec![node("Div", &["i", "c"], "y", vec![])]), [Runtime::OpenVino], "by a constant");
         assert_eq!(endangered(vec![node("Div", &["x", "x"], "y", vec![])]), [], "of floats");
         assert_eq!(endangered(vec![node("Mod", &["i", "i"], "y", vec![number("fmod", 1)])]), [], "C's fmod");
         let cast = node("Cast", &["i"], "f", vec![number("to", FLOAT.into())]);
@@ -315,10 +459,21 @@ mod tests {
 
     #[test]
     fn indices_that_callers_send_are_not_for_openvino() {
-        assert_eq!(endangered(vec![node("GatherND", &["x", "i"], "y", vec![])]), [Runtime::OpenVino]);
-        assert_eq!(endangered(vec![node("GatherND", &["x", "c"], "y", vec![])]), [], "constants");
-        let found = node("NonZero", &["x"], "n", vec![]);
-        let turned = node("Transpose", &["n"], "t", vec![]);
-        assert_eq!(endangered(vec![found, turned, node("GatherND", &["x", "t"], "y", vec![])]), [], "a mask");
+        let openvino = [Runtime::OpenVino];
+        for op in ["GatherND", "ScatterElements", "Scatter"] {
+            assert_eq!(endangered(vec![node(op, &["x", "i"], "y", vec![])]), openvino, "{op}");
+            assert_eq!(endangered(vec![node(op, &["x", "c"], "y", vec![])]), [], "{op} with constants");
+            let places = |of: &str| {
+                let found = node("NonZero", &[of], "n", vec![]);
+                vec![found, node("Transpose", &["n"], "t", vec![]), node(op, &["x", "t"], "y", vec![])]
+            };
+            assert_eq!(endangered(places("x")), [], "{op} at places of its own");
+            assert_eq!(endangered(places("i")), openvino, "{op} at the places of another tensor, which may be larger");
+            let mut masked = vec![node("Greater", &["x", "one"], "m", vec![])];
+            masked.extend(places("m"));
+            assert_eq!(endangered(masked), [], "{op} by a mask of its own");
+        }
+        assert_eq!(endangered(vec![node("Range", &["c", "c", "i"], "y", vec![])]), openvino);
+        assert_eq!(endangered(vec![node("Range", &["i", "i", "c"], "y", vec![])]), []);
     }
 }

@@ -12,6 +12,9 @@ pub struct CgroupLimits {
     pub cpus: Option<f64>,
     /// How much memory may be used, in bytes; `None` is no limit.
     pub memory_bytes: Option<u64>,
+    /// How much may be swapped out beside it, in bytes; `None` is no limit.
+    #[serde(skip)]
+    pub swap_bytes: Option<u64>,
 }
 
 impl CgroupLimits {
@@ -22,17 +25,13 @@ impl CgroupLimits {
     pub fn read(root: &Path) -> Self {
         let mut limits = Self::default();
         for group in groups(root).unwrap_or_default() {
-            limits.tighten(
-                fs::read_to_string(group.join("cpu.max")).ok().and_then(|text| cpus(&text)),
-                fs::read_to_string(group.join("memory.max")).ok().and_then(|text| text.trim().parse().ok()),
-            );
+            let read = |file: &str| fs::read_to_string(group.join(file)).ok();
+            let bytes = |file: &str| read(file)?.trim().parse().ok();
+            limits.cpus = limits.cpus.into_iter().chain(read("cpu.max").and_then(|text| cpus(&text))).reduce(f64::min);
+            limits.memory_bytes = limits.memory_bytes.into_iter().chain(bytes("memory.max")).min();
+            limits.swap_bytes = limits.swap_bytes.into_iter().chain(bytes("memory.swap.max")).min();
         }
         limits
-    }
-
-    fn tighten(&mut self, cpus: Option<f64>, memory_bytes: Option<u64>) {
-        self.cpus = self.cpus.into_iter().chain(cpus).reduce(f64::min);
-        self.memory_bytes = self.memory_bytes.into_iter().chain(memory_bytes).min();
     }
 }
 
@@ -76,7 +75,22 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, content).unwrap();
         }
-        assert_eq!(CgroupLimits::read(root.path()), CgroupLimits { cpus, memory_bytes });
+        let found = CgroupLimits::read(root.path());
+        assert_eq!((found.cpus, found.memory_bytes), (cpus, memory_bytes));
+    }
+
+    #[test]
+    fn the_tightest_limit_of_swap_binds() {
+        let root = tempfile::tempdir().unwrap();
+        let group = "sys/fs/cgroup/a/memory.swap.max";
+        for (path, content) in [MOUNT, ("proc/self/cgroup", "0::/a\n"), (group, "0\n")] {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+        assert_eq!(CgroupLimits::read(root.path()).swap_bytes, Some(0));
+        fs::write(root.path().join(group), "max\n").unwrap();
+        assert_eq!(CgroupLimits::read(root.path()).swap_bytes, None);
     }
 
     const MOUNT: (&str, &str) = (

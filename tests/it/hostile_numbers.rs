@@ -1,0 +1,136 @@
+//! Numbers by which callers would end the daemon, or read and write its memory, through a runtime.
+
+use serde_json::{Value, json};
+
+use crate::client::{Client, Response};
+use crate::daemon::{TestDaemon, TestRoot};
+
+/// The models in one runtime, or in the one that is chosen.
+fn serving(runtime: &str, models: &[&str]) -> TestDaemon {
+    let root = TestRoot::new().models(models);
+    let config = format!("runtime = \"{runtime}\"\nmax_batch_size = 0\n");
+    models.iter().fold(root, |root, model| root.file(&format!("{model}/model.toml"), &config)).start()
+}
+
+fn ask(client: &mut Client, model: &str, inputs: &[(&str, &str, Value)]) -> Response {
+    let input = |(name, datatype, data): &(&str, &str, Value)| json!({"name": name, "datatype": datatype, "shape": [data.as_array().unwrap().len()], "data": data});
+    let inputs: Vec<Value> = inputs.iter().map(input).collect();
+    client.post_json(&format!("/v2/models/{model}/infer"), &json!({"inputs": inputs}))
+}
+
+#[track_caller]
+fn answers(response: &Response, expected: &Value) {
+    assert_eq!(response.status, 200, "{response:?}");
+    assert_eq!(response.json()["outputs"][0]["data"], *expected, "{response:?}");
+}
+
+/// The reason why a model is not served.
+fn refusal(client: &mut Client, model: &str) -> String {
+    let index = client.post("/v2/repository/index", &[], b"").json();
+    let row = index.as_array().unwrap().iter().find(|row| row["name"] == model).unwrap().clone();
+    row["reason"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn whole_numbers_are_divided_right_or_refused_and_never_end_the_daemon() {
+    let daemon = serving("auto", &["hostile_divide"]);
+    let client = &mut daemon.client();
+    let mut divide = |dividend: i64, divisor: i64| {
+        let inputs = [("dividend", "INT64", json!([dividend])), ("divisor", "INT64", json!([divisor]))];
+        ask(client, "hostile_divide", &inputs)
+    };
+    for (dividend, divisor, quotient) in [
+        (7, 2, 3),
+        (16_777_217, 1, 16_777_217),
+        (i64::MAX, 10, i64::MAX / 10),
+        (5, -1, -5),
+        (i64::MIN, 2, i64::MIN / 2),
+    ] {
+        answers(&divide(dividend, divisor), &json!([quotient]));
+        let refused = divide(i64::MIN, -1);
+        assert!(refused.status == 400 && refused.error().contains("divisor"), "{refused:?}");
+        assert!(divide(dividend, 0).status >= 400);
+    }
+
+    let daemon = serving("auto", &["hostile_divide_computed"]);
+    let reason = refusal(&mut daemon.client(), "hostile_divide_computed");
+    assert!(reason.contains("ends the process") && reason.contains("in float32"), "{reason}");
+}
+
+#[test]
+fn no_index_leads_out_of_its_tensor() {
+    let models = ["hostile_masked", "hostile_scatter", "hostile_steps"];
+    let daemon = serving("auto", &models);
+    let client = &mut daemon.client();
+    let x = || ("x", "FP32", json!([0, 1, 2, 3]));
+    for places in [5, 1000, 100_000] {
+        let mut mask = vec![false; places];
+        mask[places - 1] = true;
+        assert!(ask(client, models[0], &[x(), ("mask", "BOOL", json!(mask))]).status >= 400, "{places}");
+    }
+    answers(&ask(client, models[0], &[x(), ("mask", "BOOL", json!([true, false, false, true]))]), &json!([0.0, 3.0]));
+
+    let mut scatter = |index: i64| {
+        ask(client, models[1], &[x(), ("indices", "INT64", json!([index])), ("updates", "FP32", json!([9]))])
+    };
+    for index in [4, -5, -1000, -1_000_000, i64::from(i32::MIN), 1 << 40] {
+        assert!(scatter(index).status >= 400, "{index}");
+    }
+    answers(&scatter(-1), &json!([0.0, 1.0, 2.0, 9.0]));
+
+    assert!(ask(client, models[2], &[("step", "INT64", json!([0]))]).status >= 400);
+    answers(&ask(client, models[2], &[("step", "INT64", json!([4]))]), &json!([0, 4, 8]));
+
+    let daemon = serving("openvino", &models);
+    for (model, words) in models.into_iter().zip(["whatever memory", "whatever memory", "ends the process"]) {
+        let reason = refusal(&mut daemon.client(), model);
+        assert!(reason.contains(words), "{model}: {reason}");
+    }
+}
+
+#[test]
+fn a_call_for_more_memory_than_there_is_fails_alone() {
+    for runtime in ["onnxruntime", "openvino"] {
+        let root = TestRoot::new().models(&["hostile_expand"]);
+        let root = root.file("hostile_expand/model.toml", format!("runtime = \"{runtime}\"\nmax_batch_size = 0\n"));
+        // The bound of a box with little memory, beyond which Ledge has an eighth for itself.
+        let daemon = root.runner(&["prlimit", "--data=1500000000:4000000000"]).start();
+        let client = &mut daemon.client();
+        let mut copies = |count: u64| {
+            let inputs = [("x", "FP32", json!([7])), ("shape", "INT64", json!([count]))];
+            ask(client, "hostile_expand", &inputs)
+        };
+        // What no runtime gets; what it gets, and there is no room beside for a copy; and what is no answer at all.
+        for count in [4_000_000_000, 1_000_000_000, 230_000_000, 120_000_000] {
+            let refused = copies(count);
+            assert!(refused.status >= 400 && !refused.error().is_empty(), "{runtime}, {count}: {}", refused.status);
+            answers(&copies(3), &json!([7.0, 7.0, 7.0]));
+        }
+    }
+}
+
+#[test]
+fn a_failure_in_a_branch_leaves_no_answer_behind() {
+    for (runtime, threads) in [("openvino", 1), ("openvino", 2), ("onnxruntime", 1)] {
+        let config = format!("runtime = \"{runtime}\"\nmax_batch_size = 0\n[instance_group]\nthreads = {threads}\n");
+        let root = TestRoot::new().models(&["hostile_branch"]).file("hostile_branch/model.toml", config);
+        let daemon = root.set("runtimes.threads=2").start();
+        let client = &mut daemon.client();
+        let mut sum = |shape: [u64; 2], element: u64| {
+            let inputs = [
+                ("is_summed", "BOOL", json!([true])),
+                ("x", "FP32", json!(vec![element; 8])),
+                ("shape", "INT64", json!(shape)),
+            ];
+            ask(client, "hostile_branch", &inputs)
+        };
+        for element in 1..4 {
+            answers(&sum([2, 4], element), &json!([8.0 * f64::from(u32::try_from(element).unwrap())]));
+            for _ in 0..2 {
+                let failed = sum([3, 3], 5);
+                assert!(failed.status >= 400, "{runtime} with {threads}: {failed:?}");
+            }
+            answers(&sum([4, 2], 2 * element), &json!([16.0 * f64::from(u32::try_from(element).unwrap())]));
+        }
+    }
+}
