@@ -30,6 +30,8 @@ pub enum InferError {
     DeadlineExceeded {
         /// Time since the call was queued.
         waited: Duration,
+        /// The run, which may still be under way; `None` when the call was not queued.
+        run: Option<LateRun>,
     },
     /// The model had been given up while idle, and cannot be loaded again.
     #[error("the model cannot be loaded again: {reason}")]
@@ -54,6 +56,17 @@ pub struct Answer {
     pub queue: Duration,
     /// Time of making the inputs, where they were not tensors.
     pub prepare: Duration,
+}
+
+/// A call whose deadline passed before its answer came. Its run may be under way, or never begin.
+#[derive(Debug)]
+pub struct LateRun(oneshot::Receiver<Result<Answer, InferError>>);
+
+impl LateRun {
+    /// Waits for the answer. `None`: the run never began.
+    pub async fn ended(self) -> Option<Result<Answer, InferError>> {
+        self.0.await.ok()
+    }
 }
 
 /// Is told of each run of a model.
@@ -212,7 +225,7 @@ impl Instances {
         terms: Terms,
     ) -> Result<Answer, InferError> {
         if Instant::now() >= terms.deadline {
-            return Err(InferError::DeadlineExceeded { waited: Duration::ZERO });
+            return Err(InferError::DeadlineExceeded { waited: Duration::ZERO, run: None });
         }
         if let Some(result) = self.engine.run_brief(self.id, &inputs, &outputs, rows) {
             return Ok(Answer { run: result?, queue: Duration::ZERO, prepare: Duration::ZERO });
@@ -240,12 +253,13 @@ impl Instances {
         terms: Terms,
     ) -> Result<Answer, InferError> {
         let (queued, deadline) = (Instant::now(), terms.deadline);
-        let (reply, answer) = oneshot::channel();
+        let (reply, mut answer) = oneshot::channel();
         self.engine.offer(self.id, &self.spec, &self.alive, Job { inputs, outputs, rows, terms, queued, reply });
-        match tokio::time::timeout_at(deadline.into(), answer).await {
+        match tokio::time::timeout_at(deadline.into(), &mut answer).await {
             Ok(Ok(answer)) => answer,
             // The queue drops a job unanswered only when its deadline passed.
-            Ok(Err(_)) | Err(_) => Err(InferError::DeadlineExceeded { waited: queued.elapsed() }),
+            Ok(Err(_)) => Err(InferError::DeadlineExceeded { waited: queued.elapsed(), run: None }),
+            Err(_) => Err(InferError::DeadlineExceeded { waited: queued.elapsed(), run: Some(LateRun(answer)) }),
         }
     }
 }

@@ -88,7 +88,9 @@ fn taken_apart(
 ) -> Result<Answer, ServingError> {
     let instance::Answer { run, queue, prepare } = answer.map_err(|error| match error {
         InferError::Overloaded { depth } => ServingError::Overloaded { model: model.name.clone(), depth },
-        InferError::DeadlineExceeded { .. } => late(model, started),
+        InferError::DeadlineExceeded { run, .. } => {
+            ServingError::DeadlineExceeded { model: model.name.clone(), waited: started.elapsed(), run }
+        }
         InferError::Unavailable { reason } => ServingError::Unavailable { model: model.name.clone(), reason },
         InferError::Unprepared(Unprepared::Misfit(reason)) => Misfit::Photograph { reason }.into(),
         InferError::Unprepared(Unprepared::NoRoom(error)) => error.into(),
@@ -103,9 +105,9 @@ fn taken_apart(
     Ok(Answer { outputs: run.outputs, timings, cache: None, counted })
 }
 
-/// The error of a call whose deadline passed.
+/// The error of a call whose deadline passed before it came to a run.
 pub(super) fn late(model: &LoadedModel, started: Instant) -> ServingError {
-    ServingError::DeadlineExceeded { model: model.name.clone(), waited: started.elapsed() }
+    ServingError::DeadlineExceeded { model: model.name.clone(), waited: started.elapsed(), run: None }
 }
 
 /// The answer under `key`, or else what `compute` makes of it; `since` is when the making of the key began.

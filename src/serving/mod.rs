@@ -21,6 +21,7 @@ use crate::audit_event::inference::{CallKey, Outcome};
 use crate::audit_event::tag::Content;
 use crate::clock;
 use crate::features::FeatureStore;
+use crate::inference::instance::LateRun;
 use crate::inference::terms::{Priority, Terms};
 use crate::names::{ModelName, ModelVersion};
 use crate::pipeline::classification::{self, Label};
@@ -72,6 +73,8 @@ pub enum ServingError {
         model: ModelName,
         /// Since the call came in.
         waited: Duration,
+        /// The run, which may still be under way.
+        run: Option<LateRun>,
     },
     /// An input that the runtime does not take.
     #[error("model '{model}': {reason}")]

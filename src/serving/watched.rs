@@ -16,6 +16,8 @@ use super::request::{
     CacheOutcome, FeatureRequest, InferRequest, InferResponse, Inputs, OutputRequest, PhotographRequest,
 };
 use super::{Classified, Serving, ServingError, finish, inputs};
+use crate::inference::backend::RunError;
+use crate::inference::instance::{InferError, LateRun};
 use crate::inference::terms::{Priority, Terms};
 use crate::principal::Principal;
 use crate::repository::LoadedModel;
@@ -40,11 +42,11 @@ type Outputs = Vec<(String, Tensor)>;
 /// Whose fault a failure is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// The version's.
-    Version,
-    /// The version's, if the other one answers the same.
+    /// The version's, unless the other one fails the same.
     Unclear,
-    /// Neither version was asked.
+    /// The version's, if its run takes longer than the model's own timeout.
+    Late,
+    /// Nobody's: neither version was asked, or this box had no time for it.
     Nobody,
 }
 
@@ -58,11 +60,11 @@ impl Serving {
     ) -> Result<InferResponse, ServingError> {
         let again = watched.other.is_some().then(|| Asked::of(&request));
         let mut outputs = Vec::new();
-        let answered = match self.admit(&call, gatekeeper(&call, &watched), request.priority) {
+        let mut answered = match self.admit(&call, gatekeeper(&call, &watched), request.priority) {
             Ok(_permit) => self.infer_pinned(&call, request, Some(&mut outputs)).await,
             Err(refused) => Err(refused.into()),
         };
-        let seen = answered.as_ref().map(|(response, _)| (outputs, run_time(response)));
+        let seen = answered.as_mut().map(|(response, _)| (outputs, run_time(response)));
         self.observe(&call.model, watched, again, seen);
         finish(call, answered)
     }
@@ -75,12 +77,12 @@ impl Serving {
         request: PhotographRequest,
     ) -> Result<Classified, ServingError> {
         let again = watched.other.is_some().then(|| Asked::Photograph(request.clone()));
-        let answered = match self.admit(&call, gatekeeper(&call, &watched), request.priority) {
+        let mut answered = match self.admit(&call, gatekeeper(&call, &watched), request.priority) {
             Ok(_permit) => self.classify_pinned(&call, request).await,
             Err(refused) => Err(refused.into()),
         };
         let seen =
-            answered.as_ref().map(|(Classified { response, .. }, _)| (response.outputs.clone(), run_time(response)));
+            answered.as_mut().map(|(Classified { response, .. }, _)| (response.outputs.clone(), run_time(response)));
         self.observe(&call.model, watched, again, seen);
         finish(call, answered)
     }
@@ -91,7 +93,7 @@ impl Serving {
         model: &Arc<LoadedModel>,
         watched: Watched,
         again: Option<Asked>,
-        seen: Result<(Outputs, Option<Duration>), &ServingError>,
+        seen: Result<(Outputs, Option<Duration>), &mut ServingError>,
     ) {
         let Watched { observations, role, other } = watched;
         let other = other.zip(again);
@@ -106,15 +108,61 @@ impl Serving {
                     (Role::Incumbent, None) => {}
                 }
             }
-            (Err(error), other) => match (fault(error), role, other) {
-                (Fault::Version, ..) => observations.failed(role),
-                (Fault::Unclear, Role::Candidate, Some((other, again))) => self.blame(other, again, observations),
-                // There is nobody to ask. A model that fails on what it took is at fault, a caller who sends what it does
-                // not take is not.
-                (Fault::Unclear, ..) if matches!(error, ServingError::ModelFailed { .. }) => observations.failed(role),
-                (Fault::Nobody | Fault::Unclear, ..) => {}
+            (Err(error), other) => match fault(error) {
+                Fault::Nobody => {}
+                Fault::Late => {
+                    if let ServingError::DeadlineExceeded { run, .. } = error
+                        && let Some(run) = run.take()
+                    {
+                        self.count_late(model, role, run, other, observations);
+                    }
+                }
+                // Without another version to ask, a model that fails on what it took is at fault, and a caller who sends
+                // what the model does not take is not.
+                Fault::Unclear if (role == Role::Incumbent || other.is_none()) && !is_of_model(error) => {}
+                Fault::Unclear => self.count_failure(role, other, observations),
             },
         }
+    }
+
+    /// Counts what `role` failed: of the candidate only what the incumbent answers, where that can be asked.
+    fn count_failure(&self, role: Role, other: Option<(Other, Asked)>, observations: Arc<Observations>) {
+        match (role, other) {
+            (Role::Candidate, Some((other, again))) => self.blame(other, again, observations),
+            _ => observations.failed(role),
+        }
+    }
+
+    /// Counts a request whose deadline passed, once its run has ended: as failed when the run took longer than the model's
+    /// own timeout, and as answered otherwise. A request that got no run while it waited does not count, for a busy machine
+    /// and a caller in a hurry say nothing of the version.
+    fn count_late(
+        &self,
+        model: &Arc<LoadedModel>,
+        role: Role,
+        run: LateRun,
+        other: Option<(Other, Asked)>,
+        observations: Arc<Observations>,
+    ) {
+        // The model itself is not held: whoever unloads it must not wait for this.
+        let (serving, timeout) = (self.clone(), model.timeout);
+        let stop = other.as_ref().map(|(other, _)| other.stop.clone()).unwrap_or_default();
+        self.mirrors.spawn(async move {
+            let ended = tokio::select! {
+                ended = tokio::time::timeout(timeout.max(LIMIT), run.ended()) => ended,
+                () = stop.cancelled() => return,
+            };
+            let time = match ended {
+                Ok(Some(Ok(answer))) => answer.prepare + answer.run.time.total(),
+                Ok(Some(Err(InferError::Run(RunError::Runtime { .. })))) | Err(_) => Duration::MAX,
+                Ok(Some(Err(_)) | None) => return,
+            };
+            if time <= timeout {
+                observations.answered(role, Some(time));
+            } else {
+                serving.count_failure(role, other, observations);
+            }
+        });
     }
 
     /// Asks the candidate what `live` has answered with `outputs`, and compares. What comes while all places are taken is
@@ -166,7 +214,7 @@ impl Serving {
         });
     }
 
-    /// Asks the incumbent what the candidate has failed: the failure counts when it has an answer, or no time for one.
+    /// Asks the incumbent what the candidate has failed: the failure counts when the incumbent has an answer.
     fn blame(&self, other: Other, asked: Asked, observations: Arc<Observations>) {
         let Ok(place) = other.places.clone().try_acquire_owned() else {
             // A candidate that is at fault is so again when there is a place.
@@ -176,8 +224,9 @@ impl Serving {
         // It takes the turn of a request that has got nothing for its own. As background work it could wait for long.
         self.ask_again(other, place, asked, Priority::Interactive, move |answer| {
             match answer.as_ref().map_err(fault) {
-                Ok(_) | Err(Fault::Version | Fault::Nobody) => observations.failed(Role::Candidate),
+                Ok(_) => observations.failed(Role::Candidate),
                 Err(Fault::Unclear) => {}
+                Err(Fault::Late | Fault::Nobody) => observations.skipped(),
             }
         });
     }
@@ -268,15 +317,22 @@ fn run_time(response: &InferResponse) -> Option<Duration> {
 
 fn fault(error: &ServingError) -> Fault {
     match error {
-        ServingError::Overloaded { .. } | ServingError::DeadlineExceeded { .. } | ServingError::Unavailable { .. } => {
-            Fault::Version
-        }
+        ServingError::DeadlineExceeded { .. } => Fault::Late,
         ServingError::Misfit(_)
         | ServingError::Features(_)
         | ServingError::BadInput { .. }
+        | ServingError::Unavailable { .. }
         | ServingError::ModelFailed { .. } => Fault::Unclear,
-        ServingError::Pin(_) | ServingError::Refused(_) | ServingError::NoRoom(_) => Fault::Nobody,
+        ServingError::Pin(_)
+        | ServingError::Refused(_)
+        | ServingError::Overloaded { .. }
+        | ServingError::NoRoom(_) => Fault::Nobody,
     }
+}
+
+/// Whether the model failed on what it took.
+fn is_of_model(error: &ServingError) -> bool {
+    matches!(error, ServingError::ModelFailed { .. } | ServingError::Unavailable { .. })
 }
 
 /// An output as it is compared.

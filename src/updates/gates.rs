@@ -41,9 +41,27 @@ pub const MEMORY_NOISE: u64 = 32 << 20;
 /// The 95th percentile of the normal distribution.
 const Z: f64 = 1.645;
 
-/// What `observed` comes to under the limits of `gate`. `reference` is how the classes should be distributed.
+/// What `observed` comes to under the limits of `gate`, where the version before was asked again what the new one failed.
+/// `reference` is how the classes should be distributed.
 pub fn judge(gate: &Gate, observed: &Observed, reference: Option<&Reference>) -> Result<(), Reason> {
-    errors(gate, &observed.candidate)?;
+    judge_with(gate, observed, reference, 0.0)
+}
+
+/// The same for a soak, in which the version before is not asked: the new one may fail the share of its requests that the
+/// version before failed earlier in the trial, and `error_rate_max` more.
+pub fn judge_soak(gate: &Gate, observed: &Observed, reference: Option<&Reference>) -> Result<(), Reason> {
+    let Side { errors, requests, .. } = observed.incumbent;
+    let failed_before = if requests < RATE_FLOOR { 0.0 } else { share(errors, requests) };
+    judge_with(gate, observed, reference, failed_before)
+}
+
+fn judge_with(
+    gate: &Gate,
+    observed: &Observed,
+    reference: Option<&Reference>,
+    failed_before: f64,
+) -> Result<(), Reason> {
+    errors(gate, &observed.candidate, failed_before)?;
     agreement(gate, observed)?;
     latency(gate, &observed.candidate, &observed.incumbent)?;
     drift(gate, &observed.classes, reference)
@@ -66,14 +84,20 @@ pub fn judge_memory(gate: &Gate, candidate: u64, incumbent: u64) -> Result<(), R
 
 const MIB: f64 = 1_048_576.0;
 
-fn errors(gate: &Gate, candidate: &Side) -> Result<(), Reason> {
+fn errors(gate: &Gate, candidate: &Side, failed_before: f64) -> Result<(), Reason> {
     let (failed, requests) = (candidate.errors, candidate.requests);
     let Some(limit) = gate.error_rate_max.filter(|_| requests >= RATE_FLOOR) else { return Ok(()) };
-    if wilson(failed, requests).0 <= limit {
+    if wilson(failed, requests).0 <= limit + failed_before {
         return Ok(());
     }
     let (rate, limit) = (percent(share(failed, requests)), percent(limit));
-    Err(Reason::new(Cause::Errors, format!("{failed} of {requests} requests failed ({rate}), at most {limit} may")))
+    let more = if failed_before > 0.0 {
+        format!(" beside the {} that the version before failed", percent(failed_before))
+    } else {
+        String::new()
+    };
+    let detail = format!("{failed} of {requests} requests failed ({rate}), at most {limit} may{more}");
+    Err(Reason::new(Cause::Errors, detail))
 }
 
 fn agreement(gate: &Gate, observed: &Observed) -> Result<(), Reason> {
@@ -244,6 +268,20 @@ mod tests {
         let reason = judge_memory(&all(), 300 << 20, 100 << 20).unwrap_err();
         assert_eq!(reason.cause, Cause::Memory);
         assert!(reason.detail.contains("takes 300.0 MiB, 3.00 times the 100.0 MiB before; at most 1.5"), "{reason}");
+    }
+
+    #[test]
+    fn in_a_soak_the_new_version_may_fail_what_the_one_before_failed() {
+        let both_fail = Observed { incumbent: side(1_000, 100, 1_000), ..observed(side(1_000, 100, 1_000)) };
+        assert_eq!(judge_soak(&all(), &both_fail, None), Ok(()));
+        let worse = Observed { candidate: side(1_000, 200, 1_000), ..both_fail.clone() };
+        let reason = judge_soak(&all(), &worse, None).unwrap_err();
+        assert!(reason.detail.contains("at most 1.00 % may beside the 10.00 % that the version before failed"), "{reason}");
+        // Where the version before was asked again, what it failed too is not counted, and excuses nothing.
+        assert_eq!(judge(&all(), &both_fail, None).unwrap_err().cause, Cause::Errors);
+        // A few requests are no rate.
+        let few = Observed { incumbent: side(RATE_FLOOR - 1, RATE_FLOOR - 1, 1_000), ..both_fail };
+        assert_eq!(judge_soak(&all(), &few, None).unwrap_err().cause, Cause::Errors);
     }
 
     #[test]

@@ -3,14 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use ledge::principal::Principal;
 use ledge::repository::{
-    CandidateShare, GoldenError, LoadModelError, State, UnloadModelError, VersionError, golden_score,
+    CandidateShare, GoldenError, LoadModelError, LoadedModel, Observations, State, UnloadModelError, VersionError,
+    golden_score,
 };
+use ledge::serving::ServingError;
+use ledge::serving::request::InferRequest;
+use ledge::updates::gates;
+use ledge::updates::plan::Gate;
+use ledge::updates::state::Cause;
 use tokio::task::JoinSet;
 
-use crate::appliance::{Appliance, ONES, name, numbers, until, version};
+use crate::appliance::{Appliance, ONES, name, numbers, observations, request, until, version};
 use crate::daemon::write;
 
 #[tokio::test]
@@ -142,6 +149,62 @@ async fn a_version_that_went_live_is_watched_on_and_the_one_before_comes_back_at
     // What cannot be loaded leaves what runs.
     repository.restore(&name(), Some(release), None).await.unwrap_err();
     assert_eq!((own.live().version, repository.managed(&name())), (version(1), None));
+    own.end().await;
+}
+
+/// Version 2, live and in its soak, over the owner's version 1.
+async fn soaking(own: &Appliance, source: &str, toml: &str) -> (Arc<Observations>, Arc<LoadedModel>) {
+    let release = own.release(2, source, toml);
+    let loaded = own.repository().load_beside(&name(), &release).await.unwrap();
+    let observations = observations(None);
+    let kept = own.repository().activate(&name(), loaded, release, Some(observations.clone())).await.unwrap();
+    (observations, kept)
+}
+
+#[tokio::test]
+async fn a_full_queue_and_callers_in_a_hurry_fail_no_soak() {
+    let own = Appliance::with_owners("slow", "").await;
+    let (observations, _kept) = soaking(&own, "slow", "[queue]\nmax_size = 1\n").await;
+    let row = [1.0; 16];
+    let in_a_hurry = || async {
+        let deadline = Some(Instant::now() + Duration::from_millis(1));
+        own.serving.infer(InferRequest { deadline, ..request("IN", &row, None) }, &Principal::Local).await
+    };
+    let (mut late, mut overloaded) = (0_u64, 0);
+    for _ in 0..40 {
+        for answer in futures_util::future::join_all((0..8).map(|_| in_a_hurry())).await {
+            match answer {
+                Ok(_) => {}
+                Err(ServingError::DeadlineExceeded { .. }) => late += 1,
+                Err(ServingError::Overloaded { .. }) => overloaded += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(late > 20 && overloaded > 20, "{late} late, {overloaded} overloaded");
+    // A run that its caller did not wait for is a run.
+    let observed = until(&observations, |seen| seen.candidate.requests >= 5).await;
+    assert_eq!(observed.candidate.errors, 0, "{observed:?}");
+    assert_eq!(gates::judge_soak(&Gate::default(), &observed, None), Ok(()));
+    own.end().await;
+}
+
+#[tokio::test]
+async fn runs_beyond_the_models_own_timeout_fail_a_soak() {
+    let own = Appliance::with_owners("slow", "").await;
+    let (observations, _kept) = soaking(&own, "slow", "[queue]\ndefault_timeout_ms = 1\n").await;
+    // A run that does not begin in time counts for nobody.
+    for _ in 0..400 {
+        own.infer(&[1.0; 16]).await.unwrap_err();
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        if observations.snapshot().candidate.errors >= 20 {
+            break;
+        }
+    }
+    let observed = observations.snapshot();
+    let reason = gates::judge_soak(&Gate::default(), &observed, None).unwrap_err();
+    assert_eq!(reason.cause, Cause::Errors, "{reason}");
     own.end().await;
 }
 

@@ -16,9 +16,14 @@ pub(super) fn judge(kind: Kind, state: &SubjectState, hand: &mut Hand) -> Verdic
         Stage::Downloading | Stage::Verified | Stage::Staged => return Verdict::Wait,
     };
     let (requests, observed) = hand.seen(trial);
-    let reference = trial.package.as_ref().and_then(|package| package.reference.as_ref());
+    let (gate, reference) = (&trial.plan.gate, trial.package.as_ref().and_then(|package| package.reference.as_ref()));
+    let judged = if trial.stage == Stage::Active {
+        gates::judge_soak(gate, &observed, reference)
+    } else {
+        gates::judge(gate, &observed, reference)
+    };
     // At every tick, so that what is clearly bad goes at once.
-    if let Err(reason) = gates::judge(&trial.plan.gate, &observed, reference) {
+    if let Err(reason) = judged {
         return Verdict::Fail(reason);
     }
     // Settings and libraries answer no requests of their own.
