@@ -261,7 +261,55 @@ impl Hand {
             return None;
         }
         self.shown = wanted;
+        if trial.is_some_and(|trial| trial.stage == Stage::Active) {
+            // It went live, which took it away as a candidate. Taking it away once more would end the watch of the soak.
+            return None;
+        }
         let shown = trial.zip(share).zip(self.beside.clone());
         Some(shown.map(|((trial, (_, share)), model)| Candidate { model, share, observations: self.watch(trial) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::updates::plan::{Allow, Gate, Plan, Step, Wish};
+    use crate::updates::state::Event;
+    use crate::updates::subject::Kind;
+
+    fn on_trial(allow: Allow, reached: Stage) -> SubjectState {
+        let plan = Plan {
+            rollout: "r2".parse().unwrap(),
+            target: "models/wine/2/model.onnx".parse().unwrap(),
+            shadow: Step::SHADOW,
+            canary: Step { share: 0.5, ..Step::CANARY },
+            soak: Step::SOAK,
+            gate: Gate::default(),
+            max_attempts: 5,
+            byte_budget: None,
+            allow_downgrade: false,
+        };
+        let wanted = |allow| {
+            let wish = Wish { desired: Some((plan.clone(), allow)), ..Wish::default() };
+            Event::Wanted { wish, has_own: true }
+        };
+        let mut state = SubjectState::default().after(wanted(Allow::Everything), Kind::Model);
+        while state.trial.as_ref().unwrap().stage != reached {
+            state = state.after(Event::Passed, Kind::Model);
+        }
+        state.after(wanted(allow), Kind::Model)
+    }
+
+    #[test]
+    fn a_version_that_goes_live_as_a_candidate_stays_watched() {
+        let mut hand = Hand::default();
+        for reached in [Stage::Shadow, Stage::Canary] {
+            assert!(hand.candidate(&on_trial(Allow::Everything, reached)).is_some());
+            // The end of a candidate ends every watch, that of the soak included.
+            assert!(hand.candidate(&on_trial(Allow::Everything, Stage::Active)).is_none());
+        }
+        assert!(hand.candidate(&on_trial(Allow::Everything, Stage::Canary)).is_some());
+        let held = hand.candidate(&on_trial(Allow::Nothing, Stage::Canary));
+        assert!(held.is_some_and(|shown| shown.is_none()), "a candidate that is held sees no requests");
     }
 }
