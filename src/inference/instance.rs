@@ -129,6 +129,8 @@ pub struct Residence {
     pub instances: usize,
     /// Their memory together, in bytes, as far as it could be measured when they were loaded.
     pub bytes: u64,
+    /// The memory of one instance, also when there is none now: known since the first was loaded.
+    pub bytes_each: u64,
     /// Jobs that wait.
     pub queued: usize,
 }
@@ -202,12 +204,7 @@ impl Instances {
 
     /// How many instances there are now.
     pub fn residence(&self) -> Residence {
-        let figures = self.engine.with(self.id, |entry| Residence {
-            instances: entry.instances,
-            bytes: entry.bytes_each * entry.instances as u64,
-            queued: entry.queue.len(),
-        });
-        figures.unwrap_or_default()
+        self.engine.with(self.id, |entry| entry.residence()).unwrap_or_default()
     }
 
     /// A future that ends when the last instance has ended and its memory is given back.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::backend::Backend;
 use super::batcher::BatchPolicy;
-use super::instance::Observer;
+use super::instance::{Observer, Residence};
 use super::queue::{Due, Job, JobInputs, Queue};
 use super::terms::Priority;
 
@@ -112,6 +112,12 @@ impl Entry {
             starved_since: None,
             last_used: now,
         }
+    }
+
+    /// How many instances there are, and what they take.
+    pub fn residence(&self) -> Residence {
+        let Self { instances, bytes_each, .. } = *self;
+        Residence { instances, bytes: bytes_each * instances as u64, bytes_each, queued: self.queue.len() }
     }
 
     fn running(&self) -> usize {

@@ -9,7 +9,8 @@
 //! * **The 95th percentile** needs [`PERCENTILE_FLOOR`] requests on either side: five beyond the percentile. A version that
 //!   is slower by no more than [`LATENCY_NOISE_US`] is not too slow: where a run takes microseconds, one turn of another
 //!   process is a ratio of a hundred.
-//! * **Memory** is a ratio as well, and [`MEMORY_NOISE`] more is not too much: the first pages of a runtime count for a model
+//! * **Memory** is a ratio as well, of one instance of each: the live version may have several, or none while nobody asks
+//!   it. And [`MEMORY_NOISE`] more is not too much: the first pages of a runtime count for a model
 //!   of a few kilobytes.
 //! * **Drift** is the population stability index `Σ (oᵢ - rᵢ) · ln(oᵢ / rᵢ)` over the classes, of the observed shares `o`
 //!   against those of the signed reference `r`. Both are smoothed by Laplace's rule, one more answer for each of the `K`
@@ -67,7 +68,7 @@ fn judge_with(
     drift(gate, &observed.classes, reference)
 }
 
-/// What the memory of both loaded versions comes to under `gate`, in bytes. Nothing is known of a version with 0.
+/// What the memory of one instance of each version comes to under `gate`, in bytes. Nothing is known of a version with 0.
 pub fn judge_memory(gate: &Gate, candidate: u64, incumbent: u64) -> Result<(), Reason> {
     let Some(limit) = gate.memory_ratio_max.filter(|_| candidate > 0 && incumbent > 0) else { return Ok(()) };
     let ratio = number(candidate) / number(incumbent);

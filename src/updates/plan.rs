@@ -150,7 +150,7 @@ pub struct Gate {
     pub p95_ratio_max: Option<f64>,
     /// The share of requests that the new version fails.
     pub error_rate_max: Option<f64>,
-    /// The memory of the loaded model, over that of the version before.
+    /// The memory of one instance of the loaded model, over that of the version before.
     pub memory_ratio_max: Option<f64>,
     /// The drift of the answered classes against the reference of the package (population stability index). None by
     /// default: the reference is of a fleet, and what one box sees may be another.

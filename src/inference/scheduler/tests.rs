@@ -256,6 +256,23 @@ fn memory_is_taken_from_who_was_used_least_recently_and_is_not_in_use() {
 }
 
 #[test]
+fn the_memory_of_one_instance_is_known_whatever_became_of_the_instances() {
+    let mut machine = Machine::new(4);
+    let models = [machine.model(1, 1, 4), machine.model(4, 1, 4), machine.model(1, 1, 1)];
+    let figures = |machine: &mut Machine, model| {
+        let Residence { instances, bytes, bytes_each, .. } = machine.state.model(model).unwrap().residence();
+        (instances, bytes, bytes_each)
+    };
+    assert_eq!(figures(&mut machine, models[0]), (1, 100, 100));
+    assert_eq!(figures(&mut machine, models[1]), (4, 400, 100));
+    // Given up for another model, and after a while without use.
+    machine.state.least_recently_used(models[1]).unwrap();
+    assert_eq!(figures(&mut machine, models[0]), (0, 0, 100));
+    machine.state.expired(machine.start + Duration::from_secs(10));
+    assert_eq!(figures(&mut machine, models[2]), (0, 0, 100));
+}
+
+#[test]
 fn a_run_that_is_known_to_be_brief_needs_no_worker() {
     let mut machine = Machine::new(2);
     let model = machine.model(1, 1, 2);

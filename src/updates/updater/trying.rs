@@ -106,7 +106,7 @@ fn load_failed(error: &VersionError) -> Done {
 /// Latency and memory of the new version against those of the live one, by turns, so that a busy moment of the machine
 /// slows both.
 async fn compare(new: &Arc<LoadedModel>, live: &Arc<LoadedModel>, gate: &Gate) -> Result<(), Reason> {
-    gates::judge_memory(gate, new.memory_bytes(), live.memory_bytes())?;
+    gates::judge_memory(gate, new.residence().bytes_each, live.residence().bytes_each)?;
     let Some(limit) = gate.p95_ratio_max else { return Ok(()) };
     let (mut best, mut judged) = ([Duration::MAX; 2], Ok(()));
     for turn in 1..=TURNS + MORE_TURNS {
