@@ -86,9 +86,12 @@ pub(super) fn beside(
         let Ok(incumbent) = repository.pin(&name, None) else { return Done::Loaded(loaded) };
         match compare(&loaded, &incumbent, &gate).await {
             Ok(()) => Done::Loaded(loaded),
-            Err(reason) => {
+            Err(error) => {
                 repository.end(loaded).await;
-                Done::Failed(reason)
+                match error {
+                    TrialError::Failed(reason) => Done::Failed(reason),
+                    TrialError::Interrupted(reason) => Done::Interrupted(reason),
+                }
             }
         }
     }))
@@ -105,26 +108,57 @@ fn load_failed(error: &VersionError) -> Done {
 
 /// Latency and memory of the new version against those of the live one, by turns, so that a busy moment of the machine
 /// slows both.
-async fn compare(new: &Arc<LoadedModel>, live: &Arc<LoadedModel>, gate: &Gate) -> Result<(), Reason> {
+async fn compare(new: &Arc<LoadedModel>, live: &Arc<LoadedModel>, gate: &Gate) -> Result<(), TrialError> {
     gates::judge_memory(gate, new.residence().bytes_each, live.residence().bytes_each)?;
     let Some(limit) = gate.p95_ratio_max else { return Ok(()) };
+    if [new, live].into_iter().any(|model| tuning::sample(model).is_none()) {
+        tracing::debug!(model = %new.name, version = %new.version, "its inputs are too large to be timed with");
+        return Ok(());
+    }
     let (mut best, mut judged) = ([Duration::MAX; 2], Ok(()));
     for turn in 1..=TURNS + MORE_TURNS {
-        for (model, best) in [new, live].into_iter().zip(&mut best) {
-            match tuning::closed_loop(model, 1, TURN).await {
-                Ok(load) => *best = load.percentile(0.95).min(*best),
-                // A model that refuses zeros cannot be measured without requests.
-                Err(reason) => {
-                    tracing::debug!(model = %model.name, version = %model.version, reason, "not timed beside the live version");
-                    return Ok(());
-                }
-            }
-        }
+        let p95 = async |model| Ok(tuning::closed_loop(model, 1, TURN).await?.percentile(0.95));
+        let Some(timed) = both_timed(p95(new).await, p95(live).await)? else {
+            tracing::debug!(model = %new.name, version = %new.version, "not timed: the live version has no answer to zeros");
+            return Ok(());
+        };
+        best = [best[0].min(timed[0]), best[1].min(timed[1])];
         let [new_p95, live_p95] = best.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
         judged = gates::judge_latency(limit, "runs alone", new_p95, live_p95);
         if turn >= TURNS && judged.is_ok() {
             break;
         }
     }
-    judged
+    Ok(judged?)
+}
+
+/// The times of both versions in one turn; `None` for a model that refuses zeros, which cannot be timed without requests. A
+/// version that fails what the live one answers is not too slow, but it cannot go on untimed either.
+fn both_timed(
+    new: Result<Duration, String>,
+    live: Result<Duration, String>,
+) -> Result<Option<[Duration; 2]>, TrialError> {
+    match (new, live) {
+        (Ok(new), Ok(live)) => Ok(Some([new, live])),
+        (_, Err(_)) => Ok(None),
+        (Err(error), Ok(_)) => {
+            let detail = format!("cannot be timed beside the live version, which answers: {error}");
+            Err(TrialError::Interrupted(Reason::new(Cause::Latency, detail)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_that_fails_what_the_live_one_answers_does_not_pass_untimed() {
+        let (time, error) = (Duration::from_millis(3), || Err("zeros are refused".to_owned()));
+        assert_eq!(both_timed(Ok(time), Ok(2 * time)), Ok(Some([time, 2 * time])));
+        assert_eq!(both_timed(error(), error()), Ok(None));
+        assert_eq!(both_timed(Ok(time), error()), Ok(None));
+        let Err(TrialError::Interrupted(reason)) = both_timed(error(), Ok(time)) else { panic!("it passes") };
+        assert!(reason.cause == Cause::Latency && reason.detail.ends_with("answers: zeros are refused"), "{reason}");
+    }
 }
