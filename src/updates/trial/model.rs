@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::child::{ChildError, step};
@@ -110,17 +111,20 @@ pub async fn run(order: &Order, how: &ModelTrial) -> Result<Result<TrialReport, 
     };
     let load_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     step("its golden inputs were run")?;
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     let score = golden_score(&loaded, &order.release).await;
-    let golden = u32::try_from(score.total).ok().and_then(|total| begun.elapsed().checked_div(total));
+    let golden = begun.elapsed().of_each(score.total);
     step("it was measured")?;
     // A tenth of its time is enough for a model whose trial is to be short.
     let time = MEASURED.min(Duration::from_secs(order.seconds) / 10);
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     let measured = tuning::closed_loop(&loaded, 1, time).await;
+    let spent = begun.elapsed();
     // A model that refuses zeros cannot be measured without requests. One that had no answer for long had none in time.
-    let unanswered = measured.is_err().then(|| begun.elapsed().saturating_sub(time));
+    let unanswered = measured.is_err().then(|| Spent { time: spent.time.saturating_sub(time), ..spent });
     let load = measured.unwrap_or_default();
+    let fastest = load.latencies.first().zip(spent.of_each(load.latencies.len()));
+    let fastest = fastest.map(|(&time, each)| Spent { time, ..each });
     let us = |share| match load.latencies.len() {
         0 => 0,
         _ => u64::try_from(load.percentile(share).as_micros()).unwrap_or(u64::MAX),
@@ -138,11 +142,55 @@ pub async fn run(order: &Order, how: &ModelTrial) -> Result<Result<TrialReport, 
         inputs: declared(&loaded.signature.inputs),
         outputs: declared(&loaded.signature.outputs),
     };
-    let fastest = load.latencies.first().copied().into_iter().chain(golden).min().or(unanswered);
+    let cores = loaded.scale().threads;
+    let alone = |spent: Spent| spent.alone(cores);
+    let fastest = fastest.into_iter().chain(golden).map(alone).min().or(unanswered.map(alone));
     let in_time = within_deadline(fastest, loaded.timeout);
     // A process that ends while a runtime still runs crashes, and would be blamed for it.
     repository.end(loaded).await;
     Ok(in_time.map(|()| report).map_err(Into::into))
+}
+
+/// What runs took.
+#[derive(Debug, Clone, Copy)]
+struct Spent {
+    time: Duration,
+    /// CPU time of this process, all its threads together.
+    cpu: Duration,
+}
+
+impl Spent {
+    /// One of `runs` runs that took this together.
+    fn of_each(self, runs: usize) -> Option<Self> {
+        let runs = u32::try_from(runs).ok()?;
+        Some(Self { time: self.time.checked_div(runs)?, cpu: self.cpu.checked_div(runs)? })
+    }
+
+    /// The time it takes on `cores` cores that do nothing else. A trial gets what requests leave, so on a busy machine most
+    /// of its time may be spent waiting for a core.
+    fn alone(self, cores: usize) -> Duration {
+        self.time.min(self.cpu / u32::try_from(cores.max(1)).unwrap_or(u32::MAX))
+    }
+}
+
+struct Stopwatch {
+    begun: Instant,
+    cpu: Duration,
+}
+
+impl Stopwatch {
+    fn start() -> Self {
+        Self { begun: Instant::now(), cpu: process_cpu_time() }
+    }
+
+    fn elapsed(&self) -> Spent {
+        Spent { time: self.begun.elapsed(), cpu: process_cpu_time().saturating_sub(self.cpu) }
+    }
+}
+
+fn process_cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// Whether a caller can get an answer at all: no caller waits longer than the model's own deadline. By the fastest run, for
@@ -214,4 +262,22 @@ fn repository(runtimes: Runtimes, threads: usize, measure: bool, timeout: Durati
     // Nobody reads the events of a trial.
     let audit = AuditSink::to_nowhere();
     Repository::new(Sources::new(PathBuf::new()), engine, defaults, 1, audit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_waited_for_a_core_is_judged_by_its_cpu_time() {
+        let ms = Duration::from_millis;
+        let spent = |time, cpu| Spent { time: ms(time), cpu: ms(cpu) };
+        let in_time = |spent: Spent, cores| within_deadline(Some(spent.alone(cores)), ms(100)).is_ok();
+        assert!(in_time(spent(10_000, 90), 1), "it ran for 90 ms in 10 s");
+        assert!(!in_time(spent(10_000, 110), 1) && !in_time(spent(110, 110), 1));
+        assert!(in_time(spent(10_000, 390), 4) && !in_time(spent(110, 440), 4));
+        // Threads that spin while they wait for each other are no reason.
+        assert!(in_time(spent(90, 1_000), 4));
+        assert!(spent(1, 1).of_each(0).is_none());
+    }
 }
