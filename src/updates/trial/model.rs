@@ -1,7 +1,7 @@
 //! A model tried: loaded as the daemon would load it, run on its golden inputs, and measured. In the trial's own process.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ use crate::names::{ModelName, ModelVersion};
 use crate::repository::profile::Profiles;
 use crate::repository::{LoadedModel, ModelDefaults, Repository, Sources, VersionError, golden_score, tuning};
 use crate::telemetry::process;
+use crate::telemetry::system::Memory;
 use crate::updates::package::DeclaredPort;
 use crate::updates::state::{Cause, Reason};
 
@@ -90,7 +91,7 @@ pub async fn run_runtime(order: &Order, how: &RuntimeTrial) -> Result<Result<Tri
         step(&format!("{name} {version} was loaded"))?;
         match repository.load_from(name, *version, (folder, files), *golden_min).await {
             Ok(loaded) => repository.end(loaded).await,
-            Err(error) => return Ok(Err(stopped(&error, format!("{name} {version}: {error}")))),
+            Err(error) => return Ok(Err(stopped(&error, format!("{name} {version}: {error}"), order.memory_bytes))),
         }
     }
     let runtime = how.runtime.to_string();
@@ -105,7 +106,7 @@ pub async fn run(order: &Order, how: &ModelTrial) -> Result<Result<TrialReport, 
         repository(runtimes, how.threads, how.measure, how.timeout)
     };
     let started = Instant::now();
-    let loaded = match load(&repository, &order.release, how).await {
+    let loaded = match load(&repository, order, how).await {
         Ok(loaded) => loaded,
         Err(error) => return Ok(Err(error)),
     };
@@ -205,7 +206,8 @@ fn within_deadline(fastest: Option<Duration>, deadline: Duration) -> Result<(), 
     Err(Reason::new(Cause::Latency, detail))
 }
 
-async fn load(repository: &Repository, folder: &Path, how: &ModelTrial) -> Result<Arc<LoadedModel>, TrialError> {
+async fn load(repository: &Repository, order: &Order, how: &ModelTrial) -> Result<Arc<LoadedModel>, TrialError> {
+    let folder = order.release.as_path();
     if let Err(error) = std::fs::read_dir(folder) {
         // What is not there was not tried.
         let detail = format!("{} cannot be read: {error}", folder.display());
@@ -221,19 +223,31 @@ async fn load(repository: &Repository, folder: &Path, how: &ModelTrial) -> Resul
         }
         (Err(error), _) | (_, Err(error)) => return Err(Reason::new(Cause::Load, error).into()),
     };
-    loaded.map_err(|error| stopped(&error, error.to_string()))
+    loaded.map_err(|error| stopped(&error, error.to_string(), order.memory_bytes))
 }
 
-/// What a model that was not loaded means for its trial.
-fn stopped(error: &VersionError, detail: String) -> TrialError {
+/// What a model that was not loaded means for its trial, which may take `most` bytes of memory.
+fn stopped(error: &VersionError, detail: String, most: u64) -> TrialError {
     let failed = |cause| TrialError::Failed(Reason::new(cause, detail.clone()));
     match () {
         // The runtimes have no other sign of it than their words.
-        () if NO_MEMORY.iter().any(|no_memory| detail.contains(no_memory)) => failed(Cause::Memory),
+        () if NO_MEMORY.iter().any(|no_memory| detail.contains(no_memory)) => {
+            if had_room(most, process::resident_bytes(), Memory::read().map(|memory| memory.available_bytes)) {
+                failed(Cause::Memory)
+            } else {
+                TrialError::Interrupted(Reason::new(Cause::Memory, detail))
+            }
+        }
         () if error.is_wrong() => failed(Cause::Golden),
         () if error.may_pass() => TrialError::Interrupted(Reason::new(Cause::Load, detail)),
         () => failed(Cause::Load),
     }
+}
+
+/// Whether a trial that got no memory could have had all that it may take: then it asked for more. Otherwise others hold it
+/// now, and may give it back.
+fn had_room(most: u64, resident: u64, available: Option<u64>) -> bool {
+    available.is_none_or(|available| available >= most.saturating_sub(resident))
 }
 
 fn declared(ports: &[Port]) -> Vec<DeclaredPort> {
@@ -267,6 +281,12 @@ fn repository(runtimes: Runtimes, threads: usize, measure: bool, timeout: Durati
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_release_that_gets_no_memory_is_at_fault_only_where_the_box_has_what_it_may_take() {
+        assert!(had_room(512, 100, Some(412)) && had_room(512, 600, Some(0)) && had_room(512, 100, None));
+        assert!(!had_room(512, 100, Some(411)));
+    }
 
     #[test]
     fn a_run_that_waited_for_a_core_is_judged_by_its_cpu_time() {

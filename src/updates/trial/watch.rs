@@ -130,7 +130,7 @@ fn meaning(end: &End, said: &[Said], complaint: &str, order: &Order) -> Result<T
     match (said.last(), status.signal()) {
         (Some(Said::Done(report)), None) if status.success() => Ok(report.clone()),
         (Some(Said::Stopped(error)), None) => Err(error.clone()),
-        (_, Some(number)) => Err(killed(number, step, complaint, order).into()),
+        (_, Some(number)) => Err(killed(number, step, complaint, order)),
         (_, None) => {
             let code = status.code().unwrap_or_default();
             let detail = format!("its process ended with code {code} while {step}{}", quoted(complaint));
@@ -139,11 +139,13 @@ fn meaning(end: &End, said: &[Said], complaint: &str, order: &Order) -> Result<T
     }
 }
 
-fn killed(number: i32, step: &str, complaint: &str, order: &Order) -> Reason {
-    match Signal::from_named_raw(number) {
-        // Nobody here sends it: the kernel does when the machine runs out of memory, and takes trials first.
+fn killed(number: i32, step: &str, complaint: &str, order: &Order) -> TrialError {
+    let reason = match Signal::from_named_raw(number) {
+        // Nobody here sends it: the kernel does when the machine runs out of memory, and takes trials first. The release
+        // had less than it may take, or the watch would have ended it.
         Some(Signal::KILL) => {
-            Reason::new(Cause::Memory, format!("was killed by the system while {step}, as when memory runs out"))
+            let detail = format!("was killed by the system while {step}, as when memory runs out");
+            return TrialError::Interrupted(Reason::new(Cause::Memory, detail));
         }
         Some(Signal::XCPU) => {
             Reason::new(Cause::Deadline, format!("used up the CPU time of {} s while {step}", order.seconds))
@@ -152,7 +154,8 @@ fn killed(number: i32, step: &str, complaint: &str, order: &Order) -> Reason {
             let name = signal_name(number);
             Reason::new(Cause::Crash, format!("its process died of {name} while {step}{}", quoted(complaint)))
         }
-    }
+    };
+    reason.into()
 }
 
 fn quoted(complaint: &str) -> String {
@@ -171,4 +174,26 @@ fn signal_name(number: i32) -> String {
         _ => return format!("signal {number}"),
     };
     name.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::updates::trial::{ConfigurationTrial, What};
+
+    fn ended_by(signal: Signal) -> TrialError {
+        let what = What::Configuration(ConfigurationTrial { arguments: Vec::new(), environment: Vec::new() });
+        let order = Order { release: "/release".into(), what, memory_bytes: 512 << 20, seconds: 60 };
+        let end = End::Exited(ExitStatus::from_raw(signal.as_raw()));
+        meaning(&end, &[Said::Step("it was loaded".to_owned())], "", &order).unwrap_err()
+    }
+
+    #[test]
+    fn a_trial_that_the_kernel_kills_for_want_of_memory_is_tried_again_and_one_that_crashes_is_not() {
+        let TrialError::Interrupted(reason) = ended_by(Signal::KILL) else { panic!("it would never be tried again") };
+        assert!(reason.cause == Cause::Memory && reason.detail.contains("while it was loaded"), "{reason}");
+        for (signal, cause) in [(Signal::SEGV, Cause::Crash), (Signal::XCPU, Cause::Deadline)] {
+            assert!(matches!(ended_by(signal), TrialError::Failed(reason) if reason.cause == cause));
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::AbortHandle;
@@ -16,6 +16,10 @@ use crate::updates::state::{Duty, Installed, Reason, Stage, SubjectState, Trial}
 /// The pauses between two attempts.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(15);
+
+/// The first pause after an attempt that counts. There are few of them, and what was in the way, such as memory that others
+/// hold, is seldom gone in seconds.
+const FIRST_PAUSE_AFTER_ATTEMPT: Duration = Duration::from_mins(1);
 
 /// What came of a job.
 pub(super) enum Done {
@@ -51,6 +55,8 @@ struct Job {
     duty: Duty,
     number: u64,
     end: Option<AbortHandle>,
+    /// Whether it waits for another subject's job to end.
+    waits: Arc<AtomicBool>,
 }
 
 /// The time between two attempts.
@@ -128,8 +134,11 @@ impl Hand {
         wanted.iter().cloned().collect()
     }
 
-    /// Adds time, and takes the whole seconds out of it.
+    /// Adds time, and takes the whole seconds out of it. The time in which a job waits for its turn does not count.
     pub fn whole_seconds(&mut self, passed: Duration) -> u64 {
+        if self.job.as_ref().is_some_and(|job| job.waits.load(Ordering::Relaxed)) {
+            return 0;
+        }
         self.passed += passed;
         let seconds = self.passed.as_secs();
         self.passed -= Duration::from_secs(seconds);
@@ -179,9 +188,9 @@ impl Hand {
         duty != Duty::Rest && self.job.is_none() && self.is_due() && !loaded
     }
 
-    /// A job begins. `end` ends it.
-    pub fn begin(&mut self, duty: Duty, number: u64, end: Option<AbortHandle>) {
-        self.job = Some(Job { duty, number, end });
+    /// A job begins. `end` ends it, and `waits` says whether it waits for its turn.
+    pub fn begin(&mut self, duty: Duty, number: u64, end: Option<AbortHandle>, waits: Arc<AtomicBool>) {
+        self.job = Some(Job { duty, number, end, waits });
     }
 
     /// A job ended by itself. Whether it still counts.
@@ -189,10 +198,18 @@ impl Hand {
         self.job.take_if(|job| job.number == number).is_some()
     }
 
-    /// The next attempt comes later.
+    /// What cannot be done now is done later.
     pub fn pause(&mut self, reason: &Reason) {
-        let mut backoff =
-            self.pause.take().map_or_else(|| Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), |pause| pause.backoff);
+        self.pause_from(FIRST_PAUSE, reason);
+    }
+
+    /// The next attempt, of which there are few, comes later.
+    pub fn pause_after_attempt(&mut self, reason: &Reason) {
+        self.pause_from(FIRST_PAUSE_AFTER_ATTEMPT, reason);
+    }
+
+    fn pause_from(&mut self, first: Duration, reason: &Reason) {
+        let mut backoff = self.pause.take().map_or_else(|| Backoff::new(first, LONGEST_PAUSE), |pause| pause.backoff);
         let pause = backoff.pause(random());
         tracing::debug!(%reason, retry_in_s = pause.as_secs(), "the next attempt waits");
         self.pause = Some(Pause { backoff, until: Instant::now() + pause, reason: reason.clone() });
@@ -298,6 +315,30 @@ mod tests {
             state = state.after(Event::Passed, Kind::Model);
         }
         state.after(wanted(allow), Kind::Model)
+    }
+
+    #[test]
+    fn the_time_in_which_a_job_waits_for_its_turn_does_not_count() {
+        let (mut hand, waits) = (Hand::default(), Arc::new(AtomicBool::new(true)));
+        hand.begin(Duty::Try, 1, None, waits.clone());
+        assert_eq!(hand.whole_seconds(Duration::from_hours(2)), 0);
+        waits.store(false, Ordering::Relaxed);
+        assert_eq!(hand.whole_seconds(Duration::from_millis(1_500)), 1);
+        assert_eq!(hand.whole_seconds(Duration::from_millis(500)), 1);
+    }
+
+    #[test]
+    fn attempts_are_minutes_apart() {
+        let reason = Reason::new(crate::updates::state::Cause::Memory, "none is left");
+        let left = |hand: &Hand| hand.pause.as_ref().unwrap().until.saturating_duration_since(Instant::now());
+        let mut hand = Hand::default();
+        let pauses: Vec<Duration> = (0..4).map(|_| (hand.pause_after_attempt(&reason), left(&hand)).1).collect();
+        assert!(pauses.first().is_some_and(|first| *first > Duration::from_secs(29)), "{pauses:?}");
+        // The drawn halves included, five attempts spread over several minutes.
+        assert!(pauses.iter().sum::<Duration>() > Duration::from_mins(7), "{pauses:?}");
+        let mut hand = Hand::default();
+        hand.pause(&reason);
+        assert!(left(&hand) <= FIRST_PAUSE);
     }
 
     #[test]

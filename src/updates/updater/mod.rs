@@ -17,6 +17,7 @@ mod trying;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::abortable;
@@ -244,7 +245,7 @@ impl Updater {
             Done::Passed => _ = self.advance(subject, Event::Passed).await,
             Done::Failed(reason) => _ = self.advance(subject, Event::Failed(reason)).await,
             Done::Interrupted(reason) => {
-                self.hand(subject).pause(&reason);
+                self.hand(subject).pause_after_attempt(&reason);
                 self.advance(subject, Event::Interrupted(reason)).await;
             }
             Done::Later { reason, after, wasted } => self.hindered(subject, reason, after, wasted).await,
@@ -346,17 +347,20 @@ impl Updater {
         let number = self.next_job;
         self.next_job += 1;
         let turn = self.turns.of(duty);
+        let waits = Arc::new(AtomicBool::new(turn.is_some()));
+        let has_turn = waits.clone();
         let work = async move {
             // The semaphore is never closed.
             let _turn = match turn {
                 Some(turn) => turn.acquire_owned().await.ok(),
                 None => None,
             };
+            has_turn.store(false, Ordering::Relaxed);
             job.await
         };
         let (work, end) = abortable(work);
         // A load that is cut off half-way would leave its state behind: it comes to its end, and nobody wants it then.
-        self.hand(subject).begin(duty, number, (duty != Duty::LoadBeside).then_some(end));
+        self.hand(subject).begin(duty, number, (duty != Duty::LoadBeside).then_some(end), waits);
         // A task of its own: what the updater waits for, such as a model's lock, the job may hold.
         let ending = Ending { finish: self.finish.clone(), subject: Some(subject.clone()), job: number };
         self.parts.shutdown.spawn(async move {
