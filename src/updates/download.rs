@@ -202,6 +202,7 @@ impl<P: FnMut(u64) -> ControlFlow<()>> Transfer<'_, P> {
     async fn has_more(&mut self, arrival: &mut Arrival) -> Result<bool, DownloadError> {
         match self.patiently(arrival.chunk()).await {
             Ok(Some(chunk)) => {
+                self.wasted = self.wasted.saturating_add(chunk.len() as u64);
                 self.tell(chunk.len() as u64)?;
                 Ok(true)
             }

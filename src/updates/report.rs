@@ -162,7 +162,7 @@ impl SubjectReport {
             stage: state.trial.as_ref().map_or(IDLE, |trial| trial.stage.name()).to_owned(),
             trial: state.trial.as_ref().map(|trial| TrialReport::new(trial, waiting.as_ref())),
             waiting,
-            error: error.cloned().or_else(|| Some(state.trial.as_ref()?.fault.as_ref()?.reason.to_string())),
+            error: error.cloned().or_else(|| Some(state.trial.as_ref()?.present_fault()?.reason.to_string())),
             last: state.outcome.as_ref().map(Into::into),
         }
     }
@@ -173,7 +173,7 @@ impl TrialReport {
         let rollout = trial.plan.rollout.to_string();
         let reason = waiting.filter(|waiting| waiting.rollout == rollout).map(|waiting| waiting.reason.clone());
         let held = trial.held.then(|| reason.unwrap_or_else(|| "held".to_owned()));
-        let fault = trial.fault.as_ref().map(FaultReport::from);
+        let fault = trial.present_fault().map(FaultReport::from);
         Self { rollout, version: trial.release.version.get(), since_s: trial.in_stage_s, held, fault }
     }
 }
@@ -242,6 +242,8 @@ pub(crate) mod tests {
                 lasted_s: 7,
                 attempts: 2,
                 next_ms: 1_795_136_400_000,
+                came: 0,
+                before_s: 0,
             }),
             allow: Allow::Prepare,
             held: true,

@@ -171,6 +171,8 @@ pub enum Event {
         now_ms: u64,
         /// When it is tried next.
         next_ms: u64,
+        /// Bytes that were fetched for nothing, now or in earlier attempts.
+        wasted: u64,
     },
     /// Somebody at this box wants it tried now.
     Retry {
@@ -269,7 +271,7 @@ impl SubjectState {
             Event::Passed => self.passed(kind),
             Event::Failed(reason) => self.roll_back(reason),
             Event::Interrupted(reason) => self.interrupted(&reason),
-            Event::Hindered { reason, now_ms, next_ms } => self.hindered(reason, now_ms, next_ms),
+            Event::Hindered { reason, now_ms, next_ms, wasted } => self.hindered(reason, now_ms, next_ms, wasted),
             Event::Retry { now_ms } => self.retry(now_ms),
             Event::Waited { seconds } => self.waited(seconds),
             Event::Started => self.started(),
@@ -382,6 +384,9 @@ impl SubjectState {
     fn fetched(&mut self, bytes: u64) {
         let Some(trial) = &mut self.trial else { return };
         trial.fetched_bytes = trial.fetched_bytes.saturating_add(bytes);
+        if let Some(fault) = &mut trial.fault {
+            fault.came = fault.came.saturating_add(bytes);
+        }
         let (fetched, budget) = (trial.fetched_bytes, trial.plan.byte_budget);
         if let Some(budget) = budget.filter(|budget| fetched > *budget) {
             self.roll_back(Reason::new(Cause::Budget, format!("{fetched} bytes fetched, {budget} allowed")));

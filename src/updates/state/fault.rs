@@ -1,5 +1,6 @@
 //! What keeps a trial from going on for now, and lies elsewhere; and when that has lasted too long.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -34,15 +35,37 @@ pub struct Fault {
     pub attempts: u32,
     /// When the next one is due, in milliseconds since the Unix epoch.
     pub next_ms: u64,
+    /// Bytes that came since the last attempt failed.
+    #[serde(default)]
+    pub came: u64,
+    /// Seconds of the faults before this one, between which bytes came. They count again when such bytes turn out wrong.
+    #[serde(default)]
+    pub before_s: u64,
 }
 
 impl Fault {
     pub(super) fn new(reason: Reason, now_ms: u64, next_ms: u64) -> Self {
-        Self { reason, since_ms: now_ms, lasted_s: 0, attempts: 1, next_ms }
+        Self { reason, since_ms: now_ms, lasted_s: 0, attempts: 1, next_ms, came: 0, before_s: 0 }
     }
 
-    pub(super) fn again(self, reason: Reason, next_ms: u64) -> Self {
-        Self { reason, attempts: self.attempts.saturating_add(1), next_ms, ..self }
+    /// After another attempt that failed, of whose bytes `wasted` were thrown away.
+    fn again(self, reason: Reason, now_ms: u64, next_ms: u64, wasted: u64) -> Self {
+        let all_s = self.lasted_s.saturating_add(self.before_s);
+        match self.came.cmp(&wasted) {
+            // It had passed, and this is another one.
+            Ordering::Greater => Self { before_s: all_s, ..Self::new(reason, now_ms, next_ms) },
+            Ordering::Equal => Self { reason, attempts: self.attempts.saturating_add(1), next_ms, came: 0, ..self },
+            // What came after earlier faults was wrong too.
+            Ordering::Less => {
+                let attempts = self.attempts.saturating_add(1);
+                Self { reason, attempts, next_ms, came: 0, lasted_s: all_s, before_s: 0, ..self }
+            }
+        }
+    }
+
+    /// Attempts that failed before the next one, of whose bytes `wasted` were thrown away.
+    pub fn attempts_before(&self, wasted: u64) -> u32 {
+        if self.came > wasted { 0 } else { self.attempts }
     }
 
     /// Whether the pause is over. A clock that was set back makes no pause longer than the longest.
@@ -59,10 +82,10 @@ impl fmt::Display for Fault {
 }
 
 impl SubjectState {
-    pub(super) fn hindered(&mut self, reason: Reason, now_ms: u64, next_ms: u64) {
+    pub(super) fn hindered(&mut self, reason: Reason, now_ms: u64, next_ms: u64, wasted: u64) {
         let Some(trial) = &mut self.trial else { return };
         trial.fault = Some(match trial.fault.take() {
-            Some(fault) => fault.again(reason, next_ms),
+            Some(fault) => fault.again(reason, now_ms, next_ms, wasted),
             None => Fault::new(reason, now_ms, next_ms),
         });
     }
@@ -85,7 +108,7 @@ impl SubjectState {
         }
         // A stage that sees requests ends by itself at its longest; the deadline is for one that does not. A download has
         // none as long as it comes: what does not come is a fault.
-        let lasted_s = trial.fault.as_ref().map_or(0, |fault| fault.lasted_s);
+        let lasted_s = trial.present_fault().map_or(0, |fault| fault.lasted_s);
         let (passed, limit) = match trial.stage {
             Stage::Downloading => (lasted_s, DOWNLOAD_DEADLINE_S),
             stage => (trial.in_stage_s, Self::work_deadline(stage, &trial.plan)),

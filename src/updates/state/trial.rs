@@ -101,6 +101,11 @@ impl Trial {
         };
     }
 
+    /// What keeps it from going on; `None` while bytes come.
+    pub fn present_fault(&self) -> Option<&Fault> {
+        self.fault.as_ref().filter(|fault| fault.came == 0)
+    }
+
     /// Whether an attempt at its stage may be made now.
     pub fn is_due(&self, now_ms: u64) -> bool {
         self.fault.as_ref().is_none_or(|fault| fault.is_due(now_ms))

@@ -215,6 +215,13 @@ impl Hand {
         self.pause = Some(Pause { backoff, until: Instant::now() + pause, reason: reason.clone() });
     }
 
+    /// The next attempt is made now. The one after it waits as long as it would have.
+    pub fn end_pause(&mut self) {
+        if let Some(pause) = &mut self.pause {
+            pause.until = Instant::now();
+        }
+    }
+
     /// An attempt went well.
     pub fn went_well(&mut self) {
         self.pause = None;
@@ -336,6 +343,10 @@ mod tests {
         assert!(pauses.first().is_some_and(|first| *first > Duration::from_secs(29)), "{pauses:?}");
         // The drawn halves included, five attempts spread over several minutes.
         assert!(pauses.iter().sum::<Duration>() > Duration::from_mins(7), "{pauses:?}");
+        // Somebody at this box wants it tried now.
+        assert!(!hand.is_due());
+        hand.end_pause();
+        assert!(hand.is_due() && hand.error() == Some(&reason));
         let mut hand = Hand::default();
         hand.pause(&reason);
         assert!(left(&hand) <= FIRST_PAUSE);

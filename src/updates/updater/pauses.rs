@@ -25,12 +25,12 @@ impl Updater {
         // What came counts before the next attempt is planned: the byte budget may be used up.
         self.count_fetched(subject).await;
         let Some(trial) = self.state(subject).trial else { return };
-        let attempts = trial.fault.as_ref().map_or(0, |fault| fault.attempts);
+        let attempts = trial.fault.as_ref().map_or(0, |fault| fault.attempts_before(wasted));
         let (now_ms, pause) = (clock::unix_millis(), pause(attempts, wasted, after, random()));
         tracing::warn!(%subject, %reason, wasted, "an update waits before its next attempt");
         tracing::debug!(%reason, retry_in_s = pause.as_secs(), "the next attempt waits");
         let next_ms = now_ms.saturating_add(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
-        self.advance(subject, Event::Hindered { reason, now_ms, next_ms }).await;
+        self.advance(subject, Event::Hindered { reason, now_ms, next_ms, wasted }).await;
         // It is no step that has to be on disk before it is taken: the disk may be what is full.
         self.write_counts();
     }
@@ -47,6 +47,7 @@ impl Updater {
     /// Somebody at this box has put right what was in the way, perhaps.
     pub(super) async fn retry(&mut self) {
         for subject in self.known() {
+            self.hand(&subject).end_pause();
             self.advance(&subject, Event::Retry { now_ms: clock::unix_millis() }).await;
             self.reconcile(&subject).await;
         }

@@ -6,8 +6,13 @@ use crate::updates::state::fault::DOWNLOAD_DEADLINE_S;
 const START_MS: u64 = 1_795_132_800_000;
 
 pub(super) fn hindered(words: &str, now_ms: u64) -> Event {
+    wasted(words, now_ms, 0)
+}
+
+/// The same after so many bytes were thrown away.
+pub(super) fn wasted(words: &str, now_ms: u64, wasted: u64) -> Event {
     let reason = Reason::new(Cause::Download, words);
-    Event::Hindered { reason, now_ms, next_ms: now_ms + 1_000 }
+    Event::Hindered { reason, now_ms, next_ms: now_ms + 1_000, wasted }
 }
 
 #[test]
@@ -39,6 +44,49 @@ fn a_fault_that_passes_leaves_no_trace() {
     let day = || Event::Waited { seconds: 86_400 };
     let state = after(at(Stage::Downloading), [hindered("wrong bytes", START_MS), day(), Event::Passed]);
     assert_eq!((stage(&state), state.trial.unwrap().fault), (Some(Stage::Verified), None));
+}
+
+#[test]
+fn a_fault_ends_with_the_bytes_that_come_after_it() {
+    let days = |days| Event::Waited { seconds: days * 86_400 };
+    let bytes = |bytes| Event::Fetched { bytes };
+    let present = |state: &SubjectState| state.trial.as_ref().unwrap().present_fault().cloned();
+    // One error of TLS, and then a download of weeks.
+    let state = after(at(Stage::Downloading), [hindered("TLS", START_MS), days(3)]);
+    assert_eq!(present(&state).unwrap().lasted_s, 3 * 86_400);
+    let state = after(state, [bytes(100), days(30)]);
+    assert_eq!((stage(&state), present(&state)), (Some(Stage::Downloading), None));
+    // The next fault is another one.
+    let state = after(state, [hindered("503", START_MS + 7), days(14)]);
+    let fault = present(&state).unwrap();
+    assert_eq!((fault.since_ms, fault.attempts, fault.lasted_s), (START_MS + 7, 1, DOWNLOAD_DEADLINE_S));
+    assert_eq!(rolled_back(&after(state, [days(1)])), Some((Stage::Downloading, Cause::Deadline)));
+}
+
+#[test]
+fn bytes_that_turn_out_wrong_end_no_fault() {
+    let day = || Event::Waited { seconds: 86_400 };
+    let bytes = |bytes| Event::Fetched { bytes };
+    // A server that sends the wrong file, whole.
+    let mut state = after(at(Stage::Downloading), [bytes(10), wasted("wrong bytes", START_MS, 10)]);
+    for _ in 0..14 {
+        assert_eq!(stage(&state), Some(Stage::Downloading));
+        state = after(state, [day(), bytes(10), wasted("wrong bytes", START_MS, 10)]);
+    }
+    assert_eq!(rolled_back(&after(state, [day()])), Some((Stage::Downloading, Cause::Deadline)));
+    // And one that breaks off in the middle of it: what came had counted as useful.
+    let mut state = after(at(Stage::Downloading), [bytes(5), hindered("broken off", START_MS)]);
+    for _ in 0..7 {
+        assert_eq!(stage(&state), Some(Stage::Downloading));
+        state = after(state, [day(), bytes(5), wasted("wrong bytes", START_MS, 10)]);
+        state = after(state, [day(), bytes(5), hindered("broken off", START_MS)]);
+    }
+    let state = after(state, [day(), bytes(5), wasted("wrong bytes", START_MS, 10), day()]);
+    assert_eq!(rolled_back(&state), Some((Stage::Downloading, Cause::Deadline)));
+    // What a server without ranges sends again is no news either.
+    let again = [hindered("broken off", START_MS), day(), bytes(5), wasted("broken off", START_MS, 5)];
+    let fault = after(at(Stage::Downloading), again).trial.unwrap().fault.unwrap();
+    assert_eq!((fault.attempts, fault.lasted_s), (2, 86_400));
 }
 
 #[test]

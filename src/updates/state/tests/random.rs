@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::faults::hindered;
+use super::faults::wasted;
 use super::*;
 
 fn any_event() -> impl Strategy<Value = Event> {
@@ -35,7 +35,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => Just(failed(Cause::Errors)),
         1 => Just(interrupted()),
         1 => (0_u64..8_000).prop_map(|seconds| Event::Waited { seconds }),
-        2 => (0_u64..8_000).prop_map(|now_ms| hindered("503", now_ms)),
+        2 => (0_u64..8_000, 0_u64..700).prop_map(|(now_ms, bytes)| wasted("503", now_ms, bytes)),
         1 => (0_u64..8_000).prop_map(|now_ms| Event::Retry { now_ms }),
         2 => Just(Event::Started),
         1 => Just(Event::Pin),
