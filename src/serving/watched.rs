@@ -323,10 +323,9 @@ fn fault(error: &ServingError) -> Fault {
         | ServingError::BadInput { .. }
         | ServingError::Unavailable { .. }
         | ServingError::ModelFailed { .. } => Fault::Unclear,
-        ServingError::Pin(_)
-        | ServingError::Refused(_)
-        | ServingError::Overloaded { .. }
-        | ServingError::NoRoom(_) => Fault::Nobody,
+        ServingError::Pin(_) | ServingError::Refused(_) | ServingError::Overloaded { .. } | ServingError::NoRoom(_) => {
+            Fault::Nobody
+        }
     }
 }
 

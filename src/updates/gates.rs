@@ -277,7 +277,10 @@ mod tests {
         assert_eq!(judge_soak(&all(), &both_fail, None), Ok(()));
         let worse = Observed { candidate: side(1_000, 200, 1_000), ..both_fail.clone() };
         let reason = judge_soak(&all(), &worse, None).unwrap_err();
-        assert!(reason.detail.contains("at most 1.00 % may beside the 10.00 % that the version before failed"), "{reason}");
+        assert!(
+            reason.detail.contains("at most 1.00 % may beside the 10.00 % that the version before failed"),
+            "{reason}"
+        );
         // Where the version before was asked again, what it failed too is not counted, and excuses nothing.
         assert_eq!(judge(&all(), &both_fail, None).unwrap_err().cause, Cause::Errors);
         // A few requests are no rate.

@@ -307,12 +307,16 @@ impl SubjectState {
             _ if self.pinned => {}
             (_, None) => self.roll_back(Reason::new(Cause::Withdrawn, "no rollout is meant for this box any more")),
             (_, Some((plan, allow))) => {
-                let ended = self.trial.iter().map(|trial| &trial.plan.rollout);
-                let ended = ended.filter(|rollout| wish.supersedes.contains(*rollout));
-                Superseded::remember(&mut self.superseded, ended, plan.target.version);
+                let ended = self.trial.as_ref().map(|trial| trial.plan.rollout.clone());
+                let ended = ended.filter(|rollout| wish.supersedes.contains(rollout));
+                self.remember_superseded(&ended, plan.target.version);
                 self.roll_back(Reason::new(Cause::Superseded, format!("rollout {} took its place", plan.rollout)));
                 let serves = has_own || self.committed.is_some();
                 if !(serves && self.stays_superseded(&plan, wish)) {
+                    if allow != Allow::Nothing {
+                        // Also one that begins only because nothing serves.
+                        self.remember_superseded(&wish.supersedes, plan.target.version);
+                    }
                     self.begin(plan, allow);
                 }
             }

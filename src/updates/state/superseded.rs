@@ -1,6 +1,8 @@
 //! Rollouts that later ones took the place of on this box.
 
-use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::SubjectState;
 use crate::names::{DeviceName, ModelVersion};
@@ -9,34 +11,37 @@ use crate::updates::plan::{Allow, Plan, Wish};
 /// So many are remembered, the newest: as many as two manifests may have.
 const REMEMBERED: usize = 512;
 
-/// A rollout that a later one took the place of.
+/// Of so many later versions it is remembered that they took the place of one rollout, the highest.
+const VERSIONS_REMEMBERED: usize = 64;
+
+/// A rollout that later ones took the place of.
 ///
-/// It comes back when the platform takes the later rollout back. A revocation of the later version forbids that version, and
+/// It comes back when the platform takes the later rollouts back. A revocation of a later version forbids that version, and
 /// says nothing for the one that had been replaced: perhaps for its defects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Superseded {
     /// The rollout.
     pub rollout: DeviceName,
-    /// The version of the later one.
-    pub by: ModelVersion,
+    /// The versions of the later ones.
+    #[serde(deserialize_with = "one_or_more")]
+    pub by: BTreeSet<ModelVersion>,
+    /// Whether it was a success here before: it is no risk, and comes back.
+    #[serde(default)]
+    pub was_committed: bool,
 }
 
-impl Superseded {
-    /// Notes that the rollout of version `by` took the place of `rollouts`.
-    pub(super) fn remember<'a>(
-        all: &mut Vec<Self>,
-        rollouts: impl IntoIterator<Item = &'a DeviceName>,
-        by: ModelVersion,
-    ) {
-        for rollout in rollouts {
-            match all.iter_mut().find(|known| known.rollout == *rollout) {
-                Some(known) => known.by = by,
-                None => all.push(Self { rollout: rollout.clone(), by }),
-            }
-        }
-        let surplus = all.len().saturating_sub(REMEMBERED);
-        all.drain(..surplus);
+/// Reads also what an earlier build wrote: the last version alone.
+fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<ModelVersion>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Versions {
+        One(ModelVersion),
+        More(BTreeSet<ModelVersion>),
     }
+    Ok(match Versions::deserialize(deserializer)? {
+        Versions::One(version) => BTreeSet::from([version]),
+        Versions::More(versions) => versions,
+    })
 }
 
 impl SubjectState {
@@ -44,14 +49,40 @@ impl SubjectState {
     pub(super) fn note_superseded(&mut self, wish: &Wish) {
         let Some((plan, allow)) = &wish.desired else { return };
         let version = plan.target.version;
-        if *allow != Allow::Nothing && !wish.revokes(version) && !self.stays_superseded(plan, wish) {
-            Superseded::remember(&mut self.superseded, &wish.supersedes, version);
+        // Where things are kept as they are nothing is replaced.
+        let may_begin = !self.pinned && *allow != Allow::Nothing && !wish.revokes(version);
+        if may_begin && !self.stays_superseded(plan, wish) {
+            self.remember_superseded(&wish.supersedes, version);
         }
     }
 
-    /// Whether a rollout is not begun because the version that took its place was revoked.
+    /// Notes that the rollout of version `by` took the place of `rollouts`.
+    pub(super) fn remember_superseded<'a>(
+        &mut self,
+        rollouts: impl IntoIterator<Item = &'a DeviceName>,
+        by: ModelVersion,
+    ) {
+        for rollout in rollouts {
+            let was_committed = [&self.committed_by, &self.previous_by].contains(&&Some(rollout.clone()));
+            let known = self.superseded.iter_mut().find(|known| known.rollout == *rollout);
+            if let Some(known) = known {
+                known.was_committed |= was_committed;
+                known.by.insert(by);
+                if known.by.len() > VERSIONS_REMEMBERED {
+                    known.by.pop_first();
+                }
+            } else {
+                let (rollout, by) = (rollout.clone(), BTreeSet::from([by]));
+                self.superseded.push(Superseded { rollout, by, was_committed });
+            }
+        }
+        let surplus = self.superseded.len().saturating_sub(REMEMBERED);
+        self.superseded.drain(..surplus);
+    }
+
+    /// Whether a rollout is not begun because a version that took its place was revoked.
     pub(super) fn stays_superseded(&self, plan: &Plan, wish: &Wish) -> bool {
-        let mut superseded = self.superseded.iter();
-        superseded.any(|superseded| superseded.rollout == plan.rollout && wish.revokes(superseded.by))
+        let known = self.superseded.iter().find(|superseded| superseded.rollout == plan.rollout);
+        known.is_some_and(|known| !known.was_committed && known.by.iter().any(|by| wish.revokes(*by)))
     }
 }

@@ -48,7 +48,7 @@ fn a_fault_that_passes_leaves_no_trace() {
 
 #[test]
 fn a_fault_ends_with_the_bytes_that_come_after_it() {
-    let days = |days| Event::Waited { seconds: days * 86_400 };
+    let days = |days: u64| Event::Waited { seconds: days * 86_400 };
     let bytes = |bytes| Event::Fetched { bytes };
     let present = |state: &SubjectState| state.trial.as_ref().unwrap().present_fault().cloned();
     // One error of TLS, and then a download of weeks.

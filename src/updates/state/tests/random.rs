@@ -1,5 +1,7 @@
 //! Whatever happens, in whatever order.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use proptest::prelude::*;
 
 use super::faults::wasted;
@@ -51,6 +53,8 @@ proptest! {
         events in proptest::collection::vec(any_event(), 1..80),
     ) {
         let mut state = SubjectState::default();
+        // Which versions took the place of which rollouts, and which of these were a success, by the events alone.
+        let (mut replaced, mut committed) = (BTreeMap::<DeviceName, BTreeSet<_>>::new(), BTreeSet::new());
         for event in events {
             let before = state.clone();
             state = state.after(event.clone(), Kind::Model);
@@ -66,11 +70,18 @@ proptest! {
             if let Event::Wanted { wish, has_own } = &event {
                 prop_assert!(state.kept().all(|release| !wish.revoked.contains(&release.version)));
                 let begun = state.trial.as_ref().filter(|new| !before.trial.as_ref().is_some_and(|old| old.is_of(&new.plan)));
-                if let Some(trial) = begun.filter(|_| *has_own || state.committed.is_some()) {
-                    let mut known = before.superseded.iter().filter(|known| known.rollout == trial.plan.rollout);
-                    prop_assert!(!known.any(|known| wish.revokes(known.by)), "{event:?} revived what was superseded");
+                if let Some(trial) = begun {
+                    let by = replaced.remove(&trial.plan.rollout).unwrap_or_default();
+                    let stays = !committed.contains(&trial.plan.rollout) && by.iter().any(|by| wish.revokes(*by));
+                    let serves = *has_own || state.committed.is_some();
+                    prop_assert!(!(stays && serves), "{event:?} revived what was superseded");
+                    // It began, so it has taken the places of those before it.
+                    for rollout in &wish.supersedes {
+                        replaced.entry(rollout.clone()).or_default().insert(trial.release.version);
+                    }
                 }
             }
+            committed.extend(state.committed_by.clone());
             if let Event::Hindered { .. } = &event {
                 let counted = |state: &SubjectState| state.trial.as_ref().map(|trial| (trial.stage, trial.failures));
                 prop_assert_eq!(counted(&state), counted(&before), "a fault that lies elsewhere ends and counts nothing");

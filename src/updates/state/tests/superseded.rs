@@ -46,6 +46,58 @@ fn a_superseded_rollout_does_not_come_back_to_life_when_the_newer_version_is_rev
     assert_eq!((live(&state), stage(&state)), (None, None));
 }
 
+/// A wish for the rollout `desired` that stands above `others`; each has the version after its own number.
+fn above(desired: u64, others: &[u64], revoked: &[u64]) -> Wish {
+    Wish {
+        desired: Some((plan(&format!("r{desired}"), desired + 1), Allow::Everything)),
+        supersedes: others.iter().map(|number| format!("r{number}").parse().unwrap()).collect(),
+        ..list(1, revoked)
+    }
+}
+
+#[test]
+fn a_revocation_of_any_version_that_took_its_place_revives_no_rollout() {
+    // r2 with version 3 takes the place of r1, then r3 with version 4 does, which the platform stops before it is a success.
+    let first = commit(SubjectState::default(), "r0", 1);
+    let state = after(first, [heard(above(1, &[], &[])), heard(above(2, &[1], &[])), described(3)]);
+    let state = after(state, std::iter::repeat_n(Event::Passed, 6));
+    let state = after(state, [heard(above(3, &[1, 2], &[])), heard(above(2, &[1], &[]))]);
+    assert_eq!((live(&state), stage(&state)), (Some(3), None));
+    let state = after(state, [heard(above(1, &[], &[3]))]);
+    assert_eq!((live(&state), stage(&state)), (Some(1), None), "version 2 comes back to life");
+    assert_eq!(state.superseded[0].by.iter().map(|version| version.get()).collect::<Vec<_>>(), [3, 4]);
+}
+
+#[test]
+fn what_is_published_while_a_box_is_pinned_replaces_nothing_there() {
+    let first = commit(SubjectState::default(), "r0", 1);
+    let state = after(first, [Event::Pin, heard(above(2, &[1], &[])), Event::Unpin]);
+    assert_eq!(state.superseded, []);
+    assert_eq!(stage(&after(state, [heard(above(1, &[], &[3]))])), Some(Stage::Downloading));
+}
+
+#[test]
+fn a_rollout_that_was_a_success_here_comes_back_when_all_that_replaced_it_is_revoked() {
+    let mut state = SubjectState::default();
+    for desired in 1..=3 {
+        let others: Vec<u64> = (1..desired).collect();
+        state = after(state, [heard(above(desired, &others, &[])), described(desired + 1)]);
+        state = after(state, std::iter::repeat_n(Event::Passed, 6));
+    }
+    assert_eq!((live(&state), state.previous.as_ref().map(|release| release.version.get())), (Some(4), Some(3)));
+    // At a box whose owner has a model of that name as well.
+    let state = after(state, [Event::Wanted { wish: above(1, &[], &[3, 4]), has_own: true }]);
+    assert_eq!((live(&state), stage(&state)), (None, Some(Stage::Downloading)));
+    assert_eq!(state.trial.unwrap().release.version.get(), 2);
+}
+
+#[test]
+fn what_an_earlier_build_remembered_is_read() {
+    let read: Superseded = serde_json::from_str(r#"{"rollout": "r1", "by": 3}"#).unwrap();
+    assert_eq!((read.by.len(), read.was_committed), (1, false));
+    assert_eq!(serde_json::from_str::<Superseded>(&serde_json::to_string(&read).unwrap()).unwrap(), read);
+}
+
 #[test]
 fn a_superseded_rollout_comes_back_when_the_platform_takes_the_newer_one_back() {
     for reached in STAGES {
