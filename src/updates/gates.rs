@@ -10,8 +10,7 @@
 //!   is slower by no more than [`LATENCY_NOISE_US`] is not too slow: where a run takes microseconds, one turn of another
 //!   process is a ratio of a hundred.
 //! * **Memory** is a ratio as well, of one instance of each: the live version may have several, or none while nobody asks
-//!   it. And [`MEMORY_NOISE`] more is not too much: the first pages of a runtime count for a model
-//!   of a few kilobytes.
+//!   it. And [`MEMORY_NOISE`] more is not too much: the first pages of a runtime count for a model of a few kilobytes.
 //! * **Drift** is the population stability index `Σ (oᵢ - rᵢ) · ln(oᵢ / rᵢ)` over the classes, of the observed shares `o`
 //!   against those of the signed reference `r`. Both are smoothed by Laplace's rule, one more answer for each of the `K`
 //!   classes: `oᵢ = (nᵢ + 1) / (N + K)` and `rᵢ = (N·sᵢ + 1) / (N + K)`, so that a class nobody met makes no infinity and

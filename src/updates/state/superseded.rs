@@ -63,7 +63,8 @@ impl SubjectState {
         by: ModelVersion,
     ) {
         for rollout in rollouts {
-            let was_committed = [&self.committed_by, &self.previous_by].contains(&&Some(rollout.clone()));
+            let mut successes = self.committed_by.iter().chain(&self.previous_by);
+            let was_committed = successes.any(|success| success == rollout);
             let known = self.superseded.iter_mut().find(|known| known.rollout == *rollout);
             if let Some(known) = known {
                 known.was_committed |= was_committed;
