@@ -205,24 +205,34 @@ impl Acknowledged {
     }
 
     fn write(&self, state: &mut State) {
-        let bytes = state.mark.encode();
-        let written = self.files.iter().filter_map(|(_, file)| Some(file.get()?.write_all_at(&bytes, 0)));
-        let written = written.fold(Ok(()), Result::and);
-        Self::complain(state, written);
+        let written = self.write_open(&state.mark);
+        // Success proves little: a file that could not be opened is not written either. `sync` sees to all of them.
+        if written.is_err() {
+            Self::complain(state, written);
+        }
         if std::mem::take(&mut state.durable) {
             self.changed.notify_all();
         }
     }
 
-    /// Brings the files to the disk, and makes those that could not be opened yet.
+    fn write_open(&self, mark: &Mark) -> io::Result<()> {
+        let bytes = mark.encode();
+        let written = self.files.iter().filter_map(|(_, file)| Some(file.get()?.write_all_at(&bytes, 0)));
+        written.fold(Ok(()), Result::and)
+    }
+
+    /// Brings the files to the disk, opens those that could not be opened yet, and writes again what could not be written.
     fn sync(&self) {
         let mut state = self.state();
         state.durable = true;
         let opened = self.files.iter().map(|(path, file)| open(path, file, &state.mark));
         let opened = opened.fold(Ok(()), Result::and);
+        let written = if state.failing { self.write_open(&state.mark) } else { Ok(()) };
         drop(state);
-        let synced = self.files.iter().filter_map(|(_, file)| Some(file.get()?.sync_data())).fold(opened, Result::and);
-        Self::complain(&mut self.state(), synced);
+
+        let synced = self.files.iter().filter_map(|(_, file)| Some(file.get()?.sync_data()));
+        let done = synced.fold(opened.and(written), Result::and);
+        Self::complain(&mut self.state(), done);
     }
 
     fn complain(state: &mut State, done: io::Result<()>) {
@@ -293,6 +303,29 @@ mod tests {
                     assert!(Mark::decode(&fs::read(folder.path().join(name)).unwrap()).is_ok(), "{name}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_is_reported_once_until_it_can() {
+        for lost in [&NAMES[..], &NAMES[..1], &NAMES[1..]] {
+            let folder = tempfile::tempdir().unwrap();
+            for name in lost {
+                fs::create_dir(folder.path().join(name)).unwrap();
+            }
+            let (acknowledged, _) = reopened(folder.path());
+            acknowledged.begin(1, None);
+            for next_seq in 2..5 {
+                acknowledged.note(next_seq);
+                assert!(acknowledged.state().failing, "the next sync would report it again: {lost:?}");
+                acknowledged.sync();
+            }
+            for name in lost {
+                fs::remove_dir(folder.path().join(name)).unwrap();
+            }
+            acknowledged.sync();
+            assert!(!acknowledged.state().failing);
+            assert_eq!(reopened(folder.path()).1, Found::Until(4));
         }
     }
 
