@@ -1,7 +1,15 @@
 //! The only place that reads the wall clock, and what is known of the time without it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::sys;
+
+/// For how long after a boot the clock may be behind: as far as a time can be that was saved once an hour.
+const SETTLING: Duration = Duration::from_hours(1);
+
+/// By how much the clock must have moved to have been set, in microseconds.
+const SET_BY_US: i64 = 60_000_000;
 
 /// Wall-clock time in milliseconds since the Unix epoch; 0 when the clock is before it.
 ///
@@ -43,11 +51,52 @@ impl Floor {
     pub fn plausible_millis(&self, system_ms: u64) -> u64 {
         system_ms.max(built_ms()).max(self.proven_ms.load(Ordering::Relaxed))
     }
+
+    /// Whether a clock that shows `system_ms` was set at all.
+    pub fn is_plausible(&self, system_ms: u64) -> bool {
+        self.plausible_millis(system_ms) == system_ms
+    }
 }
 
 /// The floor of this process: a box without a battery for its clock starts in 1970, and would find every certificate not
 /// valid yet. It is held in memory alone; whoever proves a time keeps the proof, too.
 pub static FLOOR: Floor = Floor::new();
+
+/// The time after a boot in which the clock may be behind: a box without a battery for its clock goes on from a saved time
+/// until it reaches a time server. It is over when somebody has set the clock, or after an hour, in which the clock has
+/// reached the time of the boot.
+///
+/// The kernel's own word (`adjtimex`) is not asked for: `ProtectClock=` forbids that call.
+#[derive(Debug)]
+pub struct Settling {
+    /// By how much the wall clock was ahead of the uptime at the start, in microseconds.
+    offset_us: i64,
+}
+
+impl Settling {
+    /// From now on a change of the clock is noticed.
+    pub fn begin() -> Self {
+        Self { offset_us: offset_us(unix_micros(), uptime()) }
+    }
+
+    /// Whether the clock is as right as it will become by itself.
+    pub fn is_over(&self) -> bool {
+        self.is_over_at(unix_micros(), uptime())
+    }
+
+    fn is_over_at(&self, now_us: i64, uptime: Duration) -> bool {
+        uptime >= SETTLING || offset_us(now_us, uptime).saturating_sub(self.offset_us).saturating_abs() > SET_BY_US
+    }
+}
+
+/// A system that does not say was started long ago.
+fn uptime() -> Duration {
+    sys::uptime().unwrap_or(Duration::MAX)
+}
+
+fn offset_us(now_us: i64, uptime: Duration) -> i64 {
+    now_us.saturating_sub(i64::try_from(uptime.as_micros()).unwrap_or(i64::MAX))
+}
 
 /// A moment in RFC 3339, in microseconds since the Unix epoch. Without an offset it is in UTC, as Feast writes it.
 pub fn parse_micros(text: &str) -> Option<i64> {
@@ -212,6 +261,21 @@ mod tests {
         floor.raise(1);
         assert_eq!(floor.plausible_millis(0), later);
         assert_eq!(floor.plausible_millis(later + 1), later + 1);
+        assert!(floor.is_plausible(later) && !floor.is_plausible(later - 1));
+    }
+
+    #[test]
+    fn a_clock_settles_when_it_is_set_or_in_an_hour() {
+        const SECOND: i64 = 1_000_000;
+        let boot = |seconds: i64| 1_795_222_800 * SECOND + seconds * SECOND;
+        let settling = Settling { offset_us: offset_us(boot(10), Duration::from_secs(10)) };
+        let is_over = |now_us: i64, uptime_s: u64| settling.is_over_at(now_us, Duration::from_secs(uptime_s));
+        assert!(!is_over(boot(10), 10) && !is_over(boot(3599), 3599));
+        assert!(!is_over(boot(70), 20), "a correction by seconds");
+        for set in [3600, -3600, -30 * 86_400] {
+            assert!(is_over(boot(20 + set), 20), "{set}");
+        }
+        assert!(is_over(boot(3600), 3600));
     }
 
     #[test]

@@ -204,6 +204,16 @@ pub fn return_free_memory() {
     }
 }
 
+/// For how long the machine has been running, suspended or not; `None` where the system does not say.
+pub fn uptime() -> Option<Duration> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: clock_gettime(2) writes to the place that it is given, which is a live local of the type that it expects, and
+    // tells by its result whether it did. It does not keep the pointer.
+    let known = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) == 0 };
+    known.then_some(())?;
+    Some(Duration::new(u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?))
+}
+
 /// The CPU time of a process, of all its threads, ended ones included; `None` when it is gone or may not be looked at.
 pub fn process_cpu_time(pid: u32) -> Option<Duration> {
     let pid = libc::pid_t::try_from(pid).ok()?;

@@ -4,10 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::clock;
 use crate::toml_check::in_range;
-
-/// Event times are held against this box's clock only when that was set: before 2026 it was not.
-const CLOCK_IS_SET_US: i64 = 1_767_225_600_000_000;
 
 /// Where feature views are declared, and where and how their values are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,10 +33,11 @@ pub struct FeaturesConfig {
 }
 
 impl FeaturesConfig {
-    /// The latest event time that is taken when the box's clock says `now_us`.
+    /// The latest event time that is taken when the box's clock says `now_us`. One that was never set judges none.
     pub fn taken_until(&self, now_us: i64) -> i64 {
         let ahead_us = i64::try_from(self.max_ahead_s).unwrap_or(i64::MAX).saturating_mul(1_000_000);
-        if now_us < CLOCK_IS_SET_US { i64::MAX } else { now_us.saturating_add(ahead_us) }
+        let is_set = clock::FLOOR.is_plausible(u64::try_from(now_us / 1000).unwrap_or(0));
+        if is_set { now_us.saturating_add(ahead_us) } else { i64::MAX }
     }
 }
 

@@ -36,15 +36,29 @@ impl Checked {
         };
         self.rows.into_iter().map(incoming).collect()
     }
+
+    /// How many of its rows happened then.
+    pub fn rows_at(&self, event_us: i64) -> usize {
+        self.rows.iter().filter(|(_, row, _)| row.event_us == event_us).count()
+    }
 }
 
 /// The clock's part in a push.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
+    /// What the clock shows.
+    pub now_us: i64,
     /// When a row without an event time happened.
     pub stamp_us: i64,
     /// The latest event time that is taken.
     pub latest_us: i64,
+}
+
+impl Times {
+    /// Whether a row without an event time gets a later one than the clock's, as that is behind.
+    pub fn is_ahead(&self) -> bool {
+        self.latest_us == i64::MAX && self.stamp_us > self.now_us
+    }
 }
 
 /// Checks a push by the declared views. A trial of a push asks the same function.
@@ -95,7 +109,9 @@ impl FeatureStore {
             return Err(FeatureError::Disabled { folder: self.shared.folder.clone() });
         }
         let now_us = clock::unix_micros();
-        let times = Times { stamp_us: now_us, latest_us: self.shared.config.taken_until(now_us) };
+        let taken_until = |engine: &Arc<Engine>| engine.taken_until(now_us);
+        let latest_us = self.engine().map_or_else(|_| self.shared.config.taken_until(now_us), taken_until);
+        let times = Times { now_us, stamp_us: now_us, latest_us };
         prepared(push, move |push| check(&registry, push, times).map(|checked| checked.unknown)).await
     }
 

@@ -44,6 +44,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::audit_event::{AuditEvent, AuditSink};
+use crate::clock::Settling;
 use crate::complaints::Complaints;
 use crate::identity::sealing::Sealer;
 use crate::principal::Principal;
@@ -253,7 +254,12 @@ impl FeatureStore {
         let engine = self.engine()?;
         let preparing = engine.clone();
         let prepare = move |push: &Push| {
-            let checked = incoming::check(&preparing.registry.load(), push, preparing.times())?;
+            let times = preparing.times();
+            let checked = incoming::check(&preparing.registry.load(), push, times)?;
+            if times.is_ahead() {
+                let stamped = checked.rows_at(times.stamp_us) as u64;
+                preparing.counters.stamped_ahead.fetch_add(stamped, Relaxed);
+            }
             Ok((checked.views.clone(), checked.unknown.clone(), checked.into_rows(&preparing)))
         };
         let (views, ignored, rows) = incoming::prepared(push, prepare).await?;
@@ -454,6 +460,8 @@ impl Opened {
             opened: tokio::sync::watch::Sender::new(false),
             counters,
             stamped_us: AtomicI64::new(0),
+            newest_us: AtomicI64::new(i64::MAX),
+            settling: Settling::begin(),
             generation: AtomicU64::new(0),
             compacting: AtomicBool::new(false),
             snapshot_asked: AtomicBool::new(false),

@@ -25,6 +25,8 @@ pub(super) struct Counters {
     pub damage_found: AtomicU64,
     pub entries_lost: AtomicU64,
     pub taken_back: AtomicU64,
+    /// Rows without an event time that got a later one than the clock's, as that was behind; since it last was right.
+    pub stamped_ahead: AtomicU64,
     pub snapshots: AtomicU64,
     pub journal_bytes: AtomicU64,
     /// The journal's bytes when the last snapshot was begun, as far as they are kept.

@@ -8,6 +8,7 @@
  * and end with ENOSPC, as on a full disk. Whoever runs the test changes the number meanwhile.
  *
  * With FAULT_CLOCK, a file of eight bytes, the wall clock is ahead by so many seconds. It may change meanwhile, too.
+ * With FAULT_UPTIME, likewise, the machine had been running for so many seconds when the program was started.
  *
  * A call that changes files and is not known here aborts the program: a model that misses something would prove nothing. */
 #define _GNU_SOURCE
@@ -42,7 +43,7 @@ static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static const char *folder;
 static size_t folder_length;
 static int log_fd = -1;
-static int64_t *budget, *ahead;
+static int64_t *budget, *ahead, *uptime, running;
 
 #define REAL(name, type, ...)                                        \
     static type (*real)(__VA_ARGS__);                                \
@@ -64,6 +65,9 @@ static int64_t *shared_number(const char *path) {
 __attribute__((constructor)) static void begin(void) {
     const char *clock = getenv("FAULT_CLOCK");
     if (clock) ahead = shared_number(clock);
+    const char *boot = getenv("FAULT_UPTIME");
+    struct timespec now;
+    if (boot && !syscall(SYS_clock_gettime, CLOCK_BOOTTIME, &now)) running = now.tv_sec, uptime = shared_number(boot);
     folder = getenv("FAULT_FOLDER");
     if (!folder) return;
     folder_length = strlen(folder);
@@ -78,6 +82,7 @@ __attribute__((constructor)) static void begin(void) {
 int clock_gettime(clockid_t clock, struct timespec *time) {
     int done = syscall(SYS_clock_gettime, clock, time);
     if (!done && ahead && clock == CLOCK_REALTIME) time->tv_sec += *ahead;
+    if (!done && uptime && clock == CLOCK_BOOTTIME) time->tv_sec += *uptime - running;
     return done;
 }
 

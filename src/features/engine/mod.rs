@@ -34,7 +34,7 @@ use super::registry::Registry;
 use super::statistics::Counters;
 use super::store::{Index, IndexError};
 use crate::audit_event::{AuditEvent, AuditSink};
-use crate::clock;
+use crate::clock::{self, Settling};
 use acknowledged::Acknowledged;
 use erased::ErasedEntities;
 use files::Files;
@@ -108,8 +108,12 @@ pub struct Engine {
     /// Whether the first opening is over, however it ended.
     pub opened: tokio::sync::watch::Sender<bool>,
     pub counters: Counters,
-    /// The event time that the last row without one got.
+    /// The event time that the last row without one got, or that of the newest row there was at the start.
     pub stamped_us: AtomicI64,
+    /// The newest event time that the index has; `i64::MAX` until that is known.
+    pub newest_us: AtomicI64,
+    /// Whether the clock may be behind, as after a boot.
+    pub settling: Settling,
     pub audit: AuditSink,
     pub commands: tokio::sync::mpsc::Sender<Command>,
     pub jobs: mpsc::Sender<Job>,
@@ -128,25 +132,42 @@ impl Engine {
     /// The clock's part in a push that comes now.
     pub fn times(&self) -> Times {
         let now_us = clock::unix_micros();
-        Times { stamp_us: self.stamp(now_us), latest_us: self.config.taken_until(now_us) }
+        Times { now_us, stamp_us: self.stamp(now_us), latest_us: self.taken_until(now_us) }
+    }
+
+    /// The latest event time that is taken. It is `i64::MAX`, and the clock judges no time, where it was never set, and where
+    /// it may be behind: there are later rows, and it had no time yet to be set.
+    pub fn taken_until(&self, now_us: i64) -> i64 {
+        let taken_until = self.config.taken_until(now_us);
+        let has_later = self.newest_us.load(Relaxed) > taken_until.saturating_add(STEP_US);
+        if has_later && !self.settling.is_over() { i64::MAX } else { taken_until }
     }
 
     /// The latest event time that is believed of what was taken before. What is later was taken by a clock that was ahead, or
     /// not set, and is right now.
     pub fn believed_until(&self, now_us: i64) -> i64 {
-        self.config.taken_until(now_us).saturating_add(STEP_US)
+        self.taken_until(now_us).saturating_add(STEP_US)
     }
 
     /// When a row without an event time happened: now, and after every such row before that is believed. So a clock that
-    /// steps back by seconds makes no row older than the one before it.
+    /// steps back by seconds, that is behind or that was never set makes no row older than the one before it.
     pub fn stamp(&self, now_us: i64) -> i64 {
         let believed_until = self.believed_until(now_us);
         let next = |last: i64| {
-            let is_step = believed_until < i64::MAX && (now_us..=believed_until).contains(&last);
-            if is_step { last.saturating_add(1) } else { now_us }
+            let is_later = (now_us..=believed_until).contains(&last);
+            if is_later { last.saturating_add(1) } else { now_us }
         };
         let before = self.stamped_us.fetch_update(Relaxed, Relaxed, |last| Some(next(last)));
         before.map_or(now_us, next)
+    }
+
+    /// Takes note of the newest event time of an index. From that of the first one on, rows without an event time go on,
+    /// where it is believed: some of what was given out before the start may be later than the clock is now.
+    pub fn note_newest(&self, newest_us: i64) {
+        let is_first = self.newest_us.swap(newest_us, Relaxed) == i64::MAX;
+        if is_first && newest_us <= self.believed_until(clock::unix_micros()) {
+            self.stamped_us.fetch_max(newest_us, Relaxed);
+        }
     }
 
     /// The index that answers reads, if there is one just now.

@@ -47,12 +47,22 @@ pub struct Writer {
     is_full: bool,
     /// Whether it was told that the index has rows from a future that the clock took back.
     told_of_future: bool,
+    /// Whether it was told that the clock is behind the rows of the index.
+    told_of_clock: bool,
 }
 
 impl Writer {
     /// Over an open journal, without an index yet.
     pub fn new(engine: Arc<Engine>, journal: Journal) -> Self {
-        Self { engine, journal, applier: None, before_restore: None, is_full: false, told_of_future: false }
+        Self {
+            engine,
+            journal,
+            applier: None,
+            before_restore: None,
+            is_full: false,
+            told_of_future: false,
+            told_of_clock: false,
+        }
     }
 
     /// Runs until it is told to close.
@@ -195,10 +205,29 @@ impl Writer {
         self.publish_rows();
     }
 
-    /// The latest event time that is believed now. Once it is told when there are later ones.
+    /// The latest event time that is believed now. Once it is told when there are later ones, and when none is judged though
+    /// there are some later than the clock.
     fn believed_until(&mut self) -> i64 {
-        let latest_us = self.engine.believed_until(clock::unix_micros());
-        let newest_us = self.applier.as_ref().map_or(i64::MIN, |applier| applier.content.newest_us);
+        let now_us = clock::unix_micros();
+        let latest_us = self.engine.believed_until(now_us);
+        let Some(newest_us) = self.applier.as_ref().map(|applier| applier.content.newest_us) else { return latest_us };
+        let is_behind = latest_us == i64::MAX && newest_us > now_us;
+        if is_behind && !self.told_of_clock {
+            tracing::warn!(
+                clock = clock::rfc3339_micros(now_us),
+                newest = clock::rfc3339_micros(newest_us),
+                "the clock is behind the rows of the feature store, as before a box reaches a time server: it judges no event \
+                 time, and rows without an event_timestamp get one just after the newest, until it is set (docs/features.md)"
+            );
+        }
+        if !is_behind && self.told_of_clock {
+            let rows = self.engine.counters.stamped_ahead.swap(0, Relaxed);
+            tracing::info!(
+                rows,
+                "the clock judges event times again: these rows without an event_timestamp got a later one"
+            );
+        }
+        self.told_of_clock = is_behind;
         let is_future = newest_us > latest_us;
         if is_future && !self.told_of_future {
             tracing::warn!(
@@ -361,6 +390,8 @@ impl Writer {
         }
         super::recovery::tell(&self.engine, &gaps);
         applier.taken_back = 0;
+        // Before anybody reads or judges by the clock what it has.
+        self.engine.note_newest(applier.content.newest_us);
         let state = Arc::new(State::Ready(applier.index.clone()));
         let old = self.applier.replace(applier);
         // What it has to tell comes at the start already, and not with the first push alone.
@@ -396,6 +427,7 @@ impl Writer {
 
     fn publish_rows(&self) {
         let Some(applier) = &self.applier else { return };
+        self.engine.note_newest(applier.content.newest_us);
         self.engine.counters.with_views(|views| {
             for (view, rows) in &applier.content.rows {
                 views.entry(*view).or_default().rows = *rows;

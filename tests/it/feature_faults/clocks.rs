@@ -15,10 +15,22 @@ const DAY: i64 = 86_400;
 /// What the log says, once.
 const TOLD: &str = "event times from a future that the clock took back";
 
+/// What the log says, once.
+const BEHIND: &str = "the clock is behind the rows of the feature store";
+
+/// What the log says when that is over.
+const RIGHT: &str = "the clock judges event times again";
+
+const HOUR: i64 = 3600;
+
+/// A time that is not before the build, however far a test sets the clock back from it.
+const LATER: i64 = 60 * DAY;
+
 /// A box, and by how many seconds its clock is ahead.
 struct Clocked {
     daemon: TestDaemon,
     ahead: Number,
+    uptime: Number,
     _shim: Shim,
 }
 
@@ -27,8 +39,23 @@ impl Clocked {
         let shim = Shim::build();
         let ahead = shim.number("clock", seconds);
         let root = TestRoot::new().views(VIEWS).set("log.level=\"info\"");
+        let uptime = shim.number("uptime", DAY);
         let root = root.variable("LD_PRELOAD", shim.library()).variable("FAULT_CLOCK", &ahead.path);
-        Self { daemon: start(root).daemon, ahead, _shim: shim }
+        let root = root.variable("FAULT_UPTIME", &uptime.path);
+        Self { daemon: start(root).daemon, ahead, uptime, _shim: shim }
+    }
+
+    /// Boots the machine, with its clock ahead by `seconds`.
+    fn booted(self, seconds: i64) -> Self {
+        self.uptime.set(10);
+        self.ahead.set(seconds);
+        self.restarted(|_| {})
+    }
+
+    /// What the log says of a clock that is behind: how often it began, and how often it ended.
+    fn told_behind(&self) -> (usize, usize) {
+        let log = self.daemon.log();
+        (log.matches(BEHIND).count(), log.matches(RIGHT).count())
     }
 
     /// Kills the daemon, does something to its store, and starts it again.
@@ -165,4 +192,97 @@ fn a_device_that_is_ahead_by_what_is_allowed_stays_the_newest() {
     assert!(pushed.starts_with("accepted=0, outdated=2,"), "{pushed}");
     let found = clocked.read(["plain:number", "lasting:number", "counted:number"]);
     assert_eq!(found.map(|(value, status)| (value, status == "PRESENT")), [1, 1, 1].map(|value| (json!(value), true)));
+}
+
+#[test]
+fn a_clock_that_is_behind_for_a_while_after_a_boot_loses_nothing() {
+    // By a time that was saved once an hour, and by one that is older than a step of the windows.
+    for behind in [HOUR, 40 * DAY] {
+        let mut clocked = Clocked::new(LATER);
+        for number in 1..=3 {
+            assert_eq!(clocked.push(number, None), ACCEPTED);
+        }
+        clocked = clocked.booted(LATER - behind);
+        let found = clocked.read(["plain:number", "lasting:number"]);
+        assert_eq!(found, [3, 3].map(|number| (json!(number), "PRESENT".to_owned())));
+        for number in 4..=5 {
+            assert_eq!(clocked.push(number, None), ACCEPTED);
+        }
+        // A device whose own clock is right.
+        let now = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_secs()).unwrap();
+        assert_eq!(clocked.push(6, Some(now + LATER + 60)), ACCEPTED);
+        assert_eq!((clocked.told_behind(), clocked.lines()), ((1, 0), 0), "{}", clocked.daemon.log());
+
+        // A time server is reached.
+        clocked.ahead.set(LATER + 61);
+        clocked.has(6, 6);
+        assert_eq!(clocked.push(7, None), ACCEPTED);
+        clocked.has(7, 7);
+        assert_eq!((clocked.told_behind(), clocked.lines()), ((1, 1), 0), "{}", clocked.daemon.log());
+        assert!(clocked.daemon.log().contains("\"rows\":6"), "{}", clocked.daemon.log());
+        assert_eq!(clocked.status()["future_rows_replaced"], json!(0));
+        clocked.ahead.set(LATER + 120);
+        let clocked = clocked.restarted(remove_index);
+        clocked.has(7, 7);
+    }
+}
+
+#[test]
+fn a_clock_that_was_never_set_makes_no_push_outdated() {
+    let now = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_secs()).unwrap();
+    // In 1970, and in a year before this was built.
+    for shown in [100, now - 700 * DAY] {
+        let mut clocked = Clocked::new(0);
+        assert_eq!(clocked.push(1, None), ACCEPTED);
+        clocked = clocked.booted(shown - now);
+        // However long that lasts.
+        clocked.uptime.set(DAY);
+        clocked = clocked.restarted(|_| {});
+        for number in 2..=4 {
+            assert_eq!(clocked.push(number, None), ACCEPTED);
+        }
+        assert_eq!((clocked.told_behind(), clocked.lines()), ((1, 0), 0), "{}", clocked.daemon.log());
+        clocked.ahead.set(1);
+        clocked.has(4, 4);
+        assert_eq!(clocked.push(5, None), ACCEPTED);
+        clocked.has(5, 5);
+        assert_eq!((clocked.told_behind(), clocked.lines()), ((1, 1), 0), "{}", clocked.daemon.log());
+    }
+}
+
+#[test]
+fn a_clock_that_was_ahead_before_a_boot_makes_no_push_outdated() {
+    let mut clocked = Clocked::new(LATER + 30 * DAY);
+    assert_eq!(clocked.push(1, None), ACCEPTED);
+    // Right from the boot on, and nothing says so.
+    clocked = clocked.booted(LATER);
+    for number in 2..=3 {
+        assert_eq!(clocked.push(number, None), ACCEPTED);
+        let found = clocked.read(["plain:number", "lasting:number", "counted:number"]);
+        assert_eq!(found, [number, number, number].map(|number| (json!(number), "PRESENT".to_owned())));
+    }
+    assert_eq!((clocked.told_behind(), clocked.lines()), ((1, 0), 0), "{}", clocked.daemon.log());
+    clocked.uptime.set(HOUR);
+    clocked = clocked.restarted(|_| {});
+    assert_eq!((clocked.told_behind(), clocked.lines()), ((0, 0), 1), "{}", clocked.daemon.log());
+    assert_eq!(clocked.push(4, None), ACCEPTED);
+    clocked.has(4, 1);
+    clocked = clocked.restarted(remove_index);
+    clocked.has(4, 1);
+}
+
+#[test]
+fn a_clock_that_was_ahead_by_minutes_makes_nothing_outdated_after_a_restart() {
+    let clocked = Clocked::new(8 * 60);
+    assert_eq!(clocked.push(1, None), ACCEPTED);
+    clocked.ahead.set(0);
+    let clocked = clocked.restarted(|_| {});
+    for number in 2..=3 {
+        assert_eq!(clocked.push(number, None), ACCEPTED);
+    }
+    let found = clocked.read(["plain:number", "lasting:number", "counted:number"]);
+    assert_eq!(found, [3, 3, 3].map(|number| (json!(number), "PRESENT".to_owned())));
+    clocked.ahead.set(9 * 60);
+    clocked.has(3, 3);
+    assert_eq!((clocked.status()["future_rows_replaced"].clone(), clocked.lines()), (json!(0), 0));
 }
