@@ -31,7 +31,9 @@
 //! # A clock that was ahead
 //!
 //! An event time far ahead moves the watermark there, and buckets and identities of before go. When the clock takes that back,
-//! so does [`WindowState::take_back`] with what the future brought, and the aggregates go on with what is left.
+//! so does [`WindowState::take_back`] with the steps of that future, and the aggregates go on with what is left. Of the step in
+//! which it begins only a later `last` goes: the other functions cannot be parted, and keep its later events, which are not
+//! known again.
 //!
 //! # How exact
 //!
@@ -164,7 +166,8 @@ impl WindowState {
         Added::New
     }
 
-    /// Forgets what happened after `latest_us`: a clock that was ahead gave it its times. What it had made too late or forgotten
+    /// Forgets the steps that begin after `latest_us`: a clock that was ahead gave them their times. Of the step that it is in
+    /// a later `last` is forgotten, and the other functions keep the later events. What the clock had made too late or forgotten
     /// before cannot be had again; the event at `event_us` that comes now, and what is newer, is not too late for that.
     pub fn take_back(&mut self, latest_us: i64, event_us: i64) {
         if self.watermark_us.is_none_or(|watermark| watermark <= latest_us) {

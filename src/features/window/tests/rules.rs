@@ -351,7 +351,7 @@ fn a_last_of_another_type_is_null() {
 }
 
 #[test]
-fn the_newest_value_of_the_step_that_now_is_in_is_not_from_a_future_that_was_taken_back() {
+fn of_the_step_that_now_is_in_only_the_newest_value_is_taken_back() {
     let mut view = minute(ScalarType::Float64, seconds(60));
     view.aggregations = every_function(0, seconds(600), seconds(300), Kind::Sliding);
     let mut state = WindowState::default();
@@ -360,6 +360,8 @@ fn the_newest_value_of_the_step_that_now_is_in_is_not_from_a_future_that_was_tak
     }
     state.take_back(100 * SECOND, 50 * SECOND);
     assert_eq!(get(&state, &view, Function::Last, 50), None);
+    // The others cannot be parted within a step.
+    assert_eq!(get(&state, &view, Function::Count, 50), Some(Value::Int64(2)));
     assert_eq!(state.add(&view, 50 * SECOND, &float(3.0)), Added::New);
     assert_eq!(get(&state, &view, Function::Last, 50), Some(Value::Float64(3.0)));
     assert_eq!(state.add(&view, 50 * SECOND, &float(3.0)), Added::Duplicate);
