@@ -46,19 +46,12 @@ impl Checked {
 /// The clock's part in a push.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
-    /// What the clock shows.
-    pub now_us: i64,
     /// When a row without an event time happened.
     pub stamp_us: i64,
     /// The latest event time that is taken.
     pub latest_us: i64,
-}
-
-impl Times {
     /// Whether a row without an event time gets a later one than the clock's, as that is behind.
-    pub fn is_ahead(&self) -> bool {
-        self.latest_us == i64::MAX && self.stamp_us > self.now_us
-    }
+    pub is_ahead: bool,
 }
 
 /// Checks a push by the declared views. A trial of a push asks the same function.
@@ -111,7 +104,7 @@ impl FeatureStore {
         let now_us = clock::unix_micros();
         let taken_until = |engine: &Arc<Engine>| engine.taken_until(now_us);
         let latest_us = self.engine().map_or_else(|_| self.shared.config.taken_until(now_us), taken_until);
-        let times = Times { now_us, stamp_us: now_us, latest_us };
+        let times = Times { stamp_us: now_us, latest_us, is_ahead: false };
         prepared(push, move |push| check(&registry, push, times).map(|checked| checked.unknown)).await
     }
 

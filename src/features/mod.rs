@@ -256,7 +256,7 @@ impl FeatureStore {
         let prepare = move |push: &Push| {
             let times = preparing.times();
             let checked = incoming::check(&preparing.registry.load(), push, times)?;
-            if times.is_ahead() {
+            if times.is_ahead {
                 let stamped = checked.rows_at(times.stamp_us) as u64;
                 preparing.counters.stamped_ahead.fetch_add(stamped, Relaxed);
             }

@@ -132,7 +132,8 @@ impl Engine {
     /// The clock's part in a push that comes now.
     pub fn times(&self) -> Times {
         let now_us = clock::unix_micros();
-        Times { now_us, stamp_us: self.stamp(now_us), latest_us: self.taken_until(now_us) }
+        let (stamp_us, latest_us) = (self.stamp(now_us), self.taken_until(now_us));
+        Times { stamp_us, latest_us, is_ahead: latest_us == i64::MAX && stamp_us > now_us }
     }
 
     /// The latest event time that is taken. It is `i64::MAX`, and the clock judges no time, where it was never set, and where
