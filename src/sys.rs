@@ -154,9 +154,9 @@ impl SpareAllocator {
     fn beyond(size: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
         match BOUND.get() {
             Some([bound, beyond]) if size <= SPARE_MAX => {
-                let _ = setrlimit(Resource::Data, beyond.clone());
+                let _ = setrlimit(Resource::Data, *beyond);
                 let made = allocate();
-                let _ = setrlimit(Resource::Data, bound.clone());
+                let _ = setrlimit(Resource::Data, *bound);
                 made
             }
             _ => std::ptr::null_mut(),

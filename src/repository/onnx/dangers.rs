@@ -404,7 +404,6 @@ mod tests {
             input: vec!["a".into(), "b".into()],
             output: vec!["q".into()],
             node: nodes,
-            ..FunctionProto::default()
         };
         let call = |inputs: &[&str]| NodeProto { domain: "own".into(), ..node("F", inputs, "y", vec![]) };
         let model = |calls: Vec<NodeProto>, functions: Vec<FunctionProto>| ModelProto {
