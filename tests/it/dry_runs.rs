@@ -183,9 +183,10 @@ fn a_binding_that_fits_no_view_is_a_mistake_with_its_line() {
         assert!(code == Some(78) && told.contains(mistake), "{code:?} {told}");
         // The daemon serves all the same: views may change while it runs, and what a reload takes a start must take.
         let daemon = root.start();
-        let words = match mistake.contains("leave out") {
-            true => "every message of a binding will be refused",
-            false => "a part of every message of a binding will be ignored",
+        let words = if mistake.contains("leave out") {
+            "every message of a binding will be refused"
+        } else {
+            "a part of every message of a binding will be ignored"
         };
         let (key, _) = mistake.split_once("bindings[0].").unwrap().1.split_once(": ").unwrap();
         assert_eq!(daemon.wait_for_log_since_start(words)["key"], key);
