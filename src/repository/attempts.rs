@@ -6,7 +6,8 @@
 //!
 //! Only a death during the one attempt under way proves anything. When several were, each of their models becomes a suspect,
 //! and suspects are loaded one at a time. Two deaths, one of them alone, suspend a model. A suspended model is tried in a
-//! process of its own, after an hour and then ever more seldom, and loaded again when it passes.
+//! process of its own and loaded again when it passes: at once, for somebody may have killed the process who knew nothing of
+//! the load, then after an hour, and then ever more seldom.
 
 pub mod log;
 
@@ -25,7 +26,7 @@ const DEATHS: u32 = 2;
 /// process all the same.
 const DEATHS_MAX: u32 = 4;
 
-/// The time from a suspension to the first trial, in seconds.
+/// The time from a trial that failed, or a death after one that passed, to the next trial, in seconds; twice that after two.
 const FIRST_WAIT_S: u64 = 3600;
 
 /// The longest time between two trials, in seconds.
@@ -213,7 +214,10 @@ impl Attempts {
             }
             (Some(suspect), Finding::Interrupted(reason)) => {
                 // It has shown nothing, so the next one waits no longer for it.
-                suspect.suspension.iter_mut().for_each(|suspension| suspension.since_ms = now_ms);
+                if let Some(suspension) = &mut suspect.suspension {
+                    suspension.since_ms = now_ms;
+                    suspension.wait_s = suspension.wait_s.max(FIRST_WAIT_S);
+                }
                 format!("it could not be tried in a process of its own: {reason}; {suspect}")
             }
             (None, Finding::Failed(reason) | Finding::Interrupted(reason)) => reason.clone(),
@@ -268,8 +272,9 @@ impl Suspect {
     }
 
     fn suspend(&mut self, now_ms: u64, finding: Option<String>) {
-        let wait_s = self.suspension.as_ref().map_or(FIRST_WAIT_S, |before| before.wait_s.saturating_mul(2));
-        self.suspension = Some(Suspension { since_ms: now_ms, wait_s: wait_s.min(WAIT_MAX_S), finding });
+        let again = |before: &Suspension| before.wait_s.saturating_mul(2).clamp(FIRST_WAIT_S, WAIT_MAX_S);
+        let wait_s = self.suspension.as_ref().map_or(0, again);
+        self.suspension = Some(Suspension { since_ms: now_ms, wait_s, finding });
     }
 
     /// When the next trial is due, in milliseconds since the Unix epoch.

@@ -11,7 +11,7 @@ use super::{
     FolderError, LoadModelError, ManagedModel, Model, PinError, Repository, State, UNLOADED, UnloadModelError, folder,
 };
 use crate::audit_event::AuditEvent;
-use crate::names::ModelName;
+use crate::names::{ModelName, ModelVersion};
 use crate::principal::Principal;
 
 /// What a load is to do.
@@ -157,7 +157,9 @@ impl Repository {
         }
         let before = model.slot.live();
         let (mut live, mut failures) = (Vec::new(), Vec::new());
-        for &version in selected.iter().filter(|&&version| !before.iter().any(|old| old.version == version)) {
+        // A model that is tried when its time has come stays what it is until it has passed.
+        let is_new = |version: ModelVersion| effort != Effort::Due && !before.iter().any(|old| old.version == version);
+        for &version in selected.iter().filter(|&&version| is_new(version)) {
             model.set(version, State::Loading);
         }
         for &version in &selected {
