@@ -10,7 +10,7 @@ import socket
 
 def request(path, body=b"", headers=(), method="POST"):
     """The bytes of one request."""
-    head = [f"{method} {path} HTTP/1.1", "Host: bench", f"Content-Length: {len(body)}"]
+    head = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
     head += [f"{name}: {value}" for name, value in headers]
     return "\r\n".join(head).encode() + b"\r\n\r\n" + body
 
