@@ -39,7 +39,7 @@ class Ledge(Server):
 
     def command(self):
         settings = [f"http.listen=127.0.0.1:{self.port}", f"runtimes.dir={HOME / 'runtimes'}", "log.format=text",
-                    "log.level=warn", *self.settings]
+                    "log.level=warn", 'access.loopback=["viewer","infer","feature-writer","operator"]', *self.settings]
         options = [part for setting in settings for part in ("--set", setting)]
         return [self.binary, "serve", "--root", self.folder, *options], {}
 
