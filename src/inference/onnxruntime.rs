@@ -167,10 +167,11 @@ impl Backend for OnnxRuntimeBackend {
     fn run(&mut self, inputs: &[Tensor], outputs: &[usize]) -> Result<RunResult, RunError> {
         let start = Instant::now();
         for &(divisor, dividend) in &self.divisors {
-            let (Some(numbers), port) = (inputs.get(divisor), self.signature.inputs.get(divisor)) else { continue };
+            let (Some(numbers), Some(port)) = (inputs.get(divisor), self.signature.inputs.get(divisor)) else {
+                continue;
+            };
             let dividend = dividend.and_then(|place| inputs.get(place));
-            let name = port.map_or_else(String::new, |port| port.name.clone());
-            check_division(numbers, dividend).map_err(|reason| RunError::Input { name, reason })?;
+            check_division(numbers, dividend).map_err(|reason| RunError::Input { name: port.name.clone(), reason })?;
         }
         let values = self
             .signature

@@ -81,6 +81,23 @@ impl Client {
         self.post(path, &[("content-type", "application/json")], body.to_string().as_bytes())
     }
 
+    /// The state of a model in the index, and the reason that stands beside it, or nothing.
+    #[track_caller]
+    pub fn state(&mut self, model: &str) -> (String, String) {
+        let index = self.post("/v2/repository/index", &[], b"").json();
+        let row = index.as_array().unwrap().iter().find(|row| row["name"] == model).unwrap();
+        let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
+        (text("state"), text("reason"))
+    }
+
+    /// Why a model does not serve.
+    #[track_caller]
+    pub fn refusal(&mut self, model: &str) -> String {
+        let (state, reason) = self.state(model);
+        assert_eq!(state, "UNAVAILABLE", "{model}: {reason}");
+        reason
+    }
+
     /// Posts to a server that may be killed meanwhile: then it is an error.
     pub fn try_post_json(&mut self, path: &str, body: &Value) -> io::Result<Response> {
         let body = body.to_string();

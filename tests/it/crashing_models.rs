@@ -43,14 +43,6 @@ fn dies(root: TestRoot) -> TestRoot {
     daemon.kill()
 }
 
-/// The state and the reason of a model.
-fn state(client: &mut Client, model: &str) -> (String, String) {
-    let index = client.post("/v2/repository/index", &[], b"").json();
-    let row = index.as_array().unwrap().iter().find(|row| row["name"] == model).unwrap().clone();
-    let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
-    (text("state"), text("reason"))
-}
-
 fn answers(client: &mut Client, model: &str) {
     let body = json!({"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1, 4], "data": [2, 0, 0, 1]}]});
     let answer = client.post_json(&format!("/v2/models/{model}/infer"), &body);
@@ -89,7 +81,7 @@ fn a_model_that_ends_the_process_is_suspended_at_the_third_start_and_the_others_
     for model in good {
         answers(client, model);
     }
-    let (state_of_it, reason) = state(client, "crash");
+    let (state_of_it, reason) = client.state("crash");
     assert_eq!(state_of_it, "UNAVAILABLE");
     for words in
         ["ended the process 2 times, last at 20", "next trial is at 20", "POST /v2/repository/models/crash/load"]
@@ -108,7 +100,7 @@ fn a_model_that_ends_the_process_is_suspended_at_the_third_start_and_the_others_
     // Left alone, it is left alone.
     daemon.signal("HUP");
     daemon.wait_for_log("model repository read");
-    assert!(state(client, "crash").1.contains("SIGFPE"));
+    assert!(client.state("crash").1.contains("SIGFPE"));
     for model in good {
         answers(client, model);
     }
@@ -132,7 +124,7 @@ fn another_configuration_is_tried_anew_and_so_are_other_files_at_a_start() {
     let config = config.split("[[golden]]").next().unwrap();
     write(&path, format!("runtime = \"openvino\"\n{config}").as_bytes());
     let daemon = root.start();
-    assert_eq!(state(&mut daemon.client(), "crash"), ("READY".to_owned(), String::new()));
+    assert_eq!(daemon.client().state("crash"), ("READY".to_owned(), String::new()));
 }
 
 #[test]
@@ -175,7 +167,7 @@ fn a_kill_while_idle_an_orderly_stop_and_another_boot_suspend_nothing() {
     assert_eq!(names(&daemon.root), ["endless"]);
     let daemon = owned(daemon.kill(), "release_good", "good").start();
     answers(&mut daemon.client(), "good");
-    assert_eq!(state(&mut daemon.client(), "endless").0, "UNAVAILABLE");
+    assert_eq!(daemon.client().state("endless").0, "UNAVAILABLE");
 }
 
 /// Two deaths during the load of this model, the last one at the beginning of 1970.
@@ -209,7 +201,7 @@ fn a_suspended_model_that_passes_its_trial_serves_again() {
     let client = &mut daemon.client();
     let since = Instant::now();
     // The pointer is swapped after the line is written.
-    while state(client, "good").0 != "READY" {
+    while client.state("good").0 != "READY" {
         assert!(since.elapsed() < LIMIT);
     }
     answers(client, "good");
@@ -226,7 +218,7 @@ fn an_explicit_load_that_passes_its_trial_serves_again() {
     write(&record(&root), text.replace("\"since_ms\":0", &format!("\"since_ms\":{now}")).as_bytes());
     let daemon = root.start();
     let client = &mut daemon.client();
-    assert_eq!(state(client, "good").0, "UNAVAILABLE");
+    assert_eq!(client.state("good").0, "UNAVAILABLE");
     let load = client.post("/v2/repository/models/good/load", &[], b"");
     assert_eq!(load.status, 200, "{load:?}");
     answers(client, "good");

@@ -25,13 +25,6 @@ fn model_file(model: &str) -> Vec<u8> {
     std::fs::read(model_folder(model).join("1/model.onnx")).unwrap()
 }
 
-/// The state and the reason of `m` in the index.
-fn row(client: &mut Client) -> (String, String) {
-    let rows = client.post("/v2/repository/index", &[], b"").json();
-    let text = |key: &str| rows[0][key].as_str().unwrap_or_default().to_owned();
-    (text("state"), text("reason"))
-}
-
 fn answer(client: &mut Client) -> Value {
     let input = json!({"name": "IN", "datatype": "FP32", "shape": [1, 4], "data": [5, 6, 7, 8]});
     client.post_json("/v2/models/m/infer", &json!({"inputs": [input]})).json()["outputs"][0]["data"].clone()
@@ -52,7 +45,7 @@ fn audited(mut daemon: TestDaemon, action: &str) -> Value {
 fn a_float_original_stands_in_for_a_model_that_answers_wrong_and_everything_says_so() {
     let daemon = root("", Some(&model_file("identity_fp32"))).start();
     let client = &mut daemon.client();
-    let (state, note) = row(client);
+    let (state, note) = client.state("m");
     assert_eq!(state, "READY");
     assert!(
         note.starts_with("model.float.onnx in onnxruntime stands in: onnxruntime: golden input golden.json"),
@@ -81,7 +74,7 @@ fn without_an_original_that_answers_right_a_model_that_answers_wrong_is_unavaila
     let another = model_file("log_nan");
     for (float, reasons) in [(None, 2), (Some(&another[..]), 4)] {
         let daemon = root("", float).start();
-        let (state, reason) = row(&mut daemon.client());
+        let (state, reason) = daemon.client().state("m");
         assert_eq!(state, "UNAVAILABLE");
         assert_eq!(reason.matches("differs by 2.613706, more than 0.001").count(), reasons, "{reason}");
         assert_eq!(reason.contains("model.float.onnx: golden input golden.json"), float.is_some(), "{reason}");
@@ -101,7 +94,7 @@ fn only_a_wrong_answer_makes_way_for_the_original() {
         root("runtime = \"onnxruntime\"", Some(&float)).file("m/1/model.onnx", &model_file("ml_scaler")[..90]);
     for (root, words) in [(unread, "golden.json cannot be read"), (refused, "model.onnx")] {
         let daemon = root.start();
-        let (state, reason) = row(&mut daemon.client());
+        let (state, reason) = daemon.client().state("m");
         assert!(state == "UNAVAILABLE" && reason.contains(words), "{state}: {reason}");
         assert_eq!(audited(daemon, "model_refused")["cause"], "load");
     }
@@ -136,7 +129,7 @@ fn a_photograph_is_compared_with_the_answer_of_the_float_model() {
         let start = |config: &str, expected: &Value| {
             let root = TestRoot::new().models(&["efficientnet_lite0"]).file("efficientnet_lite0/model.toml", config);
             let daemon = root.file("efficientnet_lite0/golden/coffee.json", expected.to_string()).start();
-            row(&mut daemon.client())
+            daemon.client().state("efficientnet_lite0")
         };
         assert_eq!(start(&pinned, &expected).0, "READY");
         // A tenth of its length is what int8 costs, so half of that is too little.

@@ -25,12 +25,6 @@ fn answers(response: &Response, expected: &Value) {
 }
 
 /// The reason why a model is not served.
-fn refusal(client: &mut Client, model: &str) -> String {
-    let index = client.post("/v2/repository/index", &[], b"").json();
-    let row = index.as_array().unwrap().iter().find(|row| row["name"] == model).unwrap().clone();
-    row["reason"].as_str().unwrap_or_default().to_owned()
-}
-
 #[test]
 fn whole_numbers_are_divided_right_or_refused_and_never_end_the_daemon() {
     let daemon = serving("auto", &["hostile_divide"]);
@@ -53,7 +47,7 @@ fn whole_numbers_are_divided_right_or_refused_and_never_end_the_daemon() {
     }
 
     let daemon = serving("auto", &["hostile_divide_computed"]);
-    let reason = refusal(&mut daemon.client(), "hostile_divide_computed");
+    let reason = daemon.client().refusal("hostile_divide_computed");
     assert!(reason.contains("ends the process") && reason.contains("in float32"), "{reason}");
 }
 
@@ -83,7 +77,7 @@ fn no_index_leads_out_of_its_tensor() {
 
     let daemon = serving("openvino", &models);
     for (model, words) in models.into_iter().zip(["whatever memory", "whatever memory", "ends the process"]) {
-        let reason = refusal(&mut daemon.client(), model);
+        let reason = daemon.client().refusal(model);
         assert!(reason.contains(words), "{model}: {reason}");
     }
 }

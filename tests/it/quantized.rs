@@ -4,7 +4,7 @@ use ledge::repository::tflite::quantization;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::daemon::{TestDaemon, TestRoot, model_folder};
+use crate::daemon::{TestRoot, model_folder};
 use crate::fuzz::mutate;
 
 const COLOURS: &str = "quantized_colours";
@@ -21,13 +21,6 @@ fn labels(client: &mut Client, model: &str, photograph: &str) -> Vec<(Value, f64
     let answer = answer.json();
     let labels = answer["labels"].as_array().unwrap().iter();
     labels.map(|label| (label["label"].clone(), label["score"].as_f64().unwrap())).collect()
-}
-
-fn reason(daemon: &TestDaemon, model: &str) -> String {
-    let index = daemon.client().post("/v2/repository/index", &[], b"").json();
-    let row = index.as_array().unwrap().iter().find(|row| row["name"] == model).unwrap().clone();
-    assert_eq!(row["state"], "UNAVAILABLE", "{row}");
-    row["reason"].as_str().unwrap().to_owned()
 }
 
 fn text(path: &str) -> String {
@@ -79,9 +72,9 @@ fn scores_of_unknown_worth_are_refused_at_the_load_until_model_toml_says_it() {
     for words in
         ["cannot answer a photograph", "the scores are UINT8", "quantization = { scale = ..., zero_point = ... }"]
     {
-        assert!(reason(&daemon, "uint8_scores").contains(words) && checked.contains(words), "{checked}");
+        assert!(daemon.client().refusal("uint8_scores").contains(words) && checked.contains(words), "{checked}");
     }
-    assert!(reason(&daemon, "add_sub").contains("quantization is for integers"));
+    assert!(daemon.client().refusal("add_sub").contains("quantization is for integers"));
     let found = labels(&mut daemon.client(), "said", "red");
     assert_eq!(found, [(json!("red"), 255.0 / 256.0), (json!("green"), 0.0), (json!("blue"), 0.0)]);
 }
@@ -105,7 +98,8 @@ fn labels_that_do_not_fit_the_classes_are_refused_with_both_numbers() {
         ("more", "a background class that the model lacks?"),
         ("half", "has 4 classes and labels.txt has 1 lines"),
     ] {
-        assert!(reason(&daemon, model).contains(words), "{}", reason(&daemon, model));
+        let reason = daemon.client().refusal(model);
+        assert!(reason.contains(words), "{reason}");
     }
     assert_eq!(labels(&mut daemon.client(), "blank", "blue")[0].0, "blue");
 }

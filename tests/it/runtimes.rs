@@ -6,13 +6,6 @@ use crate::client::Client;
 use crate::daemon::{TestDaemon, TestRoot, data, setup_root};
 
 /// The reason in the index why a model is not served.
-fn reason(client: &mut Client, model: &str) -> String {
-    let index = client.post("/v2/repository/index", &[], b"").json();
-    let row = index.as_array().unwrap().iter().find(|row| row["name"] == model).unwrap().clone();
-    assert_eq!(row["state"], "UNAVAILABLE", "{row}");
-    row["reason"].as_str().unwrap().to_owned()
-}
-
 fn platform(client: &mut Client, model: &str) -> Value {
     client.get(&format!("/v2/models/{model}")).json()["platform"].clone()
 }
@@ -63,11 +56,11 @@ fn a_runtime_that_is_pinned_to_what_it_cannot_run_says_why() {
         .start();
     let client = &mut daemon.client();
     for model in ["qoperator", "ml_scaler", "identity_string"] {
-        let reason = reason(client, model);
+        let reason = client.refusal(model);
         assert!(reason.contains("openvino") && !reason.contains('\n'), "{model}: {reason}");
     }
-    assert!(reason(client, "tflite_blazeface").contains("onnxruntime does not read TFLite files"));
-    assert!(reason(client, "ir_add").contains("onnxruntime does not read OpenVINO IR files"));
+    assert!(client.refusal("tflite_blazeface").contains("onnxruntime does not read TFLite files"));
+    assert!(client.refusal("ir_add").contains("onnxruntime does not read OpenVINO IR files"));
     assert_eq!(platform(client, "add_sub"), "OpenVINO");
     let input = |name, value: f32| json!({"name": name, "datatype": "FP32", "shape": [2, 16], "data": vec![value; 32]});
     let request = json!({"inputs": [input("INPUT1", 1.0), input("INPUT0", 3.0)], "outputs": [{"name": "OUTPUT1"}]});
@@ -137,7 +130,7 @@ fn broken_files_are_listed_with_their_reason_and_disturb_nothing() {
         ("labels_gone", "labels.txt cannot be read"),
         ("crop_of_another_size", "makes tensors of shape [1, 3, 128, 128]"),
     ] {
-        let reason = reason(client, model);
+        let reason = client.refusal(model);
         assert!(reason.contains(words) && !reason.contains('\n'), "{model}: {reason}");
         assert_eq!(client.get(&format!("/v2/models/{model}/ready")).status, 503);
     }
@@ -157,7 +150,7 @@ fn a_missing_runtime_is_not_fatal_and_its_models_say_so() {
     let daemon = root.set("runtimes.dir=\"only-one\"").start();
     let client = &mut daemon.client();
     assert_eq!(client.get("/v2/models/add_sub/ready").status, 200);
-    let reason = reason(client, "ir_add");
+    let reason = client.refusal("ir_add");
     assert!(reason.contains("openvino is not available: no libopenvino_c.so in"), "{reason}");
 }
 
@@ -260,7 +253,7 @@ fn a_wrong_golden_answer_keeps_a_model_from_serving() {
     let wrong = text.replace("label = \"espresso\"", "label = \"tabby\"");
     assert_ne!(text, wrong);
     let daemon = TestRoot::new().models(&["efficientnet_lite0"]).file("efficientnet_lite0/model.toml", wrong).start();
-    let reason = reason(&mut daemon.client(), "efficientnet_lite0");
+    let reason = daemon.client().refusal("efficientnet_lite0");
     assert!(reason.contains("expected \"tabby\" first, got \"espresso\""), "{reason}");
     assert!(reason.contains("onnxruntime: golden") && reason.contains("openvino: golden"), "{reason}");
 }

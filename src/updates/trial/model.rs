@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::child::{ChildError, step};
@@ -19,6 +18,7 @@ use crate::inference::engine::Engine;
 use crate::names::{ModelName, ModelVersion};
 use crate::repository::profile::Profiles;
 use crate::repository::{LoadedModel, ModelDefaults, Repository, Sources, VersionError, golden_score, tuning};
+use crate::sys::process_cpu_time;
 use crate::telemetry::process;
 use crate::telemetry::system::Memory;
 use crate::updates::package::DeclaredPort;
@@ -181,17 +181,16 @@ struct Stopwatch {
 
 impl Stopwatch {
     fn start() -> Self {
-        Self { begun: Instant::now(), cpu: process_cpu_time() }
+        Self { begun: Instant::now(), cpu: own_cpu_time() }
     }
 
     fn elapsed(&self) -> Spent {
-        Spent { time: self.begun.elapsed(), cpu: process_cpu_time().saturating_sub(self.cpu) }
+        Spent { time: self.begun.elapsed(), cpu: own_cpu_time().saturating_sub(self.cpu) }
     }
 }
 
-fn process_cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+fn own_cpu_time() -> Duration {
+    process_cpu_time(std::process::id()).unwrap_or_default()
 }
 
 /// Whether a caller can get an answer at all: no caller waits longer than the model's own deadline. By the fastest run, for
