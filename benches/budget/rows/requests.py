@@ -69,7 +69,8 @@ def json_numbers(servers, options):
     tensor = stage.numbers()
     text, raw = {"triton": oip_json, "mlserver": oip_json, "mosec json": own_format}, {
         "triton": oip_binary, "mosec raw": own_format}
-    as_json = [ServedLane("Ledge", servers["ledge"], json_call("sum", tensor)), *peer_lanes(servers, "sum", tensor, text)]
+    call = json_call("sum", tensor)
+    as_json = [ServedLane("Ledge", servers["ledge"], call), *peer_lanes(servers, "sum", tensor, text)]
     as_bytes = [ServedLane("Ledge", servers["ledge"], binary_call("sum", tensor)), *peer_lanes(servers, "sum", tensor, raw)]
     interleave(as_json + as_bytes, options.rounds, options.seconds)
     options.keep("JSON numbers", as_json), options.keep("the same as bytes", as_bytes)
@@ -79,7 +80,7 @@ def json_numbers(servers, options):
     lines = [f"{name} {digits(spread.median / ours.median)} x ours: {spread.show()} ms" for name, spread in parsed.items()]
     lines += [f"{lane.name} takes no binary tensors over HTTP; its whole JSON call: {lane.cpu_us().show(1e-3)} ms CPU"
               for lane in as_json if lane.name not in binary]
-    yield Row(f"{len(as_json[0].data) // 1000} KB of JSON numbers parsed: CPU", "ms", 1, ours, beside=lines)
+    yield Row(f"{len(call) // 1000} KB of JSON numbers parsed: CPU", "ms", 1, ours, beside=lines)
 
 
 def parsing_ms(text, raw):
