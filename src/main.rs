@@ -13,6 +13,7 @@ fn main() -> ExitCode {
     // First of all, while there is one thread.
     sys::switch_runtime_telemetry_off();
     sys::share_memory_arenas();
+    sys::keep_files_private();
     let exit = Cli::parse().run(&mut Output::stdout());
     exit.unwrap_or_else(|error| Exit::of(&error)).into()
 }

@@ -132,6 +132,12 @@ pub fn share_memory_arenas() {
     }
 }
 
+/// Has every file and folder that this process makes be for its user alone, as the unit's `UMask=` has, whoever starts it.
+/// What others are to read gets its mode when it is made.
+pub fn keep_files_private() {
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+}
+
 /// The system's allocator, which Ledge's own code may use a little beyond the bound that the runtimes have
 /// (`telemetry::process::bound_memory`). Where a runtime's allocation fails, a call fails; where one of Rust's does, the
 /// process ends. After a runtime has taken all that the bound leaves, that would be the next one of anybody.
