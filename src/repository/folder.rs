@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::model_config::ModelConfig;
-use super::{onnx, tflite};
+use super::{contained, onnx, tflite};
 use crate::inference::backend::{Dangers, Format, ModelFiles};
 use crate::names::{ModelName, ModelVersion};
 use crate::pipeline::quantization::Quantization;
@@ -47,6 +47,11 @@ pub enum FolderError {
         /// What is wrong with it.
         reason: String,
     },
+}
+
+/// The content of a file that is part of a model.
+fn read_file(folder: &Path, name: &Path) -> Result<Vec<u8>, FolderError> {
+    contained::read(folder, name, contained::MODEL_MAX).map_err(read_error(&folder.join(name)))
 }
 
 fn read_error(path: &Path) -> impl FnOnce(io::Error) -> FolderError + '_ {
@@ -95,7 +100,7 @@ fn folders(path: &Path) -> Result<Vec<String>, FolderError> {
 /// The model config in a model's folder, and its text; the default without a file.
 pub fn model_config(model: &Path) -> Result<(ModelConfig, String), FolderError> {
     let path = model.join("model.toml");
-    let text = match std::fs::read_to_string(&path) {
+    let text = match contained::read_text(model, Path::new("model.toml"), contained::CONFIG_MAX) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((ModelConfig::default(), String::new())),
         Err(error) => return Err(FolderError::Read { path, error }),
@@ -133,14 +138,14 @@ pub fn version(folder: &Path) -> Result<VersionFolder, FolderError> {
     let found = find_models(folder)?;
     let mut hasher = blake3::Hasher::new();
     let model = read_model(folder, &found.model, "", &mut hasher)?;
-    let fallback = found.fallback.map(|path| read_model(folder, &path, "float ", &mut hasher)).transpose()?;
+    let fallback = found.fallback.map(|name| read_model(folder, &name, "float ", &mut hasher)).transpose()?;
     Ok(VersionFolder { model, fallback, digest: hasher.finalize().to_hex().to_string() })
 }
 
 /// Reads and checks one model and the files that belong to it. `role` tells them from those of the other in the digest.
-fn read_model(folder: &Path, model: &Path, role: &str, hasher: &mut blake3::Hasher) -> Result<ReadModel, FolderError> {
-    let bytes = std::fs::read(model).map_err(read_error(model))?;
-    let bad = |reason: String| FolderError::BadFile { path: model.to_owned(), reason };
+fn read_model(folder: &Path, name: &Path, role: &str, hasher: &mut blake3::Hasher) -> Result<ReadModel, FolderError> {
+    let (bytes, model) = (read_file(folder, name)?, folder.join(name));
+    let bad = |reason: String| FolderError::BadFile { path: model.clone(), reason };
     if bytes.is_empty() {
         return Err(bad("is empty".to_owned()));
     }
@@ -148,7 +153,7 @@ fn read_model(folder: &Path, model: &Path, role: &str, hasher: &mut blake3::Hash
     hash_file("model", &bytes);
     let mut files = ModelFiles {
         format: Format::Onnx,
-        model: model.to_owned(),
+        model: model.clone(),
         weights: None,
         port_names: None,
         dangers: Dangers::default(),
@@ -161,9 +166,9 @@ fn read_model(folder: &Path, model: &Path, role: &str, hasher: &mut blake3::Hash
                 return Err(bad("is not an OpenVINO IR: it is not XML".to_owned()));
             }
             files.dangers.has_control_flow = has_control_flow(&bytes);
-            let weights = model.with_extension("bin");
-            hash_file("weights", &std::fs::read(&weights).map_err(read_error(&weights))?);
-            files.weights = Some(weights);
+            let weights = name.with_extension("bin");
+            hash_file("weights", &read_file(folder, &weights)?);
+            files.weights = Some(folder.join(weights));
         }
         Some("tflite") => {
             files.format = Format::TfLite;
@@ -175,10 +180,10 @@ fn read_model(folder: &Path, model: &Path, role: &str, hasher: &mut blake3::Hash
             files.dangers.has_control_flow = true;
         }
         _ => {
-            let summary = onnx::summarize(&bytes, folder).map_err(|error| bad(error.to_string()))?;
+            let summary = onnx::summarize(&bytes).map_err(|error| bad(error.to_string()))?;
             for path in &summary.external_data {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
-                hash_file(&name, &std::fs::read(path).map_err(read_error(path))?);
+                hash_file(&name, &read_file(folder, path)?);
             }
             files.port_names = Some(summary.port_names);
             files.dangers = summary.dangers;
@@ -195,13 +200,13 @@ fn has_control_flow(xml: &[u8]) -> bool {
 
 /// The names of the inputs of the model in a version's folder, where the format has them in the open.
 pub fn input_names(folder: &Path) -> Result<Option<Vec<String>>, FolderError> {
-    let path = find_models(folder)?.model;
-    if path.extension().is_none_or(|extension| extension != "onnx") {
+    let name = find_models(folder)?.model;
+    if name.extension().is_none_or(|extension| extension != "onnx") {
         return Ok(None);
     }
-    let bytes = std::fs::read(&path).map_err(read_error(&path))?;
-    let summary = onnx::summarize(&bytes, folder);
-    let summary = summary.map_err(|error| FolderError::BadFile { path, reason: error.to_string() })?;
+    let summary = onnx::summarize(&read_file(folder, &name)?);
+    let bad = |error: onnx::OnnxError| FolderError::BadFile { path: folder.join(&name), reason: error.to_string() };
+    let summary = summary.map_err(bad)?;
     Ok(Some(summary.port_names.inputs))
 }
 
@@ -213,7 +218,7 @@ fn hash_file(hasher: &mut blake3::Hasher, name: &str, content: &[u8]) {
     }
 }
 
-/// The files of a version that are models.
+/// The files of a version that are models, by their names.
 struct Found {
     model: PathBuf,
     fallback: Option<PathBuf>,
@@ -224,10 +229,10 @@ struct Found {
 fn find_models(folder: &Path) -> Result<Found, FolderError> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(read_error(folder))? {
-        let path = entry.map_err(read_error(folder))?.path();
-        let known = matches!(path.extension().and_then(|e| e.to_str()), Some("onnx" | "xml" | "tflite"));
-        if known && path.is_file() {
-            found.push(path);
+        let name = PathBuf::from(entry.map_err(read_error(folder))?.file_name());
+        let known = matches!(name.extension().and_then(|e| e.to_str()), Some("onnx" | "xml" | "tflite"));
+        if known && folder.join(&name).is_file() {
+            found.push(name);
         }
     }
     found.sort_unstable();
@@ -256,9 +261,10 @@ fn find_models(folder: &Path) -> Result<Found, FolderError> {
     }
 }
 
-/// Reads a label file: one label a line.
-pub fn labels(path: &Path) -> Result<Vec<String>, FolderError> {
-    let text = std::fs::read_to_string(path).map_err(read_error(path))?;
+/// Reads a label file of the model's folder: one label a line.
+pub fn labels(folder: &Path, name: &str) -> Result<Vec<String>, FolderError> {
+    let text = contained::read_text(folder, Path::new(name), contained::DATA_MAX);
+    let text = text.map_err(read_error(&folder.join(name)))?;
     Ok(crate::pipeline::classification::parse_labels(&text))
 }
 

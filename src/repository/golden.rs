@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::contained;
 use super::loaded_model::LoadedModel;
 use super::model_config::Golden;
 use crate::inference::backend::{Port, RunError};
@@ -139,23 +140,25 @@ pub async fn check(model: &LoadedModel, folder: &Path, least: Option<f64>) -> Re
 }
 
 async fn answered_right(model: &LoadedModel, golden: &Golden, folder: &Path) -> Result<(), GoldenError> {
-    let content = read(&folder.join(&golden.file))?;
+    let content = read(folder, &golden.file)?;
     if model.config.pipeline.image_classification.is_some() && !content.starts_with(b"{") {
-        let expected = golden.outputs.as_ref().map(|file| read_outputs(&folder.join(file))).transpose()?;
+        let expected = golden.outputs.as_ref().map(|file| read_outputs(folder, file)).transpose()?;
         photograph(model, golden, &content, &expected.unwrap_or_default()).await
     } else {
         request(model, golden, &content).await
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, GoldenError> {
-    std::fs::read(path).map_err(|error| GoldenError::Unchecked(format!("{} cannot be read: {error}", path.display())))
+fn read(folder: &Path, file: &str) -> Result<Vec<u8>, GoldenError> {
+    let unread = |error| GoldenError::Unchecked(format!("{} cannot be read: {error}", folder.join(file).display()));
+    contained::read(folder, Path::new(file), contained::DATA_MAX).map_err(unread)
 }
 
 /// The outputs that a photograph is to have.
-fn read_outputs(path: &Path) -> Result<Vec<GoldenTensor>, GoldenError> {
-    let parsed: Result<GoldenOutputs, _> = serde_json::from_slice(&read(path)?);
-    let expected = parsed.map_err(|error| GoldenError::Wrong(format!("{}: {error}", path.display())))?;
+fn read_outputs(folder: &Path, file: &str) -> Result<Vec<GoldenTensor>, GoldenError> {
+    let parsed: Result<GoldenOutputs, _> = serde_json::from_slice(&read(folder, file)?);
+    let wrong = |error| GoldenError::Wrong(format!("{}: {error}", folder.join(file).display()));
+    let expected = parsed.map_err(wrong)?;
     Ok(expected.outputs)
 }
 

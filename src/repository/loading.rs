@@ -458,7 +458,7 @@ fn file_name(files: &ModelFiles) -> String {
 
 pub(super) fn labels(config: &ModelConfig, folder: &Path) -> Result<HashMap<String, Vec<String>>, FolderError> {
     let named = config.output.iter().filter_map(|output| Some((&output.name, output.labels.as_ref()?)));
-    named.map(|(name, file)| Ok((name.clone(), folder::labels(&folder.join(file))?))).collect()
+    named.map(|(name, file)| Ok((name.clone(), folder::labels(folder, file)?))).collect()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ pub mod attempts;
 pub mod candidate;
 mod check;
 pub mod config;
+mod contained;
 pub mod feature_config;
 pub mod feature_elements;
 mod folder;

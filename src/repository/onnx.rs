@@ -22,15 +22,9 @@ pub enum OnnxError {
     /// There is no graph in it.
     #[error("is not an ONNX model: it has no graph")]
     NoGraph,
-    /// A tensor's data lies outside the model's folder.
+    /// A tensor's data lies outside the model's folder, or at an address of the process.
     #[error("refers to external data at {location:?}, outside its own folder")]
     ExternalDataOutside {
-        /// The location as written in the file.
-        location: String,
-    },
-    /// A tensor's data is not there.
-    #[error("refers to external data at {location:?}, which is not a file")]
-    ExternalDataMissing {
         /// The location as written in the file.
         location: String,
     },
@@ -42,6 +36,8 @@ struct ModelProto {
     graph: Option<GraphProto>,
     #[prost(message, repeated, tag = "8")]
     opset_import: Vec<OperatorSetIdProto>,
+    #[prost(message, repeated, tag = "20")]
+    training_info: Vec<TrainingInfoProto>,
     #[prost(message, repeated, tag = "25")]
     functions: Vec<FunctionProto>,
 }
@@ -52,6 +48,14 @@ struct OperatorSetIdProto {
     domain: String,
     #[prost(int64, tag = "2")]
     version: i64,
+}
+
+#[derive(Message)]
+struct TrainingInfoProto {
+    #[prost(message, optional, tag = "1")]
+    initialization: Option<GraphProto>,
+    #[prost(message, optional, tag = "2")]
+    algorithm: Option<GraphProto>,
 }
 
 #[derive(Message)]
@@ -66,6 +70,9 @@ struct FunctionProto {
     node: Vec<NodeProto>,
     #[prost(string, tag = "10")]
     domain: String,
+    /// The attributes that have a default.
+    #[prost(message, repeated, tag = "11")]
+    attribute_proto: Vec<AttributeProto>,
 }
 
 #[derive(Message)]
@@ -171,7 +178,7 @@ struct TensorTypeProto {
 pub struct OnnxSummary {
     /// The names of its inputs (initializers left out) and outputs.
     pub port_names: PortNames,
-    /// Files beside it that hold some of its weights.
+    /// Files that hold some of its weights, as paths within its folder.
     pub external_data: Vec<PathBuf>,
     /// Its operator sets: domain (empty for the standard one) and version.
     pub operator_sets: Vec<(String, i64)>,
@@ -179,20 +186,12 @@ pub struct OnnxSummary {
     pub dangers: Dangers,
 }
 
-/// Reads `bytes`, the content of a model file in `folder`.
-pub fn summarize(bytes: &[u8], folder: &Path) -> Result<OnnxSummary, OnnxError> {
+/// Reads `bytes`, the content of a model file.
+pub fn summarize(bytes: &[u8]) -> Result<OnnxSummary, OnnxError> {
     let model = ModelProto::decode(bytes)?;
     let graph = model.graph.as_ref().ok_or(OnnxError::NoGraph)?;
-    let mut locations = Vec::new();
-    collect_from_graph(graph, &mut locations);
-    for node in model.functions.iter().flat_map(|function| &function.node) {
-        collect_from_node(node, &mut locations);
-    }
-    locations.sort_unstable();
-    locations.dedup();
     let dangers = dangers::of(&model);
-    let external_data =
-        locations.iter().map(|location| resolve(location, folder)).collect::<Result<Vec<_>, OnnxError>>()?;
+    let external_data = external_data(&model)?;
     let is_input = |name: &&str| !graph.initializer.iter().any(|tensor| tensor.name == **name);
     Ok(OnnxSummary {
         port_names: PortNames {
@@ -205,15 +204,29 @@ pub fn summarize(bytes: &[u8], folder: &Path) -> Result<OnnxSummary, OnnxError> 
     })
 }
 
+/// The files that any tensor of `model` refers to.
+fn external_data(model: &ModelProto) -> Result<Vec<PathBuf>, OnnxError> {
+    let mut locations = Vec::new();
+    let training = model.training_info.iter().flat_map(|info| info.initialization.iter().chain(&info.algorithm));
+    model.graph.iter().chain(training).for_each(|graph| collect_from_graph(graph, &mut locations));
+    for function in &model.functions {
+        function.node.iter().for_each(|node| collect_from_attributes(&node.attribute, &mut locations));
+        collect_from_attributes(&function.attribute_proto, &mut locations);
+    }
+    locations.sort_unstable();
+    locations.dedup();
+    locations.into_iter().map(path_beside).collect()
+}
+
 fn collect_from_graph<'a>(graph: &'a GraphProto, locations: &mut Vec<&'a str>) {
     graph.initializer.iter().for_each(|tensor| collect_from_tensor(tensor, locations));
     graph.sparse_initializer.iter().for_each(|tensor| collect_from_sparse(tensor, locations));
-    graph.node.iter().for_each(|node| collect_from_node(node, locations));
+    graph.node.iter().for_each(|node| collect_from_attributes(&node.attribute, locations));
 }
 
 // Graphs nest in attributes; prost refuses to decode deeper than 100 levels, so this recursion is bounded too.
-fn collect_from_node<'a>(node: &'a NodeProto, locations: &mut Vec<&'a str>) {
-    for attribute in &node.attribute {
+fn collect_from_attributes<'a>(attributes: &'a [AttributeProto], locations: &mut Vec<&'a str>) {
+    for attribute in attributes {
         attribute.t.iter().chain(&attribute.tensors).for_each(|tensor| collect_from_tensor(tensor, locations));
         attribute.g.iter().chain(&attribute.graphs).for_each(|graph| collect_from_graph(graph, locations));
         let sparse = attribute.sparse_tensor.iter().chain(&attribute.sparse_tensors);
@@ -230,24 +243,17 @@ fn collect_from_tensor<'a>(tensor: &'a TensorProto, locations: &mut Vec<&'a str>
     locations.extend(tensor.external_data.iter().filter(|entry| entry.key == "location").map(|e| e.value.as_str()));
 }
 
-/// The file of `location`, which must lie in `folder` with every symbolic link followed.
-fn resolve(location: &str, folder: &Path) -> Result<PathBuf, OnnxError> {
-    let outside = || OnnxError::ExternalDataOutside { location: location.to_owned() };
-    let missing = |_| OnnxError::ExternalDataMissing { location: location.to_owned() };
-    let relative = Path::new(location);
-    if location.is_empty()
-        || !relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
-    {
-        return Err(outside());
+/// In a location, both runtimes take it for a mark: the offset is then an address in the memory of the process.
+const MEMORY_ADDRESS: &str = "_ORT_MEM_ADDR_";
+
+/// The path of `location` within the model's folder. Links are for whoever opens it.
+fn path_beside(location: &str) -> Result<PathBuf, OnnxError> {
+    let path = Path::new(location);
+    let is_beside = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if location.is_empty() || !is_beside || location.contains(MEMORY_ADDRESS) {
+        return Err(OnnxError::ExternalDataOutside { location: location.to_owned() });
     }
-    let file = folder.join(relative).canonicalize().map_err(missing)?;
-    if !file.starts_with(folder.canonicalize().map_err(missing)?) {
-        return Err(outside());
-    }
-    if !file.is_file() {
-        return Err(OnnxError::ExternalDataMissing { location: location.to_owned() });
-    }
-    Ok(file)
+    Ok(path.to_owned())
 }
 
 #[cfg(test)]
@@ -258,55 +264,64 @@ mod tests {
         ValueInfoProto { name: name.into(), r#type: None }
     }
 
-    fn model_with(location: &str) -> Vec<u8> {
+    fn tensor_at(location: &str) -> TensorProto {
         let entry = StringStringEntryProto { key: "location".into(), value: location.into() };
-        let weight = TensorProto { name: "w".into(), external_data: vec![entry], ..TensorProto::default() };
-        let inner = GraphProto { initializer: vec![weight], ..GraphProto::default() };
+        TensorProto { name: "w".into(), external_data: vec![entry], ..TensorProto::default() }
+    }
+
+    fn graph_with(location: &str) -> GraphProto {
+        let inner = GraphProto { initializer: vec![tensor_at(location)], ..GraphProto::default() };
         let branch = AttributeProto { g: Some(inner), ..AttributeProto::default() };
-        let graph = GraphProto {
+        GraphProto {
             node: vec![NodeProto { attribute: vec![branch], ..NodeProto::default() }],
             initializer: vec![TensorProto { name: "b".into(), ..TensorProto::default() }],
             input: ["x", "b"].map(value).into(),
             output: vec![value("y")],
             ..GraphProto::default()
-        };
-        ModelProto { graph: Some(graph), ..ModelProto::default() }.encode_to_vec()
+        }
+    }
+
+    fn model_with(location: &str) -> Vec<u8> {
+        ModelProto { graph: Some(graph_with(location)), ..ModelProto::default() }.encode_to_vec()
     }
 
     #[test]
-    fn external_data_is_found_in_subgraphs_and_stays_in_its_folder() {
-        let root = tempfile::tempdir().unwrap();
-        let folder = root.path().join("1");
-        std::fs::create_dir(&folder).unwrap();
-        for path in ["1/weights.bin", "outside.bin"] {
-            crate::durable::replace(&root.path().join(path), b"w").unwrap();
-        }
-        std::os::unix::fs::symlink("../outside.bin", folder.join("link.bin")).unwrap();
+    fn external_data_is_found_wherever_a_model_can_have_a_tensor() {
+        let default = AttributeProto { t: Some(tensor_at("default")), ..AttributeProto::default() };
+        let values = SparseTensorProto { values: Some(tensor_at("values")), indices: Some(tensor_at("indices")) };
+        let sparse = AttributeProto { sparse_tensor: Some(values), ..AttributeProto::default() };
+        let node = NodeProto { attribute: vec![sparse], ..NodeProto::default() };
+        let function = FunctionProto { node: vec![node], attribute_proto: vec![default], ..FunctionProto::default() };
+        let training = TrainingInfoProto { algorithm: Some(graph_with("training")), ..TrainingInfoProto::default() };
+        let model = ModelProto {
+            graph: Some(graph_with("./graph")),
+            training_info: vec![training],
+            functions: vec![function],
+            ..ModelProto::default()
+        };
+        let found = summarize(&model.encode_to_vec()).unwrap().external_data;
+        assert_eq!(found, ["./graph", "default", "indices", "training", "values"].map(PathBuf::from));
+    }
 
-        let summary = summarize(&model_with("weights.bin"), &folder).unwrap();
-        assert_eq!(summary.external_data, [folder.canonicalize().unwrap().join("weights.bin")]);
-        for outside in ["../outside.bin", "/etc/passwd", "link.bin", "", "a/../../outside.bin"] {
-            let error = summarize(&model_with(outside), &folder).unwrap_err();
+    #[test]
+    fn external_data_is_beside_the_model_and_no_address_of_the_process() {
+        for outside in ["../w", "/etc/passwd", "", "a/../../w", "*/_ORT_MEM_ADDR_/*", "./*/_ORT_MEM_ADDR_/*"] {
+            let error = summarize(&model_with(outside)).unwrap_err();
             assert!(matches!(error, OnnxError::ExternalDataOutside { .. }), "{outside}: {error}");
         }
-        let error = summarize(&model_with("gone.bin"), &folder).unwrap_err();
-        assert!(matches!(error, OnnxError::ExternalDataMissing { .. }), "{error}");
     }
 
     #[test]
     fn initializers_are_not_inputs() {
-        let root = tempfile::tempdir().unwrap();
-        crate::durable::replace(&root.path().join("w"), b"w").unwrap();
-        let names = summarize(&model_with("w"), root.path()).unwrap().port_names;
+        let names = summarize(&model_with("w")).unwrap().port_names;
         assert_eq!(names, PortNames { inputs: vec!["x".into()], outputs: vec!["y".into()] });
     }
 
     #[test]
     fn what_is_not_onnx_is_an_error() {
-        let folder = Path::new(".");
-        assert!(matches!(summarize(b"", folder), Err(OnnxError::NoGraph)));
-        assert!(summarize(b"\x89PNG\r\n\x1a\n0000", folder).is_err());
+        assert!(matches!(summarize(b""), Err(OnnxError::NoGraph)));
+        assert!(summarize(b"\x89PNG\r\n\x1a\n0000").is_err());
         let whole = model_with("w");
-        assert!(summarize(&whole[..whole.len() / 2], folder).is_err());
+        assert!(summarize(&whole[..whole.len() / 2]).is_err());
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::daemon::{TestDaemon, TestRoot, data, setup_root};
+use crate::daemon::{TestDaemon, TestRoot, data, model_folder, setup_root, write};
 
 /// The reason in the index why a model is not served.
 fn platform(client: &mut Client, model: &str) -> Value {
@@ -100,19 +100,56 @@ fn openvino_carries_every_datatype_that_it_shares_with_the_protocol() {
 }
 
 #[test]
+fn no_file_of_a_model_is_read_through_a_link_out_of_its_folder() {
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    let add_sub = model_folder("add_sub");
+    let model = add_sub.join("1/model.onnx");
+    write(secret.path(), &std::fs::read(&model).unwrap());
+    let root = TestRoot::new().models(&["add_sub"]);
+    let links = ["labels.txt", "model.toml", "golden.json", "1/model.onnx", "1/model.float.onnx", "1/weights.bin"];
+    let names: Vec<_> = links.iter().map(|link| link.replace(['/', '.'], "_")).collect();
+    let root = links.iter().zip(&names).fold(root, |root, (link, name)| {
+        let source = if *link == "1/weights.bin" { "external_data" } else { "add_sub" };
+        let root = root.model_as(source, name);
+        let folder = root.model(name);
+        let config = match *link {
+            "labels.txt" => "[[output]]\nname = \"OUTPUT0\"\nlabels = \"labels.txt\"\n",
+            "golden.json" => "[[golden]]\nfile = \"golden.json\"\n",
+            _ => "",
+        };
+        write(&folder.join("model.toml"), config.as_bytes());
+        let _ = std::fs::remove_file(folder.join(link));
+        std::os::unix::fs::symlink(secret.path(), folder.join(link)).unwrap();
+        root
+    });
+    // A link within the folder, and a folder that is a link itself, are an owner's own.
+    write(&root.model("own").join("data/labels.txt"), "sum\n".repeat(16).as_bytes());
+    write(&root.model("own").join("model.toml"), b"[[output]]\nname = \"OUTPUT0\"\nlabels = \"labels.txt\"\n");
+    std::os::unix::fs::symlink("data/labels.txt", root.model("own").join("labels.txt")).unwrap();
+    std::os::unix::fs::symlink(add_sub.join("1"), root.model("own").join("1")).unwrap();
+    std::os::unix::fs::symlink(&add_sub, root.model("linked")).unwrap();
+    let daemon = root.start();
+    let client = &mut daemon.client();
+    for name in &names {
+        let reason = client.refusal(name);
+        assert!(reason.contains("a link that leads out of the model's folder"), "{name}: {reason}");
+    }
+    for model in ["add_sub", "own", "linked"] {
+        assert_eq!(client.get(&format!("/v2/models/{model}/ready")).status, 200, "{model}");
+    }
+}
+
+#[test]
 fn broken_files_are_listed_with_their_reason_and_disturb_nothing() {
     let daemon = TestRoot::new()
         .models(&["add_sub", "broken_cut", "broken_empty", "broken_ir", "broken_no_bin", "broken_png", "broken_tflite"])
-        .models(&["broken_versions", "external_absolute", "external_escape", "external_data"])
+        .models(&["broken_versions", "external_absolute", "external_address", "external_escape", "external_data"])
         .model_as("efficientnet_lite0", "crop_of_another_size")
         .file("crop_of_another_size/model.toml", "[pipeline.image_classification]\ncrop = [128, 128]\n")
         .file("broken_config/model.toml", "runtime = \"tensorrt\"\nbatch = 3\n")
         .file("broken_config/1/model.onnx", "x")
         .file("labels_gone/model.toml", "[[output]]\nname = \"OUTPUT0\"\nlabels = \"labels.txt\"\n")
-        .file(
-            "labels_gone/1/model.onnx",
-            std::fs::read(crate::daemon::model_folder("add_sub").join("1/model.onnx")).unwrap(),
-        )
+        .file("labels_gone/1/model.onnx", std::fs::read(model_folder("add_sub").join("1/model.onnx")).unwrap())
         .start();
     let client = &mut daemon.client();
     for (model, words) in [
@@ -124,6 +161,7 @@ fn broken_files_are_listed_with_their_reason_and_disturb_nothing() {
         ("broken_tflite", "openvino refused the model"),
         ("broken_versions", "no version folder"),
         ("external_absolute", "outside its own folder"),
+        ("external_address", "outside its own folder"),
         ("external_escape", "outside its own folder"),
         ("broken_config", "tensorrt"),
         ("broken_config", "batch"),

@@ -131,6 +131,9 @@ def slow(side=512, steps=12):
 EXTERNAL_WEIGHTS = np.arange(16, dtype=np.float32).reshape(4, 4)
 
 
+MEMORY_ADDRESS = "*/_ORT_MEM_ADDR_/*"
+
+
 def external(location):
     """f32[N,4] times a 4x4 matrix that is kept in another file."""
     weights = TensorProto(name="weights", data_type=FLOAT, dims=EXTERNAL_WEIGHTS.shape, data_location=TensorProto.EXTERNAL)
@@ -218,6 +221,9 @@ def files(tflite):
         # The files that these two reach for exist and are long enough: only a check of the path can refuse them.
         "external_escape/1/model.onnx": external("../../outside.bin"),
         "external_absolute/1/model.onnx": external("/etc/passwd"),
+        # Both runtimes take the name of this file for a mark: its offset is then an address of their process.
+        "external_address/1/model.onnx": external(MEMORY_ADDRESS),
+        f"external_address/1/{MEMORY_ADDRESS}": weights,
         "outside.bin": weights,
         "qoperator/1/model.onnx": qoperator(),
         "ml_scaler/1/model.onnx": ml_scaler(),

@@ -79,8 +79,8 @@ impl Drop for Scratch {
 }
 
 impl Subject {
-    /// Makes a repository at `folder` that holds this model alone, by links into `repository`, with its version and
-    /// runtime pinned.
+    /// Makes a repository at `folder` that holds this model alone, with its version and runtime pinned. The folders of its
+    /// versions are links into `repository`; its other files are copies, as no link may lead out of a model's folder.
     pub fn isolate(&self, repository: &RepositoryConfig, folder: &Path) -> anyhow::Result<()> {
         let own = Sources::of(repository).folder(&self.model);
         let repository = &repository.path;
@@ -98,13 +98,11 @@ impl Subject {
         {
             bail!("model '{}' has no version {version} in {}", self.model, repository.display());
         }
-        std::fs::create_dir(&copy)?;
-        for entry in std::fs::read_dir(&own)? {
-            let entry = entry?;
-            if entry.file_name() != "model.toml" {
-                symlink(entry.path(), copy.join(entry.file_name()))?;
-            }
-        }
+        copy_tree(&own, &copy, &|name| match name.parse::<ModelVersion>() {
+            Ok(_) => Copied::Linked,
+            Err(_) if name == "model.toml" => Copied::Not,
+            Err(_) => Copied::Whole,
+        })?;
         let config = own.join("model.toml");
         let text = if config.exists() { std::fs::read_to_string(&config)? } else { String::new() };
         durable::replace(&copy.join("model.toml"), self.pinned(&text)?.as_bytes())?;
@@ -124,6 +122,29 @@ impl Subject {
         }
         Ok(toml::to_string(&table)?)
     }
+}
+
+/// What becomes of an entry of a model's folder.
+enum Copied {
+    Whole,
+    Linked,
+    Not,
+}
+
+fn copy_tree(from: &Path, to: &Path, what: &dyn Fn(&str) -> Copied) -> std::io::Result<()> {
+    std::fs::create_dir(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let (own, copy) = (entry.path(), to.join(entry.file_name()));
+        match what(&entry.file_name().to_string_lossy()) {
+            Copied::Linked => symlink(own, copy)?,
+            Copied::Whole if entry.file_type()?.is_dir() => copy_tree(&own, &copy, &|_| Copied::Whole)?,
+            Copied::Whole if entry.file_type()?.is_symlink() => symlink(std::fs::read_link(own)?, copy)?,
+            Copied::Whole if entry.file_type()?.is_file() => std::fs::copy(own, copy).map(drop)?,
+            Copied::Whole | Copied::Not => {}
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

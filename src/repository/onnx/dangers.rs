@@ -404,6 +404,7 @@ mod tests {
             input: vec!["a".into(), "b".into()],
             output: vec!["q".into()],
             node: nodes,
+            attribute_proto: Vec::new(),
         };
         let call = |inputs: &[&str]| NodeProto { domain: "own".into(), ..node("F", inputs, "y", vec![]) };
         let model = |calls: Vec<NodeProto>, functions: Vec<FunctionProto>| ModelProto {
