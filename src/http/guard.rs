@@ -139,7 +139,11 @@ fn nobody() -> Denied {
     Denied { failure, challenge: Some(CHALLENGE), is_known: false }
 }
 
-/// The API key of a request. Another scheme than `Bearer` is not for this box, but for a proxy before it.
+/// What is no key, whatever was sent for one.
+const NO_KEY: &[u8] = b"";
+
+/// The API key of a request. `Authorization` with another scheme than `Bearer`, and no key beside it, is a key that is
+/// malformed: who presents something is not given what callers with nothing may do.
 pub(super) fn presented(headers: &HeaderMap) -> Result<Option<&[u8]>, Denied> {
     let bad = |message: &str| Denied {
         failure: Failure::new(StatusCode::BAD_REQUEST, message),
@@ -151,13 +155,14 @@ pub(super) fn presented(headers: &HeaderMap) -> Result<Option<&[u8]>, Denied> {
         let first = values.next();
         if values.next().is_some() { Err(bad(message)) } else { Ok(first.map(HeaderValue::as_bytes)) }
     };
-    let bearer = once(&header::AUTHORIZATION, "header authorization: expected it once")?.and_then(bearer);
+    let authorization = once(&header::AUTHORIZATION, "header authorization: expected it once")?;
+    let bearer = authorization.and_then(bearer);
     let plain = once(&API_KEY, "header x-api-key: expected it once")?.map(<[u8]>::trim_ascii);
     match (bearer, plain) {
         (Some(bearer), Some(plain)) if bearer != plain => {
             Err(bad("the headers authorization and x-api-key hold two different keys: send one of them"))
         }
-        (bearer, plain) => Ok(bearer.or(plain)),
+        (bearer, plain) => Ok(bearer.or(plain).or(authorization.and(Some(NO_KEY)))),
     }
 }
 
@@ -271,7 +276,8 @@ mod tests {
         reads(&[("x-api-key", "k")], "k");
         reads(&[("x-api-key", "k"), ("authorization", "Bearer k")], "k");
         for other in ["Basic dGlsbDp0aWxs", "Bearerk", "k", ""] {
-            reads(&[("authorization", other)], "nothing");
+            reads(&[("authorization", other)], "");
+            reads(&[("authorization", other), ("x-api-key", "k")], "k");
         }
         assert_eq!(read(&[("x-api-key", "k"), ("authorization", "Bearer l")]), None);
         assert_eq!(read(&[("x-api-key", "k"), ("x-api-key", "k")]), None);
