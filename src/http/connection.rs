@@ -10,19 +10,21 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderValue, Request, header};
+use axum::http::uri::Authority;
+use axum::http::{HeaderValue, Request, StatusCode, Version, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
-use tokio::sync::Semaphore;
 use tower_service::Service;
 
 use super::config::{HttpConfig, ListenAddress};
 use super::handover::{Handover, SocketFile};
+use super::places::Places;
 use super::refusal::{Calls, Refusing};
+use super::reply;
 use super::stall::Impatient;
 use super::tls::{ServerTls, TlsCaller};
 use crate::identity::authentication::Peer;
@@ -142,10 +144,10 @@ impl Listeners {
             write_timeout: config.write_timeout(),
             held_until: self.handed_over.then(|| readiness.clone()),
             shutdown: shutdown.clone(),
+            calls: Calls::default(),
         };
         // Each way has its own: whoever takes all of TCP cannot keep those who look after this box from its socket.
-        let places = || Arc::new(Semaphore::new(config.max_connections));
-        let (tcp_places, unix_places) = (places(), places());
+        let (tcp_places, unix_places) = (Places::new(config.max_connections), Places::new(config.max_connections));
         for (listener, address) in self.tcp {
             let places = tcp_places.clone();
             let (server, handover) = (server.clone(), self.handover.clone());
@@ -249,16 +251,14 @@ struct Server {
     /// What the first connections wait for.
     held_until: Option<Arc<Readiness>>,
     shutdown: Shutdown,
+    /// Those of the connection that it is cloned for.
+    calls: Calls,
 }
 
 impl Server {
     /// Accepts until the stop is asked for, and has each connection served that finds a place.
-    async fn accept<S, P, A, F>(
-        &self,
-        places: &Arc<Semaphore>,
-        mut accept: impl FnMut() -> A,
-        serve: impl Fn(Self, S, P) -> F,
-    ) where
+    async fn accept<S, P, A, F>(&self, places: &Places, mut accept: impl FnMut() -> A, serve: impl Fn(Self, S, P) -> F)
+    where
         A: Future<Output = io::Result<(S, P)>>,
         F: Future<Output = ()> + Send + 'static,
     {
@@ -284,10 +284,11 @@ impl Server {
             // Beyond the limit this caller waits here, and others in the kernel's backlog. A listener that waits for callers
             // holds no place, which another could need. Who still waits when the daemon stops is treated as those with one.
             let place = tokio::select! {
-                place = places.clone().acquire_owned() => place.ok(),
+                place = places.take() => place,
                 () = self.shutdown.requested() => None,
             };
-            let connection = serve(self.clone(), stream, peer);
+            let calls = place.as_ref().map(|place| place.calls().clone()).unwrap_or_default();
+            let connection = serve(Self { calls, ..self.clone() }, stream, peer);
             self.shutdown.spawn(async move {
                 connection.await;
                 drop(place);
@@ -325,16 +326,22 @@ impl Server {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let calls = Calls::default();
+        let (calls, asked_to_end) = (self.calls.clone(), self.calls);
         let stream = Refusing::new(Impatient::new(stream, self.write_timeout), calls.clone());
         let (router, stop) = (self.router, self.shutdown.clone());
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(|body| Body::new(calls.body(body)));
             request.extensions_mut().insert(peer.clone());
+            let (stop, call) = (stop.clone(), calls.begin());
             // A router is always ready.
-            let (answer, stop, call) = (router.clone().call(request), stop.clone(), calls.begin());
+            let answer = has_host(&request).then(|| router.clone().call(request));
             async move {
-                let mut answer = answer.await;
+                let mut answer = match answer {
+                    Some(answer) => answer.await,
+                    None => {
+                        Ok(reply::error(StatusCode::BAD_REQUEST, "a request needs the header host once, with a host"))
+                    }
+                };
                 if let Ok(answer) = &mut answer
                     && stop.is_restart()
                 {
@@ -355,6 +362,7 @@ impl Server {
             tokio::select! {
                 () = self.shutdown.requested() => {}
                 () = outdated => return,
+                () = asked_to_end.asked_to_end() => return,
             }
             if self.shutdown.is_restart() {
                 tokio::time::sleep(LINGER).await;
@@ -380,6 +388,18 @@ impl Server {
             _ = closing => {}
             () = self.shutdown.requested() => {}
         }
+    }
+}
+
+/// Whether a request says which host it is for, as one of HTTP 1.1 has to (RFC 9112, section 3.2). The host may be empty.
+fn has_host<B>(request: &Request<B>) -> bool {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (None, _) => request.version() < Version::HTTP_11,
+        (Some(host), None) => {
+            host.is_empty() || Authority::try_from(host.as_bytes()).is_ok_and(|host| !host.as_str().contains('@'))
+        }
+        (Some(_), Some(_)) => false,
     }
 }
 

@@ -20,6 +20,7 @@ mod infer;
 mod metrics;
 mod models;
 mod openapi;
+mod places;
 mod refusal;
 mod reply;
 pub mod routes;

@@ -9,8 +9,8 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::http::StatusCode;
 use hyper::body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::protocol::call::ErrorBody;
 
@@ -29,10 +31,15 @@ const LINGER_SILENT: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Default)]
 pub struct Calls(Arc<Counts>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Counts {
     begun: AtomicU64,
     ended: AtomicU64,
+    /// When the last call began or ended, or the connection came.
+    changed: Mutex<Instant>,
+    /// Whether the connection is to end for another one, and who is told.
+    is_asked_to_end: AtomicBool,
+    asked_to_end: Notify,
     /// Whether the body of a call was given up before its end.
     is_unread: AtomicBool,
 }
@@ -41,11 +48,48 @@ struct Counts {
 #[derive(Debug)]
 pub struct Call(Arc<Counts>);
 
+impl Default for Counts {
+    fn default() -> Self {
+        Self {
+            begun: AtomicU64::default(),
+            ended: AtomicU64::default(),
+            changed: Mutex::new(Instant::now()),
+            is_asked_to_end: AtomicBool::default(),
+            asked_to_end: Notify::default(),
+            is_unread: AtomicBool::default(),
+        }
+    }
+}
+
+impl Counts {
+    fn changed(&self) -> MutexGuard<'_, Instant> {
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Calls {
     /// Counts a call.
     pub fn begin(&self) -> Call {
         self.0.begun.fetch_add(1, Ordering::Relaxed);
+        *self.0.changed() = Instant::now();
         Call(self.0.clone())
+    }
+
+    /// For how long there has been no call; `None` while there is one, and once the connection was asked to end.
+    pub fn idle_for(&self) -> Option<Duration> {
+        let is_idle = self.begun() == self.ended() && !self.0.is_asked_to_end.load(Ordering::Relaxed);
+        is_idle.then(|| self.0.changed().elapsed())
+    }
+
+    /// Asks the connection to end once it has no call.
+    pub fn end(&self) {
+        self.0.is_asked_to_end.store(true, Ordering::Relaxed);
+        self.0.asked_to_end.notify_one();
+    }
+
+    /// Waits until the connection is to end.
+    pub async fn asked_to_end(&self) {
+        self.0.asked_to_end.notified().await;
     }
 
     /// The body of a call.
@@ -102,6 +146,7 @@ impl<B: HttpBody> Drop for CallBody<B> {
 
 impl Drop for Call {
     fn drop(&mut self) {
+        *self.0.changed() = Instant::now();
         self.0.ended.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -130,6 +130,32 @@ fn an_answer_that_comes_before_the_body_is_read_reaches_who_still_sends() {
 }
 
 #[test]
+fn a_request_says_once_which_host_it_is_for() {
+    let daemon = TestRoot::new().start();
+    for (version, hosts, status) in [
+        ("1.1", &[][..], 400),
+        ("1.1", &["localhost"], 200),
+        ("1.1", &["127.0.0.1:8000"], 200),
+        ("1.1", &["[::1]:8000"], 200),
+        ("1.1", &[""], 200),
+        ("1.1", &["localhost", "localhost"], 400),
+        ("1.1", &["a b"], 400),
+        ("1.1", &["user@localhost"], 400),
+        ("1.0", &[], 200),
+        ("1.0", &["localhost", "localhost"], 400),
+    ] {
+        for path in ["/v2/health/live", "/nowhere"] {
+            let hosts = hosts.iter().fold(String::new(), |hosts, host| hosts + "host: " + host + "\r\n");
+            let mut client = daemon.client();
+            client.send(format!("GET {path} HTTP/{version}\r\n{hosts}\r\n").as_bytes());
+            let answer = client.receive();
+            let expected = if status == 200 && path == "/nowhere" { 404 } else { status };
+            assert_eq!(answer.status, expected, "{version} {hosts:?} {path}: {answer:?}");
+        }
+    }
+}
+
+#[test]
 fn a_head_or_body_that_does_not_come_ends_the_wait() {
     let daemon =
         TestRoot::new().models(&["add_sub"]).set("http.header_timeout_ms=300").set("http.body_timeout_ms=300").start();
