@@ -41,7 +41,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::audit_event::{AuditEvent, AuditSink};
 use crate::clock::Settling;
@@ -65,6 +65,7 @@ use entity_keys::{EntityKeys, KeysError};
 use journal::Journal;
 use online::{FeatureError, Ignored, OnlineFeatures, OnlineRequest, Push, PushOutcome};
 use protection::Protection;
+pub use reading::LongRead;
 use registry::Registry;
 use statistics::{Counters, FeatureStatistics, ViewStatistics};
 use view::FeatureView;
@@ -100,6 +101,8 @@ struct Shared {
     opened: OnceLock<Result<Opened, String>>,
     folder: Arc<str>,
     complaints: Mutex<Complaints>,
+    /// Turns of long reads: half of the cores are for others.
+    long_reads: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
@@ -128,7 +131,9 @@ impl FeatureStore {
         let folder = config.views.display().to_string().into();
         let (config, registry) = (config.clone(), ArcSwap::from_pointee(registry));
         let (opened, complaints) = (OnceLock::new(), Mutex::default());
-        Self { shared: Arc::new(Shared { config, audit, sealer, registry, opened, folder, complaints }) }
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let long_reads = Arc::new(Semaphore::new((cores / 2).max(1)));
+        Self { shared: Arc::new(Shared { config, audit, sealer, registry, opened, folder, complaints, long_reads }) }
     }
 
     fn open_if_declared(&self) {
@@ -246,6 +251,17 @@ impl FeatureStore {
         }
         let engine = engine.clone();
         off_thread(move || read.answer(&engine)).await
+    }
+
+    /// Begins a read of many entities, which is made a slice at a time.
+    pub fn long_read(&self, request: OnlineRequest) -> Result<LongRead, FeatureError> {
+        LongRead::new(self.engine()?, request)
+    }
+
+    /// A turn for one slice of a long read, until it is dropped.
+    pub async fn long_read_turn(&self) -> Option<OwnedSemaphorePermit> {
+        // It is never closed.
+        self.shared.long_reads.clone().acquire_owned().await.ok()
     }
 
     /// Writes rows. When this returns `Ok`, every row survives a power cut and is seen by the reads that come after;

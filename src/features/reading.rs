@@ -1,6 +1,6 @@
 //! Reads: which records, and what of them.
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -25,12 +25,30 @@ const BRIEF_NS: u64 = 100_000;
 /// What is reckoned for one record at least, in nanoseconds: what was read last may have been unusually near.
 const LEAST_GET_NS: u64 = 2_000;
 
+/// A read of features of entities.
+#[derive(Debug)]
+struct Wanted {
+    entities: Columns,
+    /// How many entities there are.
+    count: usize,
+    features: Vec<Feature>,
+    views: Vec<Arc<FeatureView>>,
+}
+
 /// A read, as far as it can be prepared without the index.
 #[derive(Debug)]
 pub struct Plan {
-    join_keys: Columns,
-    features: Vec<Feature>,
+    wanted: Wanted,
     views: Vec<Rows>,
+}
+
+/// A read of so many entities that they are read a slice at a time.
+#[derive(Debug)]
+pub struct LongRead {
+    engine: Arc<Engine>,
+    wanted: Wanted,
+    /// The first entity that is not read yet.
+    next: usize,
 }
 
 /// The rows wanted of one view.
@@ -48,23 +66,115 @@ struct Found {
     expired: bool,
 }
 
+impl Wanted {
+    fn new(engine: &Engine, request: OnlineRequest) -> Result<Self, FeatureError> {
+        let features = engine.registry.load().select(&request.selection)?;
+        let mut views: Vec<Arc<FeatureView>> = Vec::new();
+        for feature in &features {
+            if !views.iter().any(|view| view.id == feature.view.id) {
+                views.push(feature.view.clone());
+            }
+        }
+        let count = typed::length(&request.entities)?;
+        Ok(Self { entities: request.entities, count, features, views })
+    }
+
+    /// Where in the index the entities of `range` are.
+    fn rows(&self, engine: &Engine, range: &Range<usize>) -> Result<Vec<Rows>, FeatureError> {
+        let rows = |view: &Arc<FeatureView>| {
+            let entities = typed::entities(view, &self.entities, range.clone())?;
+            let keys = entities.iter().map(|entity| engine.hash_key.index_key(view.id, entity)).collect();
+            Ok(Rows { view: view.clone(), entities, keys })
+        };
+        self.views.iter().map(rows).collect()
+    }
+
+    /// Reads.
+    fn columns(&self, engine: &Engine, views: &[Rows]) -> Result<Vec<FeatureColumn>, FeatureError> {
+        let state = engine.state.load_full();
+        let State::Ready(index) = &*state else { return Err(FeatureError::Unavailable { reason: state.reason() }) };
+        let now_us = clock::unix_micros();
+        let believed = now_us..=engine.believed_until(now_us);
+        let started = Instant::now();
+        let mut records = Vec::with_capacity(views.len());
+        for rows in views {
+            let wants_windows = self.features.iter().any(|feature| {
+                feature.view.id == rows.view.id && matches!(feature.index, FeatureIndex::Aggregation(_))
+            });
+            let read = |(key, entity): (&IndexKey, &Vec<Value>)| {
+                find(&engine.protection, index, key, entity, &rows.view, wants_windows, &believed)
+            };
+            let found = rows.keys.iter().zip(&rows.entities).map(read).collect::<Result<Vec<_>, IndexError>>();
+            records.push(found.map_err(|error| {
+                engine.give_up(index, &error);
+                FeatureError::Unavailable { reason: error.to_string() }
+            })?);
+        }
+        let keys: usize = views.iter().map(|rows| rows.keys.len()).sum();
+        engine.counters.timed(keys, started.elapsed());
+        let column = |feature: &Feature| {
+            let at = views.iter().position(|rows| rows.view.id == feature.view.id);
+            let found = at.and_then(|at| records.get(at)).map_or(&[][..], Vec::as_slice);
+            let cells: Vec<Cell> = found.iter().map(|found| cell(feature, found.as_ref(), now_us)).collect();
+            for status in FieldStatus::ALL {
+                let count = cells.iter().filter(|cell| cell.status == status).count() as u64;
+                if count > 0 {
+                    engine.counters.cell(status, count);
+                }
+            }
+            FeatureColumn { feature: feature.clone(), cells }
+        };
+        Ok(self.features.iter().map(column).collect())
+    }
+
+    /// The columns of the request that any view needs.
+    fn join_keys(&self) -> impl Iterator<Item = &(String, Vec<serde_json::Value>)> {
+        let is_key = |name: &str| self.views.iter().any(|view| view.join_keys.iter().any(|key| &*key.name == name));
+        self.entities.iter().filter(move |(name, _)| is_key(name))
+    }
+}
+
+impl LongRead {
+    /// Finds out what is asked for.
+    pub(super) fn new(engine: &Arc<Engine>, request: OnlineRequest) -> Result<Self, FeatureError> {
+        let wanted = Wanted::new(engine, request)?;
+        // Columns that are missing are told before anything is read.
+        wanted.rows(engine, &(0..0))?;
+        Counters::count(&engine.counters.reads);
+        Ok(Self { engine: engine.clone(), wanted, next: 0 })
+    }
+
+    /// The features that are wanted.
+    pub fn features(&self) -> &[Feature] {
+        &self.wanted.features
+    }
+
+    /// The join keys as they were given, those that any of the features needs.
+    pub fn join_keys(&self) -> impl Iterator<Item = &(String, Vec<serde_json::Value>)> {
+        self.wanted.join_keys()
+    }
+
+    /// Reads the features of the next entities, about as many as make so many cells; `None` behind the last one.
+    pub fn next(&mut self, cells: usize) -> Result<Option<Vec<FeatureColumn>>, FeatureError> {
+        let Wanted { count, features, .. } = &self.wanted;
+        if self.next == *count {
+            return Ok(None);
+        }
+        let entities = (cells / features.len().max(1)).max(1);
+        let range = self.next..self.next.saturating_add(entities).min(*count);
+        let rows = self.wanted.rows(&self.engine, &range)?;
+        let columns = self.wanted.columns(&self.engine, &rows)?;
+        self.next = range.end;
+        Ok(Some(columns))
+    }
+}
+
 impl Plan {
     /// Finds out what is asked for.
     pub fn new(engine: &Engine, request: OnlineRequest) -> Result<Self, FeatureError> {
-        let features = engine.registry.load().select(&request.selection)?;
-        let mut views: Vec<Rows> = Vec::new();
-        for feature in &features {
-            if views.iter().any(|rows| rows.view.id == feature.view.id) {
-                continue;
-            }
-            let view = feature.view.clone();
-            let entities = typed::entities(&view, &request.entities)?;
-            let keys = entities.iter().map(|entity| engine.hash_key.index_key(view.id, entity)).collect();
-            views.push(Rows { view, entities, keys });
-        }
-        let is_key = |name: &str| views.iter().any(|rows| rows.view.join_keys.iter().any(|key| &*key.name == name));
-        let join_keys = request.entities.into_iter().filter(|(name, _)| is_key(name)).collect();
-        Ok(Self { join_keys, features, views })
+        let wanted = Wanted::new(engine, request)?;
+        let views = wanted.rows(engine, &(0..wanted.count))?;
+        Ok(Self { wanted, views })
     }
 
     /// Whether it will take no longer than asking another thread.
@@ -79,43 +189,9 @@ impl Plan {
 
     /// Reads.
     pub fn answer(self, engine: &Engine) -> Result<OnlineFeatures, FeatureError> {
-        let state = engine.state.load_full();
-        let State::Ready(index) = &*state else { return Err(FeatureError::Unavailable { reason: state.reason() }) };
-        let now_us = clock::unix_micros();
-        let believed = now_us..=engine.believed_until(now_us);
-        let started = Instant::now();
-        let mut records = Vec::with_capacity(self.views.len());
-        for rows in &self.views {
-            let wants_windows = self.features.iter().any(|feature| {
-                feature.view.id == rows.view.id && matches!(feature.index, FeatureIndex::Aggregation(_))
-            });
-            let read = |(key, entity): (&IndexKey, &Vec<Value>)| {
-                find(&engine.protection, index, key, entity, &rows.view, wants_windows, &believed)
-            };
-            let found = rows.keys.iter().zip(&rows.entities).map(read).collect::<Result<Vec<_>, IndexError>>();
-            records.push(found.map_err(|error| {
-                engine.give_up(index, &error);
-                FeatureError::Unavailable { reason: error.to_string() }
-            })?);
-        }
-        let keys: usize = self.views.iter().map(|rows| rows.keys.len()).sum();
-        engine.counters.timed(keys, started.elapsed());
+        let columns = self.wanted.columns(engine, &self.views)?;
         Counters::count(&engine.counters.reads);
-        let views = &self.views;
-        let column = |feature: Feature| {
-            let at = views.iter().position(|rows| rows.view.id == feature.view.id);
-            let found = at.and_then(|at| records.get(at)).map_or(&[][..], Vec::as_slice);
-            let cells: Vec<Cell> = found.iter().map(|found| cell(&feature, found.as_ref(), now_us)).collect();
-            for status in FieldStatus::ALL {
-                let count = cells.iter().filter(|cell| cell.status == status).count() as u64;
-                if count > 0 {
-                    engine.counters.cell(status, count);
-                }
-            }
-            FeatureColumn { feature, cells }
-        };
-        let columns = self.features.into_iter().map(column).collect();
-        Ok(OnlineFeatures { join_keys: self.join_keys, columns })
+        Ok(OnlineFeatures { join_keys: self.wanted.join_keys().cloned().collect(), columns })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Untyped columns into rows of a view.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde_json::Value as Json;
@@ -70,11 +71,10 @@ pub fn rows(view: &FeatureView, columns: &Columns, now_us: i64, latest_us: i64) 
     (0..count).map(row).collect()
 }
 
-/// The entity keys of a read.
-pub fn entities(view: &FeatureView, columns: &Columns) -> Result<Vec<Vec<Value>>, FeatureError> {
-    let count = length(columns)?;
+/// The entity keys in these rows of a read.
+pub fn entities(view: &FeatureView, columns: &Columns, rows: Range<usize>) -> Result<Vec<Vec<Value>>, FeatureError> {
     let keys = key_columns(view, columns)?;
-    (0..count).map(|row| entity(&keys, row)).collect()
+    rows.map(|row| entity(&keys, row)).collect()
 }
 
 fn key_columns<'c>(
@@ -107,7 +107,7 @@ fn bad(column: &str, row: usize, reason: String) -> FeatureError {
 }
 
 /// The number of rows, which all columns share.
-fn length(columns: &Columns) -> Result<usize, FeatureError> {
+pub fn length(columns: &Columns) -> Result<usize, FeatureError> {
     let Some((first, cells)) = columns.first() else {
         return Err(FeatureError::Columns { reason: "there is no column".into() });
     };

@@ -187,6 +187,12 @@ pub(super) enum Encoding {
     Deflate,
 }
 
+impl Encoding {
+    fn name(self) -> HeaderValue {
+        HeaderValue::from_static(if self == Self::Gzip { "gzip" } else { "deflate" })
+    }
+}
+
 pub(super) fn encoding(headers: &HeaderMap) -> Result<Option<Encoding>, Failure> {
     let Some(value) = headers.get(header::CONTENT_ENCODING) else { return Ok(None) };
     match value.to_str().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
@@ -239,13 +245,12 @@ pub async fn pack(asked: &HeaderMap, response: Response, account: &Account) -> R
     let plain = bytes.clone();
     let to = account.clone();
     let packing = move || {
-        let packed = compress(encoding, &bytes)?;
+        let packed = compress(encoding, std::iter::once(bytes))?;
         Ok::<_, std::io::Error>(to.take_anyway(packed.len()).keep(packed.into()))
     };
     match account.off_thread(packing).await {
         Ok(packed) => {
-            let name = if encoding == Encoding::Gzip { "gzip" } else { "deflate" };
-            parts.headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(name));
+            parts.headers.insert(header::CONTENT_ENCODING, encoding.name());
             parts.headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
             Response::from_parts(parts, Body::from(packed))
         }
@@ -253,17 +258,35 @@ pub async fn pack(asked: &HeaderMap, response: Response, account: &Account) -> R
     }
 }
 
-fn compress(encoding: Encoding, bytes: &[u8]) -> std::io::Result<Vec<u8>> {
+/// Packs an answer that is made in pieces.
+pub async fn pack_pieces(
+    encoding: Encoding,
+    pieces: impl Iterator<Item = Bytes> + Send + 'static,
+    account: &Account,
+) -> std::io::Result<Response> {
+    let to = account.clone();
+    let packing = move || {
+        let packed = compress(encoding, pieces)?;
+        Ok::<_, std::io::Error>(to.take_anyway(packed.len()).keep(packed.into()))
+    };
+    let packed = account.off_thread(packing).await?;
+    let mut response = super::reply::json_bytes(packed);
+    response.headers_mut().insert(header::CONTENT_ENCODING, encoding.name());
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+    Ok(response)
+}
+
+fn compress(encoding: Encoding, mut pieces: impl Iterator<Item = Bytes>) -> std::io::Result<Vec<u8>> {
     use std::io::Write;
     match encoding {
         Encoding::Gzip => {
             let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-            encoder.write_all(bytes)?;
+            pieces.try_for_each(|piece| encoder.write_all(&piece))?;
             encoder.finish()
         }
         Encoding::Deflate => {
             let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
-            encoder.write_all(bytes)?;
+            pieces.try_for_each(|piece| encoder.write_all(&piece))?;
             encoder.finish()
         }
     }
@@ -315,7 +338,7 @@ mod tests {
     fn what_is_packed_unpacks_in_both_encodings_and_bare_deflate_too() {
         let body = b"ledge".repeat(1000);
         for encoding in [Encoding::Gzip, Encoding::Deflate] {
-            let packed = compress(encoding, &body).unwrap();
+            let packed = compress(encoding, std::iter::once(body.clone().into())).unwrap();
             assert_eq!(unpacked(encoding, &packed, body.len()).unwrap(), body);
         }
         let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), Compression::fast());
@@ -325,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_bomb_unpacks_no_further_than_the_limit() {
-        let packed = compress(Encoding::Gzip, &vec![0; 10 << 20]).unwrap();
+        let packed = compress(Encoding::Gzip, std::iter::once(vec![0; 10 << 20].into())).unwrap();
         assert!(matches!(unpacked(Encoding::Gzip, &packed, 1000), Err(Unread::TooLarge)));
         assert!(matches!(unpacked(Encoding::Gzip, b"not gzip", 1000), Err(Unread::Other(_))));
         let memory = RequestMemory::new(1 << 20);

@@ -1,23 +1,28 @@
 //! The feature store, as Feast's feature server offers it, and what is declared in it.
 
+use std::convert::Infallible;
+
 use axum::Extension;
+use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
 use serde::Serialize;
 
 use super::App;
 use super::body::{self, Received};
+use super::held::{self, ReturnsMemory};
 use super::models::PathParts;
 use super::reply::{Failure, json, json_bytes};
+use crate::features::FeatureStore;
 use crate::features::online::{Columns, FeatureError, PushOutcome, Pushed, bytes_of};
 use crate::features::view::{FeatureService, FeatureView};
 use crate::principal::Principal;
 use crate::principal::memory::{Account, Hold};
 use crate::protocol::call::LARGE_JSON;
 use crate::protocol::feast::describe::{self, EntityDocument, ServiceDocument, ViewDocument};
-use crate::protocol::feast::{self, FeastError, PushCall, PushMode};
+use crate::protocol::feast::{self, FeastError, LongAnswer, OnlineFeaturesCall, PushCall, PushMode};
 
 /// Says what came of the rows of a push: Feast's answer has no place for it.
 const PUSHED: &str = "x-ledge-pushed";
@@ -34,7 +39,7 @@ const IGNORED_BYTES_MAX: usize = 2_000;
 /// Says what came of the part of a push that is for an offline store.
 const OFFLINE: &str = "x-ledge-offline";
 
-/// An answer of more cells than this, features times entities, is not written on an async thread.
+/// An answer of more cells than this, features times entities, is read and written in slices of as many, off the async threads.
 const MANY_CELLS: usize = 5_000;
 
 /// `POST /get-online-features`.
@@ -44,14 +49,52 @@ pub async fn get_online_features(State(app): State<App>, request: Request) -> Re
     let store = app.serving().features();
     let call = decode(bytes, &account, feast::decode_online_features).await?;
     let _held = held(&account, &call.request.entities)?;
-    call.check_size(&store.registry())?;
+    if call.check_size(&store.registry())? > MANY_CELLS {
+        return long_answer(&parts.headers, store, call, account).await;
+    }
     let full_names = call.full_feature_names;
     let features = store.get_online_features(call.request).await;
     let features = features.map_err(|error| FeastError::of_store(&error, "entities"))?;
-    let cells: usize = features.columns.iter().map(|column| column.cells.len()).sum();
-    let encode = move || feast::encode_online_features(&features, full_names);
-    let reply = if cells > MANY_CELLS { account.off_thread(encode).await } else { encode() }?;
+    let reply = feast::encode_online_features(&features, full_names)?;
     Ok(body::pack(&parts.headers, json_bytes(reply), &account).await)
+}
+
+/// Reads slice by slice, so that others have their turns between, and counts what has come of it before more is read.
+async fn long_answer(
+    headers: &HeaderMap,
+    store: &FeatureStore,
+    call: OnlineFeaturesCall,
+    account: Account,
+) -> Result<Response, FeastError> {
+    let of_store = |error: FeatureError| FeastError::of_store(&error, "entities");
+    let mut read = store.long_read(call.request).map_err(of_store)?;
+    let mut answer = LongAnswer::new(&read, call.full_feature_names)?;
+    let mut hold = account.hold();
+    loop {
+        hold.cover(answer.bytes()).map_err(|error| Failure::from(error).into_feast())?;
+        let turn = store.long_read_turn().await;
+        let slice = account.off_thread(move || {
+            let _turn = turn;
+            let slice = read.next(MANY_CELLS).map_err(of_store)?;
+            slice.as_deref().map(|slice| answer.add(slice)).transpose()?;
+            Ok::<_, FeastError>((slice.is_some(), read, answer))
+        });
+        let more;
+        (more, read, answer) = slice.await?;
+        if !more {
+            break;
+        }
+    }
+    drop(read);
+    hold.resize(answer.bytes()).map_err(|error| Failure::from(error).into_feast())?;
+    let pieces = answer.into_pieces();
+    let Some(encoding) = body::accepted(headers) else {
+        let body = Body::from_stream(futures_util::stream::iter(pieces.map(Ok::<_, Infallible>)));
+        return Ok(held::held(json_bytes(body), (hold, ReturnsMemory)));
+    };
+    let packed = body::pack_pieces(encoding, pieces, &account).await;
+    let packed = packed.map_err(|error| FeastError::new(500, format!("the answer cannot be packed: {error}")))?;
+    Ok(held::held(packed, ReturnsMemory))
 }
 
 /// `POST /push`.

@@ -1,14 +1,16 @@
 //! Answers count until the caller has read them.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
 
 use crate::principal::memory::{Account, SMALL};
+use crate::sys;
 
 /// On an answer whose bytes count already.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +40,30 @@ pub fn counted(answer: Response, account: &Account) -> Response {
 /// Keeps `hold` until the answer is sent, or its connection is gone.
 pub fn held<H: Send + Sync + 'static>(answer: Response, hold: H) -> Response {
     answer.map(|body| Body::new(HeldBody { body, hold: Arc::new(hold) }))
+}
+
+/// Gives memory back to the system when the large answer that has it is gone. The allocator keeps what it has, and such an
+/// answer is scattered over all of it.
+pub struct ReturnsMemory;
+
+/// When memory is given back next, or was the last time. It walks the whole heap, so it is done once for all answers of a second.
+static RETURNED: Mutex<Option<Instant>> = Mutex::new(None);
+const RETURN_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Drop for ReturnsMemory {
+    fn drop(&mut self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let mut last = RETURNED.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if last.is_none_or(|at| now >= at) {
+            let at = now + RETURN_INTERVAL;
+            *last = Some(at);
+            runtime.spawn(async move {
+                tokio::time::sleep_until(at.into()).await;
+                let _ = tokio::task::spawn_blocking(sys::return_free_memory).await;
+            });
+        }
+    }
 }
 
 /// The body of an answer that holds something. A connection takes its pieces long before it has sent them, so each keeps the hold.

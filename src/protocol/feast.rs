@@ -12,7 +12,7 @@ mod request;
 mod tests;
 
 pub use error::{Detail, FeastError, Location};
-pub use reply::encode_online_features;
+pub use reply::{LongAnswer, Pieces, encode_online_features};
 pub use request::{OnlineFeaturesCall, PushCall, PushMode, decode_online_features, decode_push, decode_write};
 
 /// The most cells, features times entities, of one answer.

@@ -135,6 +135,92 @@ fn what_is_pushed_is_read_back_with_each_status() {
     assert_ne!(trips["event_timestamps"][0], NO_TIME, "a row without a time happened when it came");
 }
 
+/// Some entities with rows, one of them old, and as many without.
+const MANY: usize = 2_000;
+
+fn start_with_many(settings: &[&str]) -> TestDaemon {
+    let daemon = settings.iter().fold(TestRoot::new().views(VIEWS), |root, setting| root.set(setting)).start();
+    let drivers: Vec<usize> = (0..MANY).collect();
+    let times: Vec<_> = drivers.iter().map(|driver| (*driver == 7).then_some(LONG_AGO)).collect();
+    let rates: Vec<_> = drivers.iter().map(|driver| json!(f64::from(u32::try_from(*driver).unwrap()) / 8.0)).collect();
+    let trips: Vec<_> =
+        drivers.iter().map(|driver| if driver % 3 == 0 { Value::Null } else { json!(driver) }).collect();
+    let rows = json!({"driver_id": drivers, "conv_rate": rates, "trips": trips, "event_timestamp": times});
+    pushed(&mut daemon.client(), "driver_push", &rows);
+    daemon
+}
+
+#[test]
+fn an_answer_of_many_features_is_that_of_many_small_ones() {
+    let daemon = start_with_many(&[]);
+    let client = &mut daemon.client();
+    let features = ["driver_stats:trips", "driver_stats:conv_rate"];
+    let drivers: Vec<usize> = (0..2 * MANY).rev().collect();
+    let whole = read(client, &features, &json!({"driver_id": drivers}));
+    let mut joined = read(client, &features, &json!({"driver_id": []}));
+    for some in drivers.chunks(500) {
+        let part = read(client, &features, &json!({"driver_id": some}));
+        assert_eq!(part["metadata"], whole["metadata"]);
+        for (column, part) in
+            joined["results"].as_array_mut().unwrap().iter_mut().zip(part["results"].as_array().unwrap())
+        {
+            for key in ["values", "statuses", "event_timestamps"] {
+                column[key].as_array_mut().unwrap().extend(part[key].as_array().unwrap().clone());
+            }
+        }
+    }
+    assert_eq!(whole, joined);
+    // Packed it is the same, and a mistake in the last entity is told as ever.
+    let request = json!({"features": features, "entities": {"driver_id": drivers}}).to_string();
+    let headers = [("content-type", "application/json"), ("accept-encoding", "gzip")];
+    let packed = client.post("/get-online-features", &headers, request.as_bytes());
+    assert_eq!(packed.header("content-encoding"), Some("gzip"));
+    let mut plain = Vec::new();
+    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(packed.body.as_slice()), &mut plain).unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&plain).unwrap(), whole);
+    let mut wrong = json!(drivers);
+    wrong[2 * MANY - 1] = json!("x");
+    let refused = ask(client, &json!({"features": features, "entities": {"driver_id": wrong}}));
+    assert!(refused.status == 422 && refused.json().to_string().contains("row 3999"), "{refused:?}");
+}
+
+#[test]
+fn answers_of_many_features_count_and_give_their_memory_back() {
+    let daemon = start_with_many(&["http.max_body_bytes=8000000", "http.max_memory_bytes=40000000"]);
+    let client = &mut daemon.client();
+    // Unknown entities cost as much as others.
+    let drivers: Vec<usize> = (0..50_000).collect();
+    let features = ["driver_stats:trips"];
+    let request = json!({"features": features, "entities": {"driver_id": drivers}});
+    assert_eq!(ask(client, &request).status, 200);
+    let before = resident(&daemon);
+    std::thread::scope(|scope| {
+        let ask = || {
+            let client = &mut daemon.client();
+            (0..4).map(|_| ask(client, &request).status).collect::<Vec<u16>>()
+        };
+        let readers: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
+        let statuses: Vec<u16> = readers.into_iter().flat_map(|reader| reader.join().unwrap()).collect();
+        assert!(statuses.contains(&200) && statuses.iter().all(|status| [200, 503].contains(status)), "{statuses:?}");
+    });
+    // A small request for more than there is.
+    pushed(client, "kinds_push", &json!({"line": ["a"], "string": ["a long text".repeat(1000)]}));
+    let long = json!({"features": ["kinds:string"], "entities": {"line": vec!["a"; 6000]}});
+    assert_eq!(ask(client, &long).status, 503);
+    let began = std::time::Instant::now();
+    while resident(&daemon) > before + (48 << 20) {
+        assert!(began.elapsed() < std::time::Duration::from_secs(20), "{} of {before}", resident(&daemon));
+        std::thread::yield_now();
+    }
+}
+
+/// The resident memory of a daemon in bytes.
+fn resident(daemon: &TestDaemon) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() << 10
+}
+
 #[test]
 fn of_two_rows_the_later_event_counts_whichever_came_first() {
     let daemon = start();

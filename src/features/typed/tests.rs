@@ -168,7 +168,9 @@ fn an_event_time_that_cannot_be_is_refused() {
 fn a_read_needs_every_join_key() {
     let registry = Registry::of(VIEW);
     let view = registry.view("stats").unwrap();
-    let read = |json: Json| entities(view, &columns(&json)).map_err(|error| error.to_string());
+    let read = |json: Json| {
+        entities(view, &columns(&json), 0..length(&columns(&json)).unwrap()).map_err(|error| error.to_string())
+    };
     let found = read(json!({ "machine": ["a", "b"], "line": [1, 2] })).unwrap();
     assert_eq!(found, [[Value::Int64(1), Value::String("a".into())], [Value::Int64(2), Value::String("b".into())]]);
     assert!(read(json!({ "machine": ["a"] })).unwrap_err().starts_with("column 'line' is missing"));

@@ -5,12 +5,15 @@ use std::fmt;
 
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use serde::ser::{Serialize, SerializeSeq, SerializeStruct, Serializer};
 
 use super::error::FeastError;
 use crate::clock;
-use crate::features::online::{Cell, FeatureColumn, FieldStatus, OnlineFeatures};
+use crate::features::LongRead;
+use crate::features::online::{Cell, Columns, FeatureColumn, FieldStatus, OnlineFeatures};
 use crate::features::value::Value;
+use crate::features::view::{Feature, ViewId};
 
 /// Writes the answer: a vector for each join key and each feature, and their names.
 pub fn encode_online_features(features: &OnlineFeatures, full_feature_names: bool) -> Result<Vec<u8>, FeastError> {
@@ -24,6 +27,199 @@ pub fn encode_online_features(features: &OnlineFeatures, full_feature_names: boo
     match serde_json::to_writer(&mut json, &reply) {
         Ok(()) => Ok(json),
         Err(reason) => Err(FeastError::new(500, format!("the answer cannot be written: {reason}"))),
+    }
+}
+
+/// An answer of many values, made of slices and written in pieces. Only the values are kept as text; the rest of it, most of
+/// its length, is written while it is sent.
+#[derive(Debug)]
+pub struct LongAnswer {
+    metadata: Vec<u8>,
+    columns: Vec<LongColumn>,
+    /// The event times of the entities in each view, in microseconds since the Unix epoch; the first are those of join keys.
+    times: Vec<Vec<i64>>,
+}
+
+#[derive(Debug)]
+struct LongColumn {
+    /// JSON, with commas between.
+    values: Vec<u8>,
+    statuses: Vec<FieldStatus>,
+    /// Which of [`LongAnswer::times`] are its own.
+    times: usize,
+    /// Whether those are taken from it.
+    brings_times: bool,
+}
+
+impl LongAnswer {
+    /// An answer to `read`, of which nothing is read yet.
+    pub fn new(read: &LongRead, full_feature_names: bool) -> Result<Self, FeastError> {
+        let column = |feature: &Feature| FeatureColumn { feature: feature.clone(), cells: Vec::new() };
+        let join_keys: Columns = read.join_keys().map(|(name, _)| (name.clone(), Vec::new())).collect();
+        let features = OnlineFeatures { join_keys, columns: read.features().iter().map(column).collect() };
+        let reply = Reply { features: &features, full: full_feature_names };
+        if let Some(twice) = reply.duplicate() {
+            return Err(FeastError::collision(&twice.to_string(), full_feature_names));
+        }
+        let metadata = serde_json::to_vec(&Metadata(reply)).map_err(|reason| unwritten(&reason))?;
+
+        let key_times = read.join_keys().next().map_or(0, |(_, values)| values.len());
+        let mut columns = Vec::new();
+        for (_, keys) in read.join_keys() {
+            let mut values = serde_json::to_vec(keys).map_err(|reason| unwritten(&reason))?;
+            // Without the brackets.
+            values.pop();
+            values.drain(..1);
+            let statuses = vec![FieldStatus::Present; keys.len()];
+            columns.push(LongColumn { values, statuses, times: 0, brings_times: false });
+        }
+        let mut views: Vec<ViewId> = Vec::new();
+        for feature in read.features() {
+            let known = views.iter().position(|view| *view == feature.view.id);
+            let place = known.unwrap_or(views.len());
+            let brings_times = known.is_none();
+            if brings_times {
+                views.push(feature.view.id);
+            }
+            columns.push(LongColumn { values: Vec::new(), statuses: Vec::new(), times: place + 1, brings_times });
+        }
+        let mut times = vec![vec![0; key_times]];
+        times.resize(views.len() + 1, Vec::new());
+        Ok(Self { metadata, columns, times })
+    }
+
+    /// Adds the features of the next entities.
+    pub fn add(&mut self, slice: &[FeatureColumn]) -> Result<(), FeastError> {
+        let keys = self.columns.len() - slice.len();
+        for (column, read) in self.columns.iter_mut().skip(keys).zip(slice) {
+            for cell in &read.cells {
+                if !column.statuses.is_empty() {
+                    column.values.push(b',');
+                }
+                serde_json::to_writer(&mut column.values, &cell.value.as_ref().map(Native))
+                    .map_err(|reason| unwritten(&reason))?;
+                column.statuses.push(cell.status);
+            }
+            if let Some(times) = self.times.get_mut(column.times).filter(|_| column.brings_times) {
+                times.extend(read.cells.iter().map(|cell| cell.event_us));
+            }
+        }
+        Ok(())
+    }
+
+    /// How much memory it takes, in bytes.
+    pub fn bytes(&self) -> usize {
+        let columns = self.columns.iter().map(|column| column.values.capacity() + column.statuses.capacity());
+        columns.chain(self.times.iter().map(|times| 8 * times.capacity())).sum()
+    }
+
+    /// Its text.
+    pub fn into_pieces(self) -> Pieces {
+        Pieces { answer: self, column: 0, part: Part::Begin, at: 0, is_over: false }
+    }
+}
+
+fn unwritten(reason: &serde_json::Error) -> FeastError {
+    FeastError::new(500, format!("the answer cannot be written: {reason}"))
+}
+
+/// The text of a [`LongAnswer`], in pieces of about [`PIECE`] bytes.
+#[derive(Debug)]
+pub struct Pieces {
+    answer: LongAnswer,
+    column: usize,
+    part: Part,
+    /// How much of the part is written.
+    at: usize,
+    is_over: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Begin,
+    Values,
+    Statuses,
+    Timestamps,
+}
+
+/// Written in a fraction of a millisecond.
+const PIECE: usize = 64 << 10;
+/// So many statuses or timestamps at a time.
+const ELEMENTS: usize = 1024;
+
+impl Iterator for Pieces {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        if self.is_over {
+            return None;
+        }
+        let mut text = Vec::with_capacity(2 * PIECE);
+        while text.len() < PIECE && !self.is_over {
+            self.step(&mut text);
+        }
+        Some(text.into())
+    }
+}
+
+impl Pieces {
+    fn step(&mut self, text: &mut Vec<u8>) {
+        let LongAnswer { metadata, columns, times } = &self.answer;
+        let Some(column) = columns.get(self.column) else {
+            text.extend_from_slice(b"],\"metadata\":");
+            text.extend_from_slice(metadata);
+            text.push(b'}');
+            self.is_over = true;
+            return;
+        };
+        let begin = self.at;
+        let (length, step) = match self.part {
+            Part::Begin => (0, 0),
+            Part::Values => (column.values.len(), PIECE),
+            Part::Statuses | Part::Timestamps => (column.statuses.len(), ELEMENTS),
+        };
+        self.at = begin.saturating_add(step).min(length);
+        match self.part {
+            Part::Begin => {
+                text.extend_from_slice(if self.column == 0 { b"{\"results\":[" } else { b"," });
+                text.extend_from_slice(b"{\"values\":[");
+            }
+            Part::Values => text.extend_from_slice(column.values.get(begin..self.at).unwrap_or_default()),
+            Part::Statuses => {
+                for (place, status) in column.statuses.iter().enumerate().take(self.at).skip(begin) {
+                    text.extend_from_slice(if place > 0 { b",\"" } else { b"\"" });
+                    text.extend_from_slice(status.as_str().as_bytes());
+                    text.push(b'"');
+                }
+            }
+            Part::Timestamps => {
+                let mut last = (0, EPOCH.into());
+                let times = times.get(column.times).map_or(&[][..], Vec::as_slice);
+                for (place, &event_us) in times.iter().enumerate().take(self.at).skip(begin) {
+                    if event_us != last.0 {
+                        last = (event_us, clock::rfc3339_micros(event_us));
+                    }
+                    text.extend_from_slice(if place > 0 { b",\"" } else { b"\"" });
+                    text.extend_from_slice(last.1.as_bytes());
+                    text.push(b'"');
+                }
+            }
+        }
+        if self.at < length {
+            return;
+        }
+        self.at = 0;
+        let (next, between): (Part, &[u8]) = match self.part {
+            Part::Begin => (Part::Values, b""),
+            Part::Values => (Part::Statuses, b"],\"statuses\":["),
+            Part::Statuses => (Part::Timestamps, b"],\"event_timestamps\":["),
+            Part::Timestamps => (Part::Begin, b"]}"),
+        };
+        text.extend_from_slice(between);
+        if matches!(self.part, Part::Timestamps) {
+            self.column += 1;
+        }
+        self.part = next;
     }
 }
 

@@ -74,16 +74,17 @@ pub fn decode_online_features(body: &[u8]) -> Result<OnlineFeaturesCall, FeastEr
 }
 
 impl OnlineFeaturesCall {
-    /// Refuses a question whose answer would be too large.
-    pub fn check_size(&self, registry: &Registry) -> Result<(), FeastError> {
+    /// How many values the answer has, of entities that no view lacks. Refuses a question whose answer would be too large.
+    pub fn check_size(&self, registry: &Registry) -> Result<usize, FeastError> {
         let entities = self.request.entities.first().map_or(0, |(_, cells)| cells.len());
         let features = match &self.request.selection {
             Selection::Features(references) => references.iter().map(|reference| count(registry, reference)).sum(),
             // An unknown one is for the store to refuse.
             service @ Selection::Service(_) => registry.select(service).map_or(0, |features| features.len()),
         };
-        if features.saturating_mul(entities) <= MOST_CELLS {
-            return Ok(());
+        let cells = features.saturating_mul(entities);
+        if cells <= MOST_CELLS {
+            return Ok(cells);
         }
         let message = format!(
             "{features} features of {entities} entities are more than {MOST_CELLS} values: ask for fewer entities at a time"
