@@ -149,6 +149,11 @@ impl fmt::Display for ModelVersion {
     }
 }
 
+/// Whether a variable of the environment is a setting of Ledge. Those of the platform's tool are not.
+pub fn is_setting(variable: &str) -> bool {
+    variable.starts_with("LEDGE_") && !variable.starts_with("LEDGE_PLATFORM_")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -61,9 +61,9 @@ pub struct CreateArgs {
     /// A model that it is for. Can be repeated. Without, it is for all models.
     #[arg(long, value_name = "NAME")]
     pub model: Vec<ModelName>,
-    /// When it ends: after a time, as 12h, 90d or 52w, or at a moment, as 2027-01-01T00:00:00Z. Without, never.
-    #[arg(long, value_name = "TIME")]
-    pub expires: Option<Expiry>,
+    /// When it ends: after a time, as 12h, 90d or 52w, at a moment, as 2027-01-01T00:00:00Z, or never.
+    #[arg(long, value_name = "TIME", default_value = DEFAULT_LIFE)]
+    pub expires: Expiry,
     /// The most requests a second, over time. 0 is no limit.
     #[arg(long, value_name = "NUMBER", default_value = "0", value_parser = rate)]
     pub max_rate: Rate,
@@ -74,6 +74,9 @@ pub struct CreateArgs {
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
+
+/// So long a key lives of which nothing else is said: who holds one that is forgotten loses it.
+const DEFAULT_LIFE: &str = "52w";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -92,13 +95,16 @@ pub enum Expiry {
     At(u64),
     /// So many milliseconds from now.
     After(u64),
+    /// Not at all.
+    Never,
 }
 
 impl Expiry {
-    fn millis(self, now_ms: u64) -> u64 {
+    fn millis(self, now_ms: u64) -> Option<u64> {
         match self {
-            Self::At(at) => at,
-            Self::After(after) => now_ms.saturating_add(after),
+            Self::At(at) => Some(at),
+            Self::After(after) => Some(now_ms.saturating_add(after)),
+            Self::Never => None,
         }
     }
 }
@@ -107,6 +113,9 @@ impl FromStr for Expiry {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if text == "never" {
+            return Ok(Self::Never);
+        }
         let after = text.split_at_checked(text.len().saturating_sub(1)).and_then(|(number, unit)| {
             let unit: u64 = match unit {
                 "m" => 60_000,
@@ -119,7 +128,8 @@ impl FromStr for Expiry {
             number.parse::<u64>().ok().filter(|number| is_number && *number > 0)?.checked_mul(unit)
         });
         let at = || u64::try_from(clock::parse_micros(text)? / 1000).ok().map(Self::At);
-        let expected = || "expected a time as 30m, 12h, 90d or 52w, or a moment as 2027-01-01T00:00:00Z".to_owned();
+        let expected =
+            || "expected a time as 30m, 12h, 90d or 52w, a moment as 2027-01-01T00:00:00Z, or never".to_owned();
         after.map(Self::After).or_else(at).ok_or_else(expected)
     }
 }
@@ -131,7 +141,7 @@ fn rate(text: &str) -> Result<Rate, String> {
 
 /// Runs the verb.
 pub fn run(globals: &Globals, args: &KeysArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let store = KeyStore::new(&globals.load_config()?.state.path);
+    let store = KeyStore::new(&globals.load_section("state")?.state.path);
     let now_ms = clock::FLOOR.plausible_millis(clock::unix_millis());
     match &args.command {
         KeysCommand::Create(new) => create(&store, new, now_ms, args.json, out)?,
@@ -153,7 +163,7 @@ pub fn run(globals: &Globals, args: &KeysArgs, out: &mut Output) -> anyhow::Resu
 }
 
 fn create(store: &KeyStore, args: &CreateArgs, now_ms: u64, is_json: bool, out: &mut Output) -> anyhow::Result<()> {
-    let expires_ms = args.expires.map(|expiry| expiry.millis(now_ms));
+    let expires_ms = args.expires.millis(now_ms);
     if expires_ms.is_some_and(|expires| expires <= now_ms) {
         anyhow::bail!("--expires is in the past: such a key would let nobody in");
     }
@@ -184,7 +194,7 @@ fn create(store: &KeyStore, args: &CreateArgs, now_ms: u64, is_json: bool, out: 
         );
     }
     let until =
-        record.expires_ms.map_or_else(|| "does not expire".to_owned(), |at| format!("expires {}", clock::rfc3339(at)));
+        record.expires_ms.map_or_else(|| "never expires".to_owned(), |at| format!("expires {}", clock::rfc3339(at)));
     let place = args.output.as_ref().map_or_else(
         || "It is shown this once: keep it where secrets are kept.".to_owned(),
         |path| format!("It is in {} and nowhere else.", path.display()),
@@ -320,7 +330,9 @@ mod tests {
 
     #[test]
     fn an_end_is_a_time_from_now_or_a_moment() {
-        let read = |text: &str| text.parse::<Expiry>().ok().map(|expiry| expiry.millis(1000));
+        let read = |text: &str| text.parse::<Expiry>().ok()?.millis(1000);
+        assert_eq!(DEFAULT_LIFE.parse(), Ok(Expiry::After(364 * 86_400_000)));
+        assert_eq!("never".parse::<Expiry>().map(|never| never.millis(1000)), Ok(None));
         assert_eq!(read("90d"), Some(90 * 86_400_000 + 1000));
         assert_eq!(read("2w"), read("14d"));
         assert_eq!(read("1970-01-01T00:00:07Z"), Some(7000));

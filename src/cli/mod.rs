@@ -32,6 +32,7 @@ use crate::config::{Config, Loaded, Sources};
 use crate::daemon::formats::LaterVersion;
 use crate::features::registry::Registry;
 use crate::identity::sealing::MasterKeyError;
+use crate::names;
 use crate::toml_check::Mistake;
 
 pub use output::Output;
@@ -187,7 +188,7 @@ impl Globals {
     pub fn sources(&self) -> Sources {
         let environment = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
-            .filter(|(name, _)| name.starts_with("LEDGE_"))
+            .filter(|(name, _)| names::is_setting(name))
             .map(|(name, value)| (name, value.to_string_lossy().into_owned()));
         Sources {
             root: self.root.clone(),
@@ -200,6 +201,11 @@ impl Globals {
     /// The configuration and where it came from; every mistake in it is a [`BadConfiguration`].
     pub fn load(&self) -> anyhow::Result<Loaded> {
         Ok(self.sources().load().map_err(BadConfiguration)?)
+    }
+
+    /// The configuration for a verb that needs `section` alone.
+    pub fn load_section(&self, section: &str) -> anyhow::Result<Config> {
+        Ok(self.sources().load_section(section).map_err(BadConfiguration)?)
     }
 
     /// The configuration; every mistake in it is a [`BadConfiguration`].

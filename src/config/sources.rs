@@ -121,6 +121,16 @@ impl Sources {
         self.load_own().map_err(|unloaded| unloaded.mistakes)
     }
 
+    /// The configuration for a verb that needs `section` alone: mistakes elsewhere, which keep the daemon from starting, must
+    /// not keep people from what they do meanwhile.
+    pub fn load_section(&self, section: &str) -> Result<Config, Vec<Mistake>> {
+        match self.load_own() {
+            Ok(loaded) => Ok(loaded.config),
+            Err(Unloaded { rest: Some(rest), .. }) if !rest.misread.holds(section) => Ok(rest.config),
+            Err(Unloaded { mistakes, .. }) => Err(mistakes),
+        }
+    }
+
     /// The same with the feature views that the configuration leads to, and every mistake in both.
     pub fn load_with_views(&self) -> Result<(Loaded, Registry), Vec<Mistake>> {
         let registry = |features: &FeaturesConfig| Registry::load(&features.views, &features.path);

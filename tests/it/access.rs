@@ -100,6 +100,24 @@ fn a_new_installation_answers_this_machine_and_lets_its_owner_administer() {
 }
 
 #[test]
+fn keys_are_made_and_taken_back_while_the_configuration_has_mistakes_elsewhere() {
+    let root = TestRoot::closed();
+    crate::daemon::write(&root.folder.path().join("ledge.toml"), b"[log]\nlevel = 7\n[http]\nlisten = [\"nowhere\"]\n");
+    // Nor does a variable of the platform's tool keep any verb from working.
+    let run = |verb: &[&str]| root.command(verb).env("LEDGE_PLATFORM_PASSPHRASE", "words").output().unwrap();
+    let made = run(&["keys", "create", "till", "--role", "infer"]);
+    assert!(made.status.success() && made.stdout.starts_with(b"ledge_"), "{made:?}");
+    let told = String::from_utf8(made.stderr).unwrap();
+    assert!(told.contains("expires 20"), "{told}");
+    assert!(run(&["keys", "revoke", "till"]).status.success());
+    let forever = run(&["keys", "create", "door", "--role", "infer", "--expires", "never"]);
+    assert!(String::from_utf8(forever.stderr).unwrap().contains("never expires"));
+    assert_eq!(run(&["config", "check"]).status.code(), Some(78));
+    crate::daemon::write(&root.folder.path().join("ledge.toml"), b"");
+    assert_eq!(run(&["config", "check"]).status.code(), Some(0));
+}
+
+#[test]
 fn a_key_that_is_not_good_is_told_why_and_falls_back_to_nothing() {
     let root = TestRoot::closed().models(&["add_sub"]);
     let revoked = key(&root, &["gone", "--role", "infer"]);

@@ -1,8 +1,12 @@
 //! Who gets in: whether anybody can, and the store of API keys.
 
 use crate::cli::checks::Check;
+use crate::clock;
 use crate::config::Config;
-use crate::identity::keys::{KeyStore, KeysError};
+use crate::identity::keys::{KeyRecord, KeyStore, KeysError};
+
+/// Keys that end within so many milliseconds are told.
+const SOON_MS: u64 = 30 * 86_400_000;
 
 /// Looks at the ways in.
 pub fn check(config: &Config) -> Check {
@@ -25,14 +29,34 @@ pub fn check(config: &Config) -> Check {
     if let Some((key, problem)) = config.access.warnings().into_iter().next() {
         return Check::warn(name, format!("access.{key}: {problem}"), "the server runs without it");
     }
-    let valid = keys.iter().filter(|key| key.revoked_ms.is_none()).count();
-    Check::ok(name, format!("{valid} of {} API keys are not revoked", keys.len()))
+    let valid = keys.iter().filter(|key| key.revoked_ms.is_none());
+    let detail = format!("{} of {} API keys are not revoked", valid.clone().count(), keys.len());
+    match ending(valid, clock::FLOOR.plausible_millis(clock::unix_millis())) {
+        None => Check::ok(name, detail),
+        Some(ending) => {
+            Check::warn(name, format!("{detail}\n{ending}"), "make their holders new ones: ledge keys create")
+        }
+    }
+}
+
+/// The keys among `keys` that end soon, or have ended and were not revoked.
+fn ending<'k>(keys: impl Iterator<Item = &'k KeyRecord>, now_ms: u64) -> Option<String> {
+    let ends = |key: &KeyRecord| {
+        let at = key.expires_ms.filter(|at| *at < now_ms.saturating_add(SOON_MS))?;
+        let verb = if at < now_ms { "expired" } else { "expires" };
+        Some(format!("the key {} {verb} at {}", key.name, clock::rfc3339(at)))
+    };
+    let ending: Vec<_> = keys.filter_map(ends).collect();
+    (!ending.is_empty()).then(|| ending.join("\n"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli::checks::Status;
+    use crate::identity::access::Role;
+    use crate::identity::keys::NewKey;
+    use crate::token_bucket::Rate;
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the test makes the damage")]
@@ -40,6 +64,23 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config::with_root(folder.path());
         assert_eq!(check(&config).status, Status::Ok);
+        let now_ms = clock::unix_millis();
+        let key = |name: &str, days: u64| NewKey {
+            name: name.parse().unwrap(),
+            roles: vec![Role::Infer],
+            models: None,
+            expires_ms: Some(now_ms + days * 86_400_000),
+            max_rate: Rate::new(0.0).unwrap(),
+            max_concurrent: 0,
+        };
+        let store = KeyStore::new(folder.path());
+        store.create(&key("till", 40), now_ms).unwrap();
+        assert_eq!(check(&config).status, Status::Ok);
+        store.create(&key("door", 20), now_ms).unwrap();
+        let warned = check(&config);
+        assert!(warned.status == Status::Warn && warned.detail.contains("the key door expires at"), "{warned:?}");
+        assert!(!warned.detail.contains("till"), "{warned:?}");
+        store.revoke("door", now_ms).unwrap();
         config.access = toml::from_str("users = [{ user = \"gone\", roles = [\"admin\"] }]").unwrap();
         let warned = check(&config);
         assert!(warned.status == Status::Warn && warned.detail.contains("write the number"), "{warned:?}");

@@ -23,7 +23,7 @@ use super::state::{Cause, Reason};
 use crate::identity::sealing::{OpenedFolder, SealPurpose, SealedFolder, Sealer};
 use crate::inference::Runtimes;
 use crate::inference::backend::Runtime;
-use crate::names::ModelName;
+use crate::names::{self, ModelName};
 use crate::repository::VersionOnDisk;
 
 pub use model::{LiveModel, ModelTrial, RuntimeTrial};
@@ -157,7 +157,7 @@ impl ConfigurationTrial {
         let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
         Self {
             arguments: std::env::args_os().skip(1).map(text).collect(),
-            environment: variables.filter(|(name, _)| name.starts_with("LEDGE_")).collect(),
+            environment: variables.filter(|(name, _)| names::is_setting(name)).collect(),
         }
     }
 }
