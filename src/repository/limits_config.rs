@@ -24,6 +24,9 @@ pub struct ResponseCache {
     /// Seconds after which an answer is computed anew; never without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_s: Option<u64>,
+    /// Whether callers get the answers that others asked for. They can tell then that somebody did.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub share: bool,
 }
 
 impl ResponseCache {

@@ -36,7 +36,7 @@ use crate::shutdown::Shutdown;
 use crate::tensor::Tensor;
 use admission::{Gate, Owner, Permit, Quotas, Refused, admit};
 use answer::{Times, cached, late, names, run, run_photograph};
-use cache::{Budget, KeyMaker, ResponseCache};
+use cache::{Budget, Key, KeyMaker, ResponseCache};
 use call::{Call, Counted};
 pub use feature_inputs::{FeatureInputError, join_keys, undeclared_features};
 use inputs::Misfit;
@@ -305,7 +305,7 @@ impl Serving {
             // In a box: a call without a cache need not carry room for all of it.
             Some(cache) => {
                 let times = Times { started, since: Instant::now() };
-                let key = cache.keys.of_tensors(&fitted).await;
+                let key = cache_key(call, cache.keys.of_tensors(&fitted).await);
                 let compute = || run(model, fitted, terms.clone(), started);
                 Box::pin(cached(cache, key, model, &terms, times, compute)).await?
             }
@@ -362,7 +362,7 @@ impl Serving {
             None => run_photograph(model, request, self.limits, terms, started).await?,
             Some(cache) => {
                 let times = Times { started, since: Instant::now() };
-                let key = cache.keys.of_photograph(&request.photograph).await;
+                let key = cache_key(call, cache.keys.of_photograph(&request.photograph).await);
                 let compute = || run_photograph(model, request, self.limits, terms.clone(), started);
                 Box::pin(cached(cache, key, model, &terms, times, compute)).await?
             }
@@ -437,6 +437,11 @@ impl Serving {
         let max_bytes = config.max_bytes.unwrap_or(self.cache_budget.total() / 4);
         config.enable.then(|| ResponseCache::new(keys, &self.cache_budget, max_bytes, config.ttl()))?
     }
+}
+
+/// The key of an answer for the caller of `call`.
+fn cache_key(call: &Call<'_>, key: Key) -> Key {
+    if call.model.config.response_cache.share { key } else { key.of_caller(call.principal) }
 }
 
 fn new_gate(model: &LoadedModel) -> Option<Gate> {

@@ -53,6 +53,33 @@ fn an_equal_request_is_answered_from_the_cache_and_the_same() {
 }
 
 #[test]
+fn no_caller_learns_from_the_cache_what_another_has_asked() {
+    let shared = format!("{ON}share = true\n");
+    let root = cached(&["add_sub"]).model_as("add_sub", "shared").file("shared/model.toml", shared);
+    let key = |name: &str| {
+        let made = root.command(&["keys", "create", name, "--role", "infer"]).output().unwrap();
+        format!("Bearer {}", String::from_utf8(made.stdout).unwrap().trim())
+    };
+    let (till, door) = (key("till"), key("door"));
+    let daemon = root.start();
+    let row = [1.5; 16];
+    let inputs =
+        json!({"inputs": [tensor("INPUT0", "FP32", &[1, 16], &row), tensor("INPUT1", "FP32", &[1, 16], &row)]});
+    let ask = |model: &str, key: &str| {
+        let body = inputs.to_string();
+        let answer = daemon.client().post(&path(model), &[("authorization", key)], body.as_bytes());
+        outcome(&answer).to_owned()
+    };
+    for (model, expected) in
+        [("add_sub", ["miss", "hit", "miss", "hit", "hit"]), ("shared", ["miss", "hit", "hit", "hit", "hit"])]
+    {
+        assert_eq!([&till, &till, &door, &door, &till].map(|key| ask(model, key)), expected, "{model}");
+    }
+    let answer = daemon.client().post_json(&path("add_sub"), &inputs);
+    assert_eq!(outcome(&answer), "miss", "loopback is a caller of its own");
+}
+
+#[test]
 fn the_same_bytes_as_something_else_are_another_request() {
     let daemon = cached(&["dynamic_sum", "identity_fp32", "identity_int32", "identity_uint32", "add_sub"]).start();
     let client = &mut daemon.client();

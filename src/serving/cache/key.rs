@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 use crate::inference::backend::Port;
 use crate::inference::terms::Priority;
+use crate::principal::Principal;
 use crate::serving::inputs::Fitted;
 use crate::tensor::Tensor;
 
@@ -28,6 +29,12 @@ impl Hash for Key {
 }
 
 impl Key {
+    /// The key among the requests of one caller: whether somebody else asked the same is nobody's business.
+    #[must_use]
+    pub fn of_caller(self, caller: &Principal) -> Self {
+        Self(*Hasher::new_keyed(&self.0).update(caller.to_string().as_bytes()).finalize().as_bytes())
+    }
+
     /// The key under which callers of `priority` wait for each other.
     pub(super) fn of_lane(mut self, priority: Priority) -> Self {
         if let (Priority::Batch, [first, ..]) = (priority, &mut self.0) {
