@@ -223,6 +223,9 @@ pub enum AuditEvent {
         region: String,
         /// What for.
         purpose: Word,
+        /// How many more of the kind there were since the last record of it: there is one a minute at most.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        others: u64,
     },
     /// A connection out of this box was asked for and is not allowed.
     ConnectionRefused {

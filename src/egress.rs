@@ -262,11 +262,7 @@ impl Egress {
         let stream = dial(to, deadline).await?;
         let socket = stream.as_fd().try_clone_to_owned().map_err(|error| unreachable(to, error))?;
         account.opened.fetch_add(1, Ordering::Relaxed);
-        self.0.audit.record_own(AuditEvent::ConnectionOpened {
-            destination: destination.clone(),
-            region: grant.region.clone(),
-            purpose: purpose.name().into(),
-        });
+        self.0.audit.record_connection(destination.clone(), grant.region.clone(), purpose.name());
         let (grant, account) = (grant.clone(), account.clone());
         let Some(client) = client else {
             let (reading, writing) = stream.into_split();

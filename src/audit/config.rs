@@ -98,7 +98,7 @@ impl Default for SyncConfig {
             access_key_id_file: None,
             secret_access_key_file: None,
             proxy: None,
-            interval_s: 300,
+            interval_s: 3600,
             tls: TlsFiles::default(),
         }
     }

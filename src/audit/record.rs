@@ -212,7 +212,12 @@ mod tests {
                 cause: Some("latency".into()),
             },
             AuditEvent::UpdateOrdered { subject: "models/m".into(), order: "pin".into() },
-            AuditEvent::ConnectionOpened { destination: "a:1".into(), region: "eu".into(), purpose: "mqtt".into() },
+            AuditEvent::ConnectionOpened {
+                destination: "a:1".into(),
+                region: "eu".into(),
+                purpose: "mqtt".into(),
+                others: 0,
+            },
             AuditEvent::ConnectionRefused { destination: "a:1".into(), purpose: "mqtt".into() },
             AuditEvent::MaintenanceRequested { what: "update_check".into() },
             AuditEvent::AccessDenied { what: "model_load".into(), others: 3 },

@@ -46,7 +46,7 @@ const PACE: Pace = Pace {
 /// When it is sent, but for `interval_s`.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
-    /// What is urgent waits this long for what comes with it.
+    /// What is urgent, or fills a tile, waits this long for what comes with it.
     gather: Duration,
     /// It is not sent more often, however much is urgent: each time leaves files for tiles that are not whole.
     apart: Duration,
@@ -139,7 +139,8 @@ impl Task {
                 continue;
             };
             self.note_waiting(&head).await;
-            if head.is_urgent && self.failing.is_none() {
+            let has_tile = head.checkpoint.size / WIDTH > self.hint.size(head.generation) / WIDTH;
+            if (head.is_urgent || has_tile) && self.failing.is_none() {
                 due = due.min(earliest.max(Instant::now() + self.pace.gather));
             }
             tokio::select! {

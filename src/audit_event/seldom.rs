@@ -1,4 +1,4 @@
-//! Events that would come again and again while what they tell of lasts: denials, and a disk without room.
+//! Events that would come again and again while what they tell of lasts: denials, connections, and a disk without room.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::{AuditEvent, AuditSink};
 use crate::principal::Principal;
 
-/// How long denials of a kind have no record of their own after one that has.
+/// How long events of a kind have no record of their own after one that has.
 const QUIET: Duration = Duration::from_mins(1);
 
 /// How many kinds are told apart; the callers of further ones count as strangers.
@@ -19,29 +19,34 @@ pub(super) struct Seldom(Mutex<Told>);
 
 #[derive(Debug, Default)]
 struct Told {
-    denials: HashMap<Kind, Quiet>,
+    kinds: HashMap<Kind, Quiet>,
     without_room: BTreeSet<&'static str>,
 }
 
 /// What counts as the same again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Kind {
-    denial: Denial,
+    what: Repeated,
     /// A caller who is known by name: nobody else's denials hide those of a stolen key. Strangers are counted together.
     known: Option<Principal>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Denial {
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Repeated {
     Access(&'static str),
     Authentication(&'static str),
+    Connection { destination: String, region: String, purpose: &'static str },
 }
 
-impl Denial {
-    fn event(self, others: u64) -> AuditEvent {
+impl Repeated {
+    fn event(&self, others: u64) -> AuditEvent {
         match self {
-            Self::Access(what) => AuditEvent::AccessDenied { what: what.into(), others },
-            Self::Authentication(cause) => AuditEvent::AuthenticationFailed { cause: cause.into(), others },
+            Self::Access(what) => AuditEvent::AccessDenied { what: (*what).into(), others },
+            Self::Authentication(cause) => AuditEvent::AuthenticationFailed { cause: (*cause).into(), others },
+            Self::Connection { destination, region, purpose } => {
+                let (destination, region, purpose) = (destination.clone(), region.clone(), (*purpose).into());
+                AuditEvent::ConnectionOpened { destination, region, purpose, others }
+            }
         }
     }
 }
@@ -56,45 +61,45 @@ struct Quiet {
 
 impl Quiet {
     /// The record that stands for those that have none.
-    fn record(&mut self, denial: Denial) -> Option<(Principal, AuditEvent)> {
+    fn record(&mut self, what: &Repeated) -> Option<(Principal, AuditEvent)> {
         let others = std::mem::take(&mut self.untold).checked_sub(1)?;
-        Some((self.last.clone(), denial.event(others)))
+        Some((self.last.clone(), what.event(others)))
     }
 }
 
 impl Told {
-    /// What is to be recorded of this denial now: itself and those before it that have no record.
-    fn denied(&mut self, principal: &Principal, denial: Denial, now: Instant) -> Option<AuditEvent> {
+    /// What is to be recorded now: the event itself and those before it that have no record.
+    fn again(&mut self, principal: &Principal, what: Repeated, now: Instant) -> Option<AuditEvent> {
         let is_known = matches!(principal, Principal::Key(_) | Principal::Certificate(_) | Principal::User(_));
-        let mut kind = Kind { denial, known: is_known.then(|| principal.clone()) };
-        if kind.known.is_some() && self.denials.len() >= MOST_KINDS && !self.denials.contains_key(&kind) {
+        let mut kind = Kind { what, known: is_known.then(|| principal.clone()) };
+        if kind.known.is_some() && self.kinds.len() >= MOST_KINDS && !self.kinds.contains_key(&kind) {
             kind.known = None;
         }
-        let quiet =
-            self.denials.entry(kind).or_insert_with(|| Quiet { until: now, untold: 0, last: principal.clone() });
+        let what = kind.what.clone();
+        let quiet = self.kinds.entry(kind).or_insert_with(|| Quiet { until: now, untold: 0, last: principal.clone() });
         if now < quiet.until {
             quiet.untold += 1;
             quiet.last.clone_from(principal);
             return None;
         }
         quiet.until = now + QUIET;
-        Some(denial.event(std::mem::take(&mut quiet.untold)))
+        Some(what.event(std::mem::take(&mut quiet.untold)))
     }
 
-    /// What is to be recorded of denials that have no record, where nobody may come again to have it said.
+    /// What is to be recorded of events that have no record, where none may come again to have it said.
     fn due(&mut self, now: Instant, is_last: bool) -> Vec<(Principal, AuditEvent)> {
         let mut due = Vec::new();
-        self.denials.retain(|kind, quiet| {
+        self.kinds.retain(|kind, quiet| {
             if now < quiet.until && !is_last {
                 return true;
             }
-            let record = quiet.record(kind.denial);
+            let record = quiet.record(&kind.what);
             quiet.until = now + QUIET;
             let is_kept = record.is_some();
-            due.extend(record.map(|record| (kind.denial, record)));
+            due.extend(record.map(|record| (kind.what.clone(), record)));
             is_kept
         });
-        due.sort_by_cached_key(|(denial, (principal, _))| (*denial, principal.to_string()));
+        due.sort_by_cached_key(|(what, (principal, _))| (what.clone(), principal.to_string()));
         due.into_iter().map(|(_, record)| record).collect()
     }
 }
@@ -105,7 +110,7 @@ impl Seldom {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what is to be recorded of denials that have no record yet; all of it when it is the last time.
+    /// Takes what is to be recorded of events that have no record yet; all of it when it is the last time.
     pub(super) fn due(&self, now: Instant, is_last: bool) -> Vec<(Principal, AuditEvent)> {
         self.told().due(now, is_last)
     }
@@ -116,16 +121,22 @@ impl AuditSink {
     /// of each kind there is a record a minute at most for each caller that is known by name, and for all strangers, with the
     /// number of those that have none.
     pub fn record_denied(&self, principal: &Principal, what: &'static str) {
-        self.record_denial(principal, Denial::Access(what));
+        self.record_again(principal, Repeated::Access(what));
     }
 
     /// Records that somebody presented a credential that lets nobody in: as seldom, of each cause.
     pub fn record_unauthenticated(&self, principal: &Principal, cause: &'static str) {
-        self.record_denial(principal, Denial::Authentication(cause));
+        self.record_again(principal, Repeated::Authentication(cause));
     }
 
-    fn record_denial(&self, principal: &Principal, denial: Denial) {
-        let event = self.seldom().told().denied(principal, denial, Instant::now());
+    /// Records that a connection out of this box was opened: of those to one place for one purpose there is a record a minute
+    /// at most, with the number of those that have none.
+    pub fn record_connection(&self, destination: String, region: String, purpose: &'static str) {
+        self.record_again(&Principal::Local, Repeated::Connection { destination, region, purpose });
+    }
+
+    fn record_again(&self, principal: &Principal, what: Repeated) {
+        let event = self.seldom().told().again(principal, what, Instant::now());
         if let Some(event) = event {
             self.record(principal, event);
         }
@@ -169,24 +180,43 @@ mod tests {
         let (stranger, key) = (Principal::Others, Principal::Key("till".into()));
         let denied = |others| Some(AuditEvent::AccessDenied { what: "audit".into(), others });
         let mut deny =
-            |who: &Principal, second| told.denied(who, Denial::Access("audit"), start + Duration::from_secs(second));
+            |who: &Principal, second| told.again(who, Repeated::Access("audit"), start + Duration::from_secs(second));
         assert_eq!((deny(&stranger, 0), deny(&key, 1), deny(&key, 2)), (denied(0), denied(0), None));
         assert_eq!((deny(&stranger, 60), deny(&stranger, 61), deny(&key, 62)), (denied(0), None, denied(1)));
         let due = |told: &mut Told, second| told.due(start + Duration::from_secs(second), false);
         assert_eq!(due(&mut told, 119), []);
         assert_eq!(due(&mut told, 122), [(stranger, denied(0).unwrap())]);
-        assert_eq!((due(&mut told, 200), told.denials.len()), (Vec::new(), 0), "what is over is forgotten");
+        assert_eq!((due(&mut told, 200), told.kinds.len()), (Vec::new(), 0), "what is over is forgotten");
     }
 
     #[test]
     fn however_many_keys_there_are_little_is_remembered() {
         let (mut told, now) = (Told::default(), Instant::now());
         for key in 0..2 * MOST_KINDS {
-            told.denied(&Principal::Key(key.to_string().into()), Denial::Access("audit"), now);
+            told.again(&Principal::Key(key.to_string().into()), Repeated::Access("audit"), now);
         }
-        assert!(told.denials.len() <= MOST_KINDS + 1);
+        assert!(told.kinds.len() <= MOST_KINDS + 1);
         let due = told.due(now, true);
         assert_eq!(due.len(), 1, "the strangers");
+    }
+
+    #[test]
+    fn connections_to_a_place_are_counted_by_the_minute() {
+        let (audit, mut queue) = AuditSink::channel();
+        let opened = |port: u16, others| AuditEvent::ConnectionOpened {
+            destination: format!("a:{port}"),
+            region: "eu".to_owned(),
+            purpose: "updates".into(),
+            others,
+        };
+        for _ in 0..40 {
+            audit.record_connection("a:1".to_owned(), "eu".to_owned(), "updates");
+        }
+        audit.record_connection("a:2".to_owned(), "eu".to_owned(), "updates");
+        assert_eq!((queue.try_next(), queue.try_next()), (Some(opened(1, 0)), Some(opened(2, 0))));
+        assert_eq!((queue.try_next(), queue.take_untold(Instant::now(), false)), (None, Vec::new()));
+        let rest = queue.take_untold(Instant::now() + QUIET, false);
+        assert_eq!(rest, [(Principal::Local, opened(1, 38))]);
     }
 
     #[test]

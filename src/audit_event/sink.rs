@@ -482,8 +482,12 @@ mod tests {
             queue.wait(Instant::now() + Duration::from_mins(1), true);
             queue.take()
         });
-        let opened =
-            AuditEvent::ConnectionOpened { destination: "a:1".into(), region: "eu".into(), purpose: "mqtt".into() };
+        let opened = AuditEvent::ConnectionOpened {
+            destination: "a:1".into(),
+            region: "eu".into(),
+            purpose: "mqtt".into(),
+            others: 0,
+        };
         sink.record_own(opened);
         sink.record_own(AuditEvent::Stopped);
         let batch = waiting.join().unwrap();

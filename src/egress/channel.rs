@@ -15,7 +15,6 @@ use super::policy::{Content, Grant};
 use super::tls::{Client, Peer};
 use super::tunnel;
 use super::{Egress, EgressError, Purpose, TlsSettings, dial, read_settings};
-use crate::audit_event::AuditEvent;
 
 /// What an encrypted connection may go over.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -111,11 +110,7 @@ impl Egress {
             if way.purpose.is_of_audit() && account.is_up.swap(true, Ordering::Relaxed) {
                 continue;
             }
-            self.0.audit.record_own(AuditEvent::ConnectionOpened {
-                destination: hop.to_string(),
-                region: grant.region.clone(),
-                purpose: way.purpose.name().into(),
-            });
+            self.0.audit.record_connection(hop.to_string(), grant.region.clone(), way.purpose.name());
         }
         let account = hops.last().map(|(_, _, account)| account.clone()).unwrap_or_default();
         let Some(client) = client else {

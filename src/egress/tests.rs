@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpSocket};
 
 use super::*;
 use crate::audit_event::AuditQueue;
+use crate::principal::Principal;
 use crate::toml_check;
 
 /// A way out by the TOML text of the section, and the audit events.
@@ -86,7 +87,8 @@ async fn this_box_is_reached_without_an_entry_and_audited() {
     let (listener, port) = listener().await;
     let (mut reader, mut writer, mut server) = connected(&egress, &listener).await;
     let destination = format!("127.0.0.1:{port}");
-    let opened = AuditEvent::ConnectionOpened { destination, region: "local".into(), purpose: "mqtt".into() };
+    let opened =
+        AuditEvent::ConnectionOpened { destination, region: "local".into(), purpose: "mqtt".into(), others: 0 };
     assert_eq!(events.try_next(), Some(opened));
     server.write_all(b"hello").await.unwrap();
     let mut buffer = BytesMut::from("> ".as_bytes());

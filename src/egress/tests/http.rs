@@ -275,7 +275,8 @@ async fn through_a_proxy_the_handshake_is_with_the_server_behind_it() {
     assert_eq!(connect, "CONNECT files.invalid:443 HTTP/1.1\r\nHost: files.invalid:443\r\n\r\n");
     assert!(seen.requests()[0].contains("\r\nhost: files.invalid\r\n"), "{:?}", seen.requests());
     for (destination, region) in [(proxy.to_string(), "local"), ("files.invalid:443".to_owned(), "eu")] {
-        let opened = AuditEvent::ConnectionOpened { destination, region: region.into(), purpose: "updates".into() };
+        let opened =
+            AuditEvent::ConnectionOpened { destination, region: region.into(), purpose: "updates".into(), others: 0 };
         assert_eq!(events.try_next(), Some(opened));
     }
     let sent: Vec<_> = egress.statistics().iter().map(|it| it.sent[Content::Request as usize].1).collect();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -33,6 +34,7 @@ struct Shared {
     files: Mutex<BTreeMap<String, Vec<u8>>>,
     requests: Mutex<Vec<String>>,
     count: watch::Sender<usize>,
+    bytes: AtomicU64,
     faults: Mutex<Arc<Faults>>,
 }
 
@@ -50,6 +52,7 @@ impl Platform {
             files: Mutex::default(),
             requests: Mutex::default(),
             count: watch::channel(0).0,
+            bytes: AtomicU64::new(0),
             faults: Mutex::new(Arc::new(|_: &Method, _: &str, _: usize| None)),
         });
         let served = shared.clone();
@@ -99,6 +102,11 @@ impl Platform {
         std::mem::take(&mut *self.shared.requests.lock().unwrap())
     }
 
+    /// How many bytes came in bodies.
+    pub fn bytes(&self) -> u64 {
+        self.shared.bytes.load(Ordering::Relaxed)
+    }
+
     /// Waits until so many requests were answered since the start.
     pub async fn answered(&self, count: usize) {
         self.shared.count.subscribe().wait_for(|answered| *answered >= count).await.unwrap();
@@ -134,6 +142,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
         }),
         None | Some(Fault::CutAfter) => {
             let body = request.into_body().collect().await.map_err(|_| Broken)?.to_bytes().to_vec();
+            shared.bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
             let mut files = shared.files.lock().unwrap();
             let there = files.get(&path).cloned();
             match (method.as_str(), there) {

@@ -40,6 +40,34 @@ async fn what_is_urgent_does_not_wait_for_the_interval() {
 }
 
 #[tokio::test]
+async fn a_whole_tile_does_not_wait_for_the_interval() {
+    let (platform, mut of) = (Platform::start().await, TestBox::new());
+    let task = of.task(&platform);
+    let state = of.state.clone();
+    running(task, async {
+        state.publish(of.grow(2, "r"));
+        until(&state, |sync| sync.size == 2).await;
+        state.publish(of.grow(254, "r"));
+        until(&state, |sync| sync.size == 256).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_day_of_a_quiet_box_is_less_than_a_megabyte() {
+    let (platform, mut of) = (Platform::start().await, TestBox::new());
+    let mut task = of.task(&platform);
+    // It asks for updates every five minutes, and each time is a record of as many bytes as this one.
+    let record = "a connection to the platform, as long as such records are".repeat(4);
+    let times = 86_400 / task.settings.config.interval_s;
+    for _ in 0..times {
+        let head = of.grow(288 / times, &record);
+        bring(&mut task, &head).await.unwrap();
+    }
+    assert!(of.head().checkpoint.size >= 288 && platform.bytes() < 1 << 20, "{} bytes", platform.bytes());
+}
+
+#[tokio::test]
 async fn it_recovers_from_an_error_by_itself_and_says_what_waits_since_when() {
     let (platform, mut of) = (Platform::start().await, TestBox::new());
     let actor = Actor { kind: ActorKind::Local, tag: None };
