@@ -50,7 +50,7 @@ pub struct SubjectReport {
     pub version: Option<u64>,
     /// The digest of its release.
     pub digest: Option<String>,
-    /// The version before, which is kept.
+    /// The version that a rollback would leave, which is kept.
     pub previous: Option<u64>,
     /// Whether the administrator of this box keeps it as it is.
     pub pinned: bool,
@@ -157,7 +157,7 @@ impl SubjectReport {
             subject: subject.to_string(),
             version: live.map(|release| release.version.get()),
             digest: live.map(|release| release.digest.clone()),
-            previous: state.previous.as_ref().map(|release| release.version.get()),
+            previous: state.way_back().map(|release| release.version.get()),
             pinned: state.pinned,
             stage: state.trial.as_ref().map_or(IDLE, |trial| trial.stage.name()).to_owned(),
             trial: state.trial.as_ref().map(|trial| TrialReport::new(trial, waiting.as_ref())),
@@ -316,5 +316,15 @@ pub(crate) mod tests {
         });
         assert_eq!(serde_json::to_value(&report).unwrap(), expected);
         assert_eq!(serde_json::from_value::<UpdatesReport>(expected).unwrap(), report);
+    }
+
+    #[test]
+    fn while_a_version_is_tried_the_way_back_is_what_ran_until_then() {
+        let mut status = status();
+        let state = status.subjects.values_mut().next().unwrap();
+        state.trial.as_mut().unwrap().stage = Stage::Active;
+        let report = UpdatesReport::from(&status);
+        let subject = report.subjects.iter().find(|subject| subject.subject == "models/m").unwrap();
+        assert_eq!((subject.version, subject.previous), (Some(3), Some(2)));
     }
 }

@@ -239,6 +239,14 @@ impl SubjectState {
         }
     }
 
+    /// The release that a rollback would leave. `None`: the owner's, or there is none.
+    pub fn way_back(&self) -> Option<&Installed> {
+        match &self.trial {
+            Some(trial) if trial.stage == Stage::Active => self.committed.as_ref(),
+            _ => self.previous.as_ref(),
+        }
+    }
+
     /// Every release that must stay on disk.
     pub fn kept(&self) -> impl Iterator<Item = &Installed> {
         let trial = self.trial.as_ref().map(|trial| &trial.release);
