@@ -228,8 +228,9 @@ def release_remove(given):
     repository, ring = opened(given)
     with repository.locked():
         manifests = [fleets.load(repository, fleet).manifest for fleet in fleets.all_of(repository)]
-        public = release.remove(repository, ring, named(given), manifests)
+        public, gone = release.remove(repository, ring, named(given), manifests)
     told(public, f"{named(given)} is not signed any more")
+    tell(f"what is published elsewhere keeps its files until you delete them there: {', '.join(gone)}")
 
 
 # --- rollouts ---

@@ -1,8 +1,18 @@
 """Files that are whole or not there: whoever serves the folder may read at any moment."""
 import hashlib
 import os
+import re
+import stat
 import tempfile
 from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_der_private_key
+
+from .errors import Failure
+
+PRIVATE = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----|AGE-SECRET-KEY-(PQ-)?1", re.IGNORECASE)
+LONGEST_KEY = 65_536
 
 
 def write(path, content, mode=0o644):
@@ -68,3 +78,34 @@ def measure(path):
             digest.update(block)
             length += len(block)
     return length, digest.hexdigest()
+
+
+def inside(folder, path):
+    """PATH, a regular file; never one that a link outside FOLDER leads to."""
+    real = path.resolve()
+    if not real.is_relative_to(folder.resolve()):
+        raise Failure(f"{path} is a link that leads out of {folder}: what it leads to would be public")
+    if not stat.S_ISREG(real.stat().st_mode):
+        raise Failure(f"{path} is no regular file")
+    return path
+
+
+def refuse_private_key(content, name):
+    """CONTENT is a path, or bytes. Whatever is signed goes to every box, and to whoever asks for it."""
+    if not isinstance(content, bytes):
+        with open(content, "rb") as file:
+            content = file.read(LONGEST_KEY)
+    if PRIVATE.search(content) or is_der_key(content):
+        raise Failure(f"{name} holds a private key: it is not published. If it was made public before, replace the key")
+
+
+def is_der_key(content):
+    if not content.startswith(b"\x30"):
+        return False
+    try:
+        load_der_private_key(content, None)
+    except TypeError:  # it has a passphrase
+        return True
+    except (ValueError, UnsupportedAlgorithm):
+        return False
+    return True

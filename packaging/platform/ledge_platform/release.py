@@ -7,7 +7,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from . import names, ports
+from . import files, names, ports
 from .errors import Failure
 
 MODEL_FILES = ("model.onnx", "model.xml", "model.tflite")
@@ -63,8 +63,9 @@ def add(repository, ring, release, main, contents, description):
     if any(path.startswith(f"{release}/") for path in metadata.signed.targets):
         raise Failure(f"{release} is in this repository already; what was signed stays as it is, take the next version")
     others = sorted(set(contents) - {main})
-    for file in contents:
+    for file, content in contents.items():
         names.name(file, "file name")
+        files.refuse_private_key(content, file)
     targets = {}
     for file in [main, *others]:
         custom = describe({**description, "files": others}) if file == main else None
@@ -75,7 +76,7 @@ def add(repository, ring, release, main, contents, description):
 
 
 def remove(repository, ring, release, manifests):
-    """Takes a release out; its files stay on the disk until somebody deletes them."""
+    """Takes a release out, with those of its files that no other release has."""
     repository.need(["models"], ring)
     for manifest in manifests:
         for rollout in manifest["rollouts"]:
@@ -85,10 +86,13 @@ def remove(repository, ring, release, manifests):
     gone = [path for path in metadata.signed.targets if path.startswith(f"{release}/")]
     if not gone:
         raise Failure(f"{release} is not in this repository")
-    for path in gone:
-        del metadata.signed.targets[path]
+    places = [repository.place(metadata.signed.targets.pop(path)) for path in gone]
     repository.save("models", metadata, ring)
-    return repository.publish(ring)
+    public = repository.publish(ring)
+    # Only now: what is public names no file that is not there.
+    for place in places if public else []:
+        place.unlink(missing_ok=True)
+    return public, [str(place.relative_to(repository.folder)) for place in places]
 
 
 class ModelFolder:
@@ -99,18 +103,18 @@ class ModelFolder:
         if not self.folder.is_dir():
             raise Failure(f"{folder} is no folder")
         inner = self.version_folder(version)
-        found = [inner / file for file in MODEL_FILES if (inner / file).is_file()]
+        found = [inner / file for file in MODEL_FILES if (inner / file).exists()]
         if len(found) != 1:
             raise Failure(f"{inner} holds {'more than one' if found else 'none'} of {', '.join(MODEL_FILES)}")
         self.main = found[0].name
-        self.contents = {self.main: found[0]}
+        self.contents = {self.main: files.inside(self.folder, found[0])}
         if self.main == "model.xml":
             if not (inner / "model.bin").is_file():
                 raise Failure(f"{inner} has model.xml and no model.bin")
-            self.contents["model.bin"] = inner / "model.bin"
+            self.contents["model.bin"] = files.inside(self.folder, inner / "model.bin")
         # What runs where the model answers its golden inputs wrong.
         for path in sorted(inner.glob("model.float.*")):
-            self.contents[path.name] = path
+            self.contents[path.name] = files.inside(self.folder, path)
         self.toml = self.read_toml()
         self.config = self.parse(self.toml)
         self.take_named_files()
@@ -132,7 +136,7 @@ class ModelFolder:
     def read_toml(self):
         path = self.folder / "model.toml"
         try:
-            return path.read_text(encoding="utf-8") if path.exists() else ""
+            return files.inside(self.folder, path).read_text(encoding="utf-8") if path.exists() else ""
         except (OSError, UnicodeDecodeError) as error:
             raise Failure(f"{path} cannot be read: {error}") from None
 
@@ -149,7 +153,7 @@ class ModelFolder:
             path = self.folder / value
             if value and not value.startswith("/") and ".." not in Path(value).parts and path.is_file():
                 flat[value] = path.name
-                self.include(path.name, path)
+                self.include(path.name, files.inside(self.folder, path))
         for value, name in flat.items():
             if value != name:
                 self.toml = re.sub(rf"""(["']){re.escape(value)}\1""", json.dumps(name), self.toml)
@@ -252,7 +256,11 @@ def libraries(path):
     folders = sorted(entry.name for entry in path.iterdir() if entry.is_dir())
     if folders:
         raise Failure(f"{path} has folders ({', '.join(folders)}): all files of a release lie in one folder")
-    contents = {entry.name: entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")}
+    contents = {
+        entry.name: files.inside(path, entry)
+        for entry in path.iterdir()
+        if entry.is_file() and not entry.name.startswith(".")
+    }
     if not contents:
         raise Failure(f"{path} holds no file")
     return contents

@@ -2,15 +2,18 @@
 import getpass
 import json
 import os
+import re
 import shutil
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 import unittest
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import paho.mqtt.client as mqtt
 from certificates import Authority
@@ -72,6 +75,29 @@ class Platform(Kit):
         if name:
             context.load_cert_chain(*self.authority.issue(name))
         return context
+
+
+class Cron(Kit):
+    def test_each_line_of_the_crontab_runs_with_the_path_that_it_has(self):
+        self.add(1)
+        boxes = self.folder / "boxes"
+        (boxes / "audit").mkdir(parents=True)
+        text = (EXAMPLES / "crontab").read_text()
+        (path,) = re.findall(r"^PATH=(.*)$", text, re.MULTILINE)
+        self.assertIn("/opt/ledge-platform/bin", path)
+        path = path.replace("/opt/ledge-platform/bin", str(Path(sys.executable).parent))
+        commands = [line.split(None, 6)[6] for line in text.splitlines() if re.match(r"\d", line)]
+        self.assertGreaterEqual(len(commands), 4)
+        for command in commands:
+            for old, new in (("/srv/ledge-boxes", boxes), ("/srv/ledge", self.repo), ("/etc/ledge-platform/keys", self.online)):
+                command = command.replace(old, str(new))
+            done = subprocess.run(
+                ["/bin/sh", "-c", command], env={"PATH": path, "HOME": str(self.folder)}, capture_output=True, text=True
+            )
+            # No box has been enrolled yet, which `audit verify` says.
+            is_ready = " audit verify " not in command
+            self.assertEqual(done.stdout, "", command)
+            self.assertTrue(done.returncode == 0 if is_ready else "no box is enrolled" in done.stderr, f"{command}: {done.stderr}")
 
 
 class WebServer(Platform):

@@ -5,6 +5,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from cryptography.hazmat.primitives.serialization import (
+    Encoding, NoEncryption, PrivateFormat, load_pem_private_key)
 from support import Kit, fleets, model_folder, moments
 from ledge_platform import manifest as form
 from ledge_platform import ports, release
@@ -189,6 +191,40 @@ class Releases(Kit):
         self.done("model", "remove", self.repo, "wine", 1, "--keys", self.online, "--keys", self.offline)
         self.assertEqual(self.targets(), {})
         self.accepted()
+        left = [path.name for path in (self.repo / "targets").rglob("*") if path.is_file() and "wine" in str(path)]
+        self.assertEqual(left, [], "its files are gone")
+
+    def test_files_that_another_release_has_too_stay(self):
+        for version in (1, 2):
+            self.add(version, b"the same weights")
+        self.done("model", "remove", self.repo, "wine", 1, "--keys", self.online, "--keys", self.offline)
+        self.accepted()
+        self.assertTrue(all(self.repository.place(target).is_file() for target in self.targets().values()))
+
+    def test_nothing_outside_a_model_folder_is_published_by_a_link(self):
+        secret = self.folder / "secret.txt"
+        secret.write_text("not for boxes")
+        for link in ("labels.txt", "model.toml", "1/model.onnx", "golden/rows.json", "1/model.float.onnx"):
+            folder = model_folder(self.models)
+            (folder / link).unlink(missing_ok=True)
+            (folder / link).symlink_to(secret)
+            self.failed("leads out of", "model", "add", self.repo, "wine", 1, folder, "--keys", self.online,
+                        "--keys", self.offline)
+        folder = model_folder(self.models)
+        (folder / "labels.txt").rename(folder / "names.txt")
+        (folder / "labels.txt").symlink_to("names.txt")
+        self.done("model", "add", self.repo, "wine", 1, folder, "--keys", self.online, "--keys", self.offline)
+
+    def test_no_private_key_is_published(self):
+        pem = (self.online / "fleet.pem").read_bytes()
+        der = load_pem_private_key(pem, None).private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+        offline = (self.offline / "root1.pem").read_bytes()
+        for key in (pem, offline, b"labels\n" + pem, der, b"AGE-SECRET-KEY-1QQPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L\n"):
+            folder = model_folder(self.models)
+            (folder / "labels.txt").write_bytes(key)
+            self.failed("holds a private key", "model", "add", self.repo, "wine", 1, folder, "--keys", self.online,
+                        "--keys", self.offline)
+        self.assertEqual(self.targets(), {})
 
     def test_releases_are_listed(self):
         self.add(1)
