@@ -82,15 +82,23 @@ def key_list(given):
             where = str(keys.private_of(path)) if ring.has(keyid) else "not in --keys"
             if ring.has(keyid) and not is_private(keys.private_of(path)):
                 where += " (readable by others: chmod 600)"
+            if ring.has(keyid) and keys.is_weakly_encrypted(keys.private_of(path)):
+                where += f" (weakly encrypted: ledge-platform key passphrase {ring.name_of(keyid)})"
             kept, needed = "offline" if role in OFFLINE else "online", f"{accepted.threshold} of {len(accepted.keyids)}"
             lines.append((role, kept, needed, keyid[:16], moments.text(signed.expires), where))
     tell(reports.table(("ROLE", "KEPT", "NEEDED", "KEY", "SIGNED UNTIL", "WHERE"), lines))
 
 
 def key_generate(given):
-    key = keys.generate(given.keys, given.name, not given.plain)
+    key = keys.generate(given.keys, given.name, None if given.plain else keys.new_passphrase(given.name))
     path = given.keys / given.name
     tell(f"{key.keyid[:16]}: {path}.pem stays with its holder, {path}.pub.pem goes to the ceremony")
+
+
+def key_passphrase(given):
+    path = given.keys / f"{given.name}.pem"
+    keys.change_passphrase(path, given.name)
+    tell(f"{path} is under the new passphrase; copies of the old file open with the old one")
 
 
 def key_rotate(given):
@@ -386,6 +394,7 @@ VERBS = {
     "init": init,
     "key list": key_list,
     "key generate": key_generate,
+    "key passphrase": key_passphrase,
     "key rotate": key_rotate,
     "root sign": root_sign,
     "renew": renew,

@@ -9,7 +9,8 @@ from .repository import ROLES
 
 EPILOG = """\
 keys: a verb that signs says which keys it needs; name the folders that have them with --keys, as often as needed. A
-passphrase is taken from LEDGE_PLATFORM_PASSPHRASE_<KEY>, else LEDGE_PLATFORM_PASSPHRASE, else asked for.
+passphrase is taken from LEDGE_PLATFORM_PASSPHRASE_<KEY>, else LEDGE_PLATFORM_PASSPHRASE, else asked for. That of a new
+key has 12 characters or more.
 
 exit status: 0 done, 1 judged and not good (verify, watch), 2 not done; see `audit verify --help` for its own
 """
@@ -336,7 +337,7 @@ def start_options(add):
 
 
 def roles(verbs):
-    group = verbs.add_parser("key", help="list, make and replace keys").add_subparsers(
+    group = verbs.add_parser("key", help="list, make, replace and re-encrypt keys").add_subparsers(
         dest="action", required=True, metavar="ACTION"
     )
     listing = verb(group, "list", "all keys, where they are, and when what they signed expires")
@@ -347,6 +348,14 @@ def roles(verbs):
     making.add_argument("name", type=checked(names.name), metavar="NAME")
     making.add_argument("--keys", type=Path, required=True, metavar="DIR", help="where it goes")
     making.add_argument("--plain", action="store_true", help="without a passphrase")
+    changing = verb(
+        group,
+        "passphrase",
+        "put a key under a new passphrase, from LEDGE_PLATFORM_NEW_PASSPHRASE or asked for, and an old file under scrypt",
+        repository=False,
+    )
+    changing.add_argument("name", type=checked(names.name), metavar="NAME")
+    changing.add_argument("--keys", type=Path, required=True, metavar="DIR", help="where it is")
     rotating = verb(
         group,
         "rotate",

@@ -29,15 +29,17 @@ def init(folder, ring_folder, offline_folder, root_keys, root_threshold, encrypt
     repository = Repository(folder)
     if repository.metadata.exists():
         raise Failure(f"{folder} is a repository already")
-    made = {}
+    # All passphrases before the first key: a refused one leaves no half of a ring.
+    wanted = []
     for role in ROLES:
         offline = role in OFFLINE
-        where, encrypted = (
-            (offline_folder if offline else ring_folder),
-            encrypt == "all" or encrypt == "offline" and offline,
-        )
-        names = [f"root{number + 1}" for number in range(root_keys)] if role == "root" else [role]
-        made[role] = [keys.generate(where, name, encrypted) for name in names]
+        where = offline_folder if offline else ring_folder
+        encrypted = encrypt == "all" or encrypt == "offline" and offline
+        for name in [f"root{number + 1}" for number in range(root_keys)] if role == "root" else [role]:
+            wanted.append((role, where, name, keys.new_passphrase(name) if encrypted else None))
+    made = {role: [] for role in ROLES}
+    for role, where, name, words in wanted:
+        made[role].append(keys.generate(where, name, words))
     ring = keys.KeyRing({ring_folder: None, offline_folder: None})
     lifetimes = {**LIFETIMES, **lifetimes}
 
@@ -93,7 +95,8 @@ def rotate(repository, what, ring, new_folder, public_file, encrypted):
     if public_file:
         new = keys.read_public(public_file)
     else:
-        new = keys.generate(new_folder, free_name(ring.name_of(old) or role, ring, new_folder), encrypted)
+        name = free_name(ring.name_of(old) or role, ring, new_folder)
+        new = keys.generate(new_folder, name, keys.new_passphrase(name) if encrypted else None)
         ring = keys.KeyRing([*ring.folders, new_folder])
     if delegator == "targets":
         metadata = repository.load("targets")

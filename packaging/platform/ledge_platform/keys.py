@@ -11,7 +11,6 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
     Encoding,
     NoEncryption,
     PrivateFormat,
@@ -21,42 +20,91 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from securesystemslib.signer import CryptoSigner, SSlibKey
 
-from . import files, names
+from . import files, names, pkcs8
 from .errors import Failure
 
-PASSPHRASE = "LEDGE_PLATFORM_PASSPHRASE"
+PASSPHRASE, NEW_PASSPHRASE = "LEDGE_PLATFORM_PASSPHRASE", "LEDGE_PLATFORM_NEW_PASSPHRASE"
+PASSPHRASE_LENGTH_MIN, PASSPHRASE_DISTINCT_MIN = 12, 5
 
 
-def passphrase(key_name, new=False):
-    """From the environment, that of the key before the general one; else from whoever sits there."""
-    specific = f"{PASSPHRASE}_{key_name.upper().replace('-', '_').replace('.', '_')}"
-    found = os.environ.get(specific) or os.environ.get(PASSPHRASE)
+def from_environment(key_name, variable):
+    """(what the environment says, the name of the key's own variable). It goes before the general one."""
+    specific = f"{variable}_{key_name.upper().replace('-', '_').replace('.', '_')}"
+    return os.environ.get(specific) or os.environ.get(variable), specific
+
+
+def ask(key_name, variable, prompt):
+    """From the environment, else from whoever sits there."""
+    found, specific = from_environment(key_name, variable)
     if found is None:
         if not sys.stdin.isatty():
             raise Failure(
-                f"the key {key_name} is under a passphrase: set {specific} or {PASSPHRASE}, or run this in a terminal"
+                f"the key {key_name} is under a passphrase: set {specific} or {variable}, or run this in a terminal"
             )
-        found = getpass.getpass(f"Passphrase of the key {key_name}: ")
-        if new and getpass.getpass("The same again: ") != found:
-            raise Failure("the two passphrases differ")
+        found = getpass.getpass(prompt)
     if not found:
         raise Failure(f"the passphrase of the key {key_name} is empty")
+    return found
+
+
+def passphrase(key_name):
+    """The passphrase of a key that is there."""
+    return ask(key_name, PASSPHRASE, f"Passphrase of the key {key_name}: ").encode()
+
+
+def new_passphrase(key_name, variable=PASSPHRASE):
+    """A passphrase to put a key under: a strong one, which is asked for twice."""
+    found = ask(key_name, variable, f"New passphrase of the key {key_name}: ")
+    refuse_weak(found, key_name)
+    if from_environment(key_name, variable)[0] is None and getpass.getpass("The same again: ") != found:
+        raise Failure("the two passphrases differ")
     return found.encode()
 
 
-def generate(folder, key_name, encrypted):
-    """Makes a key, writes both halves and returns the public one."""
+def refuse_weak(found, key_name):
+    """A stick gets lost, and whoever finds it tries passphrases for as long as they like."""
+    reason = None
+    if len(found) < PASSPHRASE_LENGTH_MIN:
+        reason = f"has {len(found)} characters and needs at least {PASSPHRASE_LENGTH_MIN}"
+    elif len(set(found)) < PASSPHRASE_DISTINCT_MIN:
+        reason = f"repeats the same {len(set(found))} characters and needs at least {PASSPHRASE_DISTINCT_MIN} different ones"
+    if reason:
+        raise Failure(f"the passphrase of the key {key_name} {reason}: take five words by chance, such as with dice")
+
+
+def generate(folder, key_name, words=None):
+    """Makes a key, under the passphrase WORDS if there is one; writes both halves and returns the public one."""
     names.name(key_name, "key name")
     private_file, public_file = folder / f"{key_name}.pem", folder / f"{key_name}.pub.pem"
     for path in (private_file, public_file):
         if path.exists():
             raise Failure(f"{path} is there already; a key is never overwritten")
     private = Ed25519PrivateKey.generate()
-    protection = BestAvailableEncryption(passphrase(key_name, new=True)) if encrypted else NoEncryption()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    files.write(private_file, private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection), 0o600)
+    files.write(private_file, pem_of(private, words), 0o600)
     files.write(public_file, private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     return SSlibKey.from_crypto(private.public_key())
+
+
+def pem_of(private, words):
+    if words is None:
+        return private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return pkcs8.encrypt(private.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()), words)
+
+
+def change_passphrase(path, key_name):
+    """Puts a private key under a new passphrase, and under scrypt if it was under PBKDF2 or none."""
+    private = load_private(path, key_name)
+    files.write(path, pem_of(private, new_passphrase(key_name, NEW_PASSPHRASE)), 0o600)
+
+
+def is_weakly_encrypted(path):
+    """Whether it is under a passphrase by PBKDF2 with 2,048 rounds, as earlier versions wrote it."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return False
+    return pkcs8.is_encrypted(content) and pkcs8.scrypt_of(content) is None
 
 
 def read_public(path):

@@ -87,9 +87,13 @@ class Kit(Verbs):
         self.repo, self.online, self.offline = self.folder / "repo", self.folder / "online", self.folder / "offline"
         self.models = self.folder / "models"
         self.models.mkdir()
-        words = mock.patch.dict(os.environ, {"LEDGE_PLATFORM_PASSPHRASE": "open sesame"})
+        words = mock.patch.dict(os.environ, {"LEDGE_PLATFORM_PASSPHRASE": "open sesame, please"})
         words.start()
         self.addCleanup(words.stop)
+        # Each verb opens several keys; test_repository.py sees to the cost that people get.
+        cost = mock.patch("ledge_platform.pkcs8.COST", 2**4)
+        cost.start()
+        self.addCleanup(cost.stop)
         # The files of the library `onnx` are not there for a model of a few bytes.
         reader = mock.patch("ledge_platform.ports.of_onnx", return_value=None)
         self.of_onnx = reader.start()

@@ -1,10 +1,19 @@
 """Keys and metadata: after every verb, python-tuf's own client takes what was written."""
+import io
 import json
 import os
 import stat
 import unittest
+from unittest import mock
 
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from support import Kit, moments
+from ledge_platform import keys, pkcs8
 from tuf.api.metadata import Metadata
 
 
@@ -34,6 +43,61 @@ class Repositories(Kit):
     def test_a_wrong_passphrase_is_told(self):
         os.environ["LEDGE_PLATFORM_PASSPHRASE_MODELS"] = "wrong"
         self.failed("the passphrase does not open", "renew", self.repo, "models", "--keys", self.offline)
+
+    def test_a_passphrase_costs_a_guesser_128_mib_and_a_good_part_of_a_second(self):
+        with mock.patch.object(pkcs8, "COST", 2**17):
+            self.done("key", "generate", "carla", "--keys", self.folder / "carla")
+        content = (self.folder / "carla" / "carla.pem").read_bytes()
+        parameters = pkcs8.scrypt_of(content)
+        self.assertEqual((parameters.cost, parameters.block_size, parameters.parallelization), (2**17, 8, 1))
+        self.assertEqual(len(parameters.salt), 16)
+        load_pem_private_key(content, b"open sesame, please")
+        with self.assertRaises(ValueError):
+            load_pem_private_key(content, b"open sesame, pleasE")
+
+    def test_a_weak_passphrase_is_refused_before_anything_is_written(self):
+        weak = {"x": "has 1 characters and needs at least 12", "elevenchars": "has 11 characters",
+                "a" * 40: "repeats the same 1 characters", "abababababababab": "repeats the same 2 characters"}
+        offline = ("--keys", self.online, "--keys", self.offline)
+        for words, reason in weak.items():
+            with mock.patch.dict(os.environ, {"LEDGE_PLATFORM_PASSPHRASE": words}):
+                self.failed(reason, "init", self.folder / "new", "--keys", self.folder / "a")
+                self.failed(reason, "key", "generate", "carla", "--keys", self.folder / "a")
+            with mock.patch.dict(os.environ, {"LEDGE_PLATFORM_PASSPHRASE_MODELS_2": words}):
+                self.failed(reason, "key", "rotate", self.repo, "models", *offline)
+            with mock.patch.dict(os.environ, {"LEDGE_PLATFORM_NEW_PASSPHRASE": words}):
+                self.failed(reason, "key", "passphrase", "models", "--keys", self.offline)
+        # The weak one is not the first that `init` asks for.
+        with mock.patch.dict(os.environ, {"LEDGE_PLATFORM_PASSPHRASE_MODELS": "x"}):
+            self.failed("has 1 characters", "init", self.folder / "new", "--keys", self.folder / "a")
+        self.assertFalse((self.folder / "a").exists() or (self.folder / "new").exists())
+        self.done("renew", self.repo, "models", *offline)
+
+    def make_old(self, name):
+        """An offline key as earlier versions wrote it: PBKDF2 with 2,048 rounds, under a passphrase of one character."""
+        path = self.offline / f"{name}.pem"
+        private = keys.load_private(path, name)
+        path.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"x")))
+        return path
+
+    def test_a_key_file_of_an_earlier_version_still_signs_and_is_named_until_it_is_encrypted_again(self):
+        path = self.make_old("models")
+        os.environ["LEDGE_PLATFORM_PASSPHRASE_MODELS"] = "x"
+        self.done("renew", self.repo, "models", "--keys", self.offline, "--keys", self.online)
+        self.accepted()
+        listed = self.done("key", "list", self.repo, "--keys", self.offline)
+        self.assertEqual(listed.count("weakly encrypted: ledge-platform key passphrase models"), 1, listed)
+        with mock.patch("sys.stdin", io.StringIO()):  # nobody sits there
+            self.failed("the key models is under a passphrase: set LEDGE_PLATFORM_NEW_PASSPHRASE_MODELS",
+                        "key", "passphrase", "models", "--keys", self.offline)
+        with mock.patch.dict(os.environ, {"LEDGE_PLATFORM_NEW_PASSPHRASE": "correct horse battery"}):
+            self.done("key", "passphrase", "models", "--keys", self.offline)
+        self.assertEqual(stat.S_IMODE(path.stat().st_mode), 0o600)
+        self.assertNotIn("weakly", self.done("key", "list", self.repo, "--keys", self.offline))
+        self.failed("the passphrase does not open", "renew", self.repo, "models", "--keys", self.offline)
+        os.environ["LEDGE_PLATFORM_PASSPHRASE_MODELS"] = "correct horse battery"
+        self.done("renew", self.repo, "models", "--keys", self.offline, "--keys", self.online)
+        self.accepted()
 
     def test_nothing_is_overwritten(self):
         self.failed("is a repository already", "init", self.repo, "--keys", self.folder / "other")
