@@ -8,6 +8,7 @@ from . import (
     arguments,
     ceremony,
     fleets,
+    goldens,
     keys,
     manifest,
     moments,
@@ -194,10 +195,21 @@ def model_add(given):
         "accuracy": release.read_json(given.accuracy, "accuracy report") if given.accuracy else None,
         "reference": release.read_reference(given.reference) if given.reference else None,
         "tolerance": given.tolerance}))
-    add_release(given, repository, ring, folder.main, folder.finished(), description)
+    contents = folder.finished()
+    release.refuse_unsignable(repository, ring, named(given), contents)
+    tell(*golden_check(given, folder, contents))
+    add_release(given, repository, ring, folder.main, contents, description)
     left_out = folder.left_out()
     if left_out:
         tell(f"left out, for model.toml does not name them: {', '.join(left_out)}")
+
+
+def golden_check(given, folder, contents):
+    if not folder.config.get("golden"):
+        return ["there are no golden inputs to run"]
+    if given.without_check:
+        return ["golden inputs were NOT run (--without-check): each box finds out in its own trial"]
+    return goldens.check(goldens.program(given.ledge), named(given), folder.main, contents)
 
 
 def configuration_add(given):

@@ -12,7 +12,7 @@ keys: a verb that signs says which keys it needs; name the folders that have the
 passphrase is taken from LEDGE_PLATFORM_PASSPHRASE_<KEY>, else LEDGE_PLATFORM_PASSPHRASE, else asked for. That of a new
 key has 12 characters or more.
 
-exit status: 0 done, 1 judged and not good (verify, watch), 2 not done; see `audit verify --help` for its own
+exit status: 0 done, 1 judged and not good (model add, verify, watch), 2 not done; see `audit verify --help` for its own
 """
 
 AUDIT_EPILOG = """\
@@ -194,6 +194,17 @@ def model_options(adding):
         "--no-golden",
         action="store_true",
         help="sign a model without golden inputs; nothing then proves that it runs right on a box",
+    )
+    add(
+        "--ledge",
+        type=Path,
+        metavar="PROGRAM",
+        help="the program that runs the golden inputs here before anything is signed (default: `ledge` on PATH)",
+    )
+    add(
+        "--without-check",
+        action="store_true",
+        help="sign without running the golden inputs, such as where no `ledge` or none of its runtimes is installed",
     )
     add(
         "--accuracy", type=Path, metavar="REPORT.json", help="how good it was found to be: signed and shown, not judged"

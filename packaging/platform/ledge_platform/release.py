@@ -56,16 +56,21 @@ def listing(repository):
                   if (description := description_of(target)))
 
 
-def add(repository, ring, release, main, contents, description):
-    """Signs the files CONTENTS ({name: path or bytes}), MAIN first. Whether that is public."""
+def refuse_unsignable(repository, ring, release, contents):
+    """Fails where `add` would, before anything takes long."""
     repository.need(["models"], ring)
-    metadata = repository.load("models")
-    if any(path.startswith(f"{release}/") for path in metadata.signed.targets):
+    if any(path.startswith(f"{release}/") for path in repository.load("models").signed.targets):
         raise Failure(f"{release} is in this repository already; what was signed stays as it is, take the next version")
-    others = sorted(set(contents) - {main})
     for file, content in contents.items():
         names.name(file, "file name")
         files.refuse_private_key(content, file)
+
+
+def add(repository, ring, release, main, contents, description):
+    """Signs the files CONTENTS ({name: path or bytes}), MAIN first. Whether that is public."""
+    refuse_unsignable(repository, ring, release, contents)
+    metadata = repository.load("models")
+    others = sorted(set(contents) - {main})
     targets = {}
     for file in [main, *others]:
         custom = describe({**description, "files": others}) if file == main else None

@@ -3,6 +3,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import sys
 import tempfile
 import unittest
@@ -28,6 +29,43 @@ labels = "labels.txt"
 file = "golden/rows.json"
 tolerance = 0.001
 """
+
+
+PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"  # where Debian puts servers, which are not on every user's PATH
+PACKAGES = {"nginx": "nginx-light", "ip": "iproute2", "unshare": "util-linux", "nsenter": "util-linux",
+            "setpriv": "util-linux", "systemd-sysusers": "systemd", "systemd-tmpfiles": "systemd",
+            "systemd-analyze": "systemd", "sleep": "coreutils"}
+REPOSITORY = HERE.parents[2]
+
+
+def installed(name):
+    """A program that the tests need. None is left out for want of one: what did not run would look like what passed."""
+    found = shutil.which(name, path=PATH)
+    if found is None:
+        raise AssertionError(f"{name} is not installed: `tests/peers/setup`, or apt install {PACKAGES.get(name, name)}")
+    return found
+
+
+def ledge():
+    """The daemon's program: LEDGE_BINARY, else what cargo built last in this checkout."""
+    named = os.environ.get("LEDGE_BINARY")
+    target = Path(os.environ.get("CARGO_TARGET_DIR") or REPOSITORY / "target")
+    built = [path for path in (target / "debug" / "ledge", target / "release" / "ledge") if path.is_file()]
+    found = Path(named) if named else max(built, key=lambda path: path.stat().st_mtime, default=None)
+    if found is None or not found.is_file():
+        missing = f"LEDGE_BINARY={named} is no file" if named else f"there is no ledge in {target}"
+        raise AssertionError(f"{missing}: `cargo build --locked` makes one, or set LEDGE_BINARY to one")
+    return str(found.resolve())
+
+
+def bucket_server():
+    """boto3 and moto's server, which packaging/platform/setup --test installs."""
+    try:
+        import boto3
+        from moto.server import ThreadedMotoServer
+    except ImportError as error:
+        raise AssertionError(f"{error.name} is not installed: packaging/platform/setup --s3 --test") from None
+    return boto3, ThreadedMotoServer
 
 
 def model_folder(parent, weights=b"weights", version=1):
@@ -98,6 +136,13 @@ class Kit(Verbs):
         reader = mock.patch("ledge_platform.ports.of_onnx", return_value=None)
         self.of_onnx = reader.start()
         self.addCleanup(reader.stop)
+        # Nor would `ledge` load it; test_goldens.py runs the real one.
+        row = {"ok": True, "runtime": "onnxruntime", "load_ms": 1.0}
+        for name, found in (("program", "ledge"), ("ask", ([row], 0, ""))):
+            patched = mock.patch(f"ledge_platform.goldens.{name}", return_value=found)
+            setattr(self, f"goldens_{name}", patched)
+            patched.start()
+            self.addCleanup(patched.stop)
         self.done("init", self.repo, "--keys", self.online, "--offline-keys", self.offline)
 
     def accepted(self):
