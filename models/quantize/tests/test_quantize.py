@@ -12,7 +12,7 @@ import unittest
 from pathlib import Path
 
 if sys.version_info < (3, 11):
-    raise unittest.SkipTest("the quantizer needs Python 3.11 or newer")
+    raise AssertionError("the quantizer needs Python 3.11 or newer: make test-quantize PYTHON=python3.11")
 
 import tomllib  # noqa: E402
 

@@ -11,7 +11,7 @@ import unittest
 from unittest import mock
 
 from logs import Log, Signer, digest, inclusion, root_of
-from support import Verbs
+from support import Verbs, bucket_server, ledge
 from ledge_platform import files
 from ledge_platform.audit import notes, proofs, sources, tree
 
@@ -674,11 +674,7 @@ class Proofs(Fleet):
 class Bucket(Fleet):
     def setUp(self):
         super().setUp()
-        try:
-            import boto3
-            from moto.server import ThreadedMotoServer
-        except ImportError:
-            self.skipTest("boto3 and moto are not installed: packaging/platform/setup --test")
+        boto3, ThreadedMotoServer = bucket_server()
         keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
         words = mock.patch.dict(os.environ, keys)
         words.start()
@@ -723,12 +719,12 @@ class Bucket(Fleet):
         self.assertIn("cannot be listed", said)
 
 
-@unittest.skipUnless(os.environ.get("LEDGE_BINARY"), "LEDGE_BINARY names no binary of Ledge")
 class RealDaemon(Fleet):
     """What the daemon itself writes, and its own proofs. On the box, a tile that grows has no suffix."""
 
     def setUp(self):
         super().setUp()
+        self.program = ledge()
         self.root = self.folder / "root"
         (self.root / "models").mkdir(parents=True)
         self.settings = ["--root", str(self.root), "--set", 'device.id="box-1"', "--set", 'http.listen=["127.0.0.1:0"]']
@@ -736,14 +732,14 @@ class RealDaemon(Fleet):
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("LEDGE_")}
 
     def ledge(self, *words):
-        command = [os.environ["LEDGE_BINARY"], *map(str, words), *self.settings]
+        command = [self.program, *map(str, words), *self.settings]
         result = subprocess.run(
             command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, env=self.environment)
         self.assertEqual(result.returncode, 0, result.stderr + result.stdout)
         return result.stdout
 
     def run_daemon(self):
-        command = [os.environ["LEDGE_BINARY"], "serve", *self.settings]
+        command = [self.program, "serve", *self.settings]
         pipes = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
         with subprocess.Popen(command, env=self.environment, **pipes) as daemon:
             for line in daemon.stderr:

@@ -4,7 +4,7 @@ import os
 import unittest
 from unittest import mock
 
-from support import Kit
+from support import Kit, bucket_server
 from ledge_platform import publish
 
 
@@ -79,11 +79,7 @@ class Folders(Kit):
 class S3(Kit):
     def setUp(self):
         super().setUp()
-        try:
-            import boto3
-            from moto.server import ThreadedMotoServer
-        except ImportError:
-            self.skipTest("boto3 and moto are not installed: packaging/platform/setup --test")
+        boto3, ThreadedMotoServer = bucket_server()
         keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
         words = mock.patch.dict(os.environ, keys)
         words.start()
