@@ -66,6 +66,16 @@ def share(text):
     return share
 
 
+def gigabytes(text):
+    try:
+        size = float(text) * 1e9
+    except ValueError:
+        size = 0.0
+    if not 0 < size < float("inf"):
+        raise Failure(f"{text!r} is no size in gigabytes above 0")
+    return int(size)
+
+
 def expiry(text):
     role, _, value = text.partition("=")
     if role not in ROLES:
@@ -511,6 +521,13 @@ def audit(verbs):
     proving.add_argument("file", metavar="FILE")
     proving.add_argument("--device", required=True, type=a_device, metavar="DEVICE")
     proving.add_argument("--record", metavar="FILE", help="the record, where it is not in the proof")
+    limiting = added("quota", "refuse the uploads of boxes whose logs take too much room, and take them again when they do not",
+                     "FOLDER|s3://BUCKET/PREFIX", False).add_argument
+    limiting("--most-gb", dest="most_bytes", type=checked(gigabytes), required=True, metavar="GB",
+             help="what the logs of one box may take")
+    limiting("--full", type=Path, metavar="DIR",
+             help="where an empty file for each box over its quota tells nginx (default: FOLDER/../full)")
+    limiting("--quiet", action="store_true", help="say only what has changed, for a cron line")
     added("tidy", "remove the partial tiles of which the whole ones are there", "FOLDER|s3://BUCKET/PREFIX", False)
 
 

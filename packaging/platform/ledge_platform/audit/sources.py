@@ -1,6 +1,7 @@
 """Where the logs of the boxes lie: a folder, a bucket, or behind a web server. They are read and never written, but for
 `tidy`."""
 import email.utils
+import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
@@ -10,6 +11,7 @@ from .. import names
 from ..errors import Failure
 from ..publish import Bucket as PublishedBucket
 
+BLOCK = 4096  # the least that a file or a folder takes on a disk
 AHEAD = 64  # files that are asked for before they are needed, where each takes a while
 TOGETHER = 16
 
@@ -86,6 +88,20 @@ class Folder(Source):
     def list(self):
         return [str(path.relative_to(self.path)) for path in self.path.rglob("*") if path.is_file()]
 
+    def sizes(self):
+        """What the logs of each box take, in bytes. Whoever puts many empty files takes room too."""
+        return {device: sum(self.room(self.path / device)) for device in self.devices()}
+
+    def room(self, folder):
+        for place, _, names_of_files in os.walk(folder):
+            yield BLOCK
+            for name in names_of_files:
+                try:
+                    size = os.lstat(os.path.join(place, name)).st_size
+                except FileNotFoundError:
+                    continue  # `tidy` was quicker
+                yield max(1, -(-size // BLOCK)) * BLOCK
+
     def remove(self, paths):
         for path in paths:
             (self.path / path).unlink(missing_ok=True)
@@ -143,6 +159,15 @@ class Bucket(Source):
 
     def list(self):
         return [item["Key"].removeprefix(self.prefix) for page in self.pages("") for item in page.get("Contents", [])]
+
+    def sizes(self):
+        """What the logs of each box take, in bytes."""
+        found = {}
+        for page in self.pages(""):
+            for item in page.get("Contents", []):
+                device = item["Key"].removeprefix(self.prefix).partition("/")[0]
+                found[device] = found.get(device, 0) + item["Size"]
+        return {device: found[device] for device in boxes(found)}
 
     def remove(self, paths):
         paths = list(paths)
@@ -208,6 +233,9 @@ class Web(Source):
             return answer and email.utils.parsedate_to_datetime(answer[0]["Last-Modified"])
         except (KeyError, ValueError):
             return None
+
+    def sizes(self):
+        return self.list()
 
     def list(self):
         raise Failure(f"{self.url}: a web server does not say which files it has; give the folder or the bucket")

@@ -189,6 +189,33 @@ def check_proof(given):
     print(records.line(record))
 
 
+def quota(given):
+    """An empty file by the name of each box whose logs take more than they may: the web server refuses its uploads."""
+    source = open_source(given.source, given)
+    sizes = source.sizes()
+    over = {device for device, size in sizes.items() if size > given.most_bytes}
+    full = given.full or (None if source.is_far else source.path.resolve().parent / "full")
+    known = set()
+    if full:
+        full.mkdir(parents=True, exist_ok=True)
+        known = {entry.name for entry in full.iterdir()}
+        for device in over - known:
+            (full / device).touch()
+        for device in known - over:
+            (full / device).unlink(missing_ok=True)
+    for device in sorted(over | known):
+        if given.quiet and device in over & known:
+            continue
+        taken = f"{device}: {sizes.get(device, 0) / 1e9:.3g} GB of {given.most_bytes / 1e9:.3g} GB"
+        if device not in over:
+            print(f"{taken}: uploads are taken again")
+        else:
+            print(f"{taken}: " + ("uploads are refused" if full else "take its access key back, or give it more"))
+    if not given.quiet:
+        print(f"{len(sizes)} boxes: {len(over)} over their quota, {sum(sizes.values()) / 1e9:.3g} GB together")
+    return Refused.status if over else DONE
+
+
 def tidy(given):
     """Removes the partial tiles whose whole tile is there: they have served their time."""
     source = open_source(given.source, given)
@@ -206,5 +233,6 @@ VERBS = {
     "audit acknowledge": acknowledge,
     "audit show": show,
     "audit check-proof": check_proof,
+    "audit quota": quota,
     "audit tidy": tidy,
 }
