@@ -166,11 +166,13 @@ fn a_deb_is_installed_upgraded_not_downgraded_removed_and_purged_without_a_trace
     root.run(&["dpkg", "--install", &slim]);
     root.run(&["dpkg", "--purge", "ledge"]);
     assert!(root.path("/var/lib/ledge/models/own_wine/1").is_dir(), "purging one package took the other's state");
-    // The state may be a link: what it leads to goes with it.
+    // The state may be a link: the link goes, and what it leads to stays.
     root.run(&["mv", "/var/lib/ledge", "/srv/ledge"]);
     root.run(&["ln", "-s", "/srv/ledge", "/var/lib/ledge"]);
+    let elsewhere = root.content("/srv/ledge");
     root.run(&["dpkg", "--purge", "ledge-slim"]);
-    root.run(&["rmdir", "/srv/ledge"]);
+    assert!(root.content("/srv/ledge") == elsewhere, "a purge removed what a link leads to");
+    root.run(&["rm", "-r", "/srv/ledge"]);
     let after = root.files();
     let left: Vec<_> = after.symmetric_difference(&before).collect();
     assert!(left.is_empty(), "{left:?}");
@@ -206,14 +208,18 @@ fn an_rpm_is_installed_into_a_root_upgraded_not_downgraded_swapped_and_erased() 
     }
 
     run(&mut rpm(&["--install", full]));
-    assert!(told().contains("enable ledge.service") && told().contains("start ledge.service"), "{}", told());
+    // Presets say whether it is enabled, and its administrator starts it.
+    assert_eq!(told(), "--no-reload preset ledge.service\ndaemon-reload\n");
     let serving = root.serve();
     assert_coffee(&serving);
     furnish(&root, serving);
 
     // The same version once more: every script of an upgrade runs.
     let (state, settings) = (root.content("/var/lib/ledge"), root.content("/etc/ledge"));
+    write(&root.path("/tmp/systemctl"), b"");
     run(&mut rpm(&["--upgrade", "--replacepkgs", "--replacefiles", full]));
+    assert!(!told().contains("preset") && !told().contains("disable"), "{}", told());
+    assert!(told().ends_with("try-restart ledge.service\n"), "{}", told());
     assert!(root.content("/var/lib/ledge") == state, "an upgrade changed the state");
     assert!(root.content("/etc/ledge") == settings, "an upgrade changed the settings");
     assert_furnished(&root);
@@ -231,11 +237,13 @@ fn an_rpm_is_installed_into_a_root_upgraded_not_downgraded_swapped_and_erased() 
     run(&mut rpm(&["--install", "--replacefiles", slim.to_str().unwrap()]));
     run(&mut rpm(&["--erase", "ledge"]));
     assert!(root.path("/usr/bin/ledge").exists() && !root.path("/usr/lib/ledge").exists());
-    assert!(!told().contains("disable") && !told().contains("stop"), "{}", told());
+    assert!(!told().contains("preset") && !told().contains("disable"), "{}", told());
     assert!(told().ends_with("try-restart ledge.service\n"), "{}", told());
+    assert!(!root.path("/run/ledge-package-swap").exists(), "the next removal would be taken for a swap");
 
+    write(&root.path("/tmp/systemctl"), b"");
     run(&mut rpm(&["--erase", "ledge-slim"]));
-    assert!(told().contains("disable ledge.service\nstop ledge.service\n"), "{}", told());
+    assert_eq!(told(), "--no-reload disable --now ledge.service\ndaemon-reload\n");
     let after = root.files();
     let is_owners = |path: &&String| {
         ["var/lib/ledge", "var/lib/rpm", "etc/ledge", "run/ledge"].iter().any(|kept| path.starts_with(kept))
