@@ -671,6 +671,32 @@ class Proofs(Fleet):
             self.assertIn("the proof does not hold", self.check(wrong, status=TAMPERED))
 
 
+class Quota(Fleet):
+    def test_empty_files_and_folders_take_room_too(self):
+        folder = self.served / "box-1" / "1" / "tile" / "0"
+        folder.mkdir(parents=True)
+        for number in range(100):
+            (folder / f"{number:03}").touch()
+        quota = ("audit", "quota", self.served, "--full", self.folder / "full", "--most-gb")
+        status, said = self.run_verb(*quota, 0.0004)  # less than 100 blocks
+        self.assertEqual(status, 1, said)
+        self.assertEqual([path.name for path in (self.folder / "full").iterdir()], ["box-1"])
+        self.done(*quota, 0.0005)
+        self.assertEqual(list((self.folder / "full").iterdir()), [])
+
+    def test_a_box_that_is_gone_is_not_refused_when_it_comes_back(self):
+        full = self.folder / "full"
+        full.mkdir()
+        (full / "box-9").touch()
+        self.assertIn("uploads are taken again", self.done(
+            "audit", "quota", self.served, "--full", full, "--most-gb", 1, "--quiet"))
+        self.assertFalse((full / "box-9").exists())
+
+    def test_what_is_no_size_is_refused(self):
+        for size in ("0", "-1", "many", "inf", "nan"):
+            self.failed("is no size in gigabytes", "audit", "quota", self.served, "--most-gb", size)
+
+
 class Bucket(Fleet):
     def setUp(self):
         super().setUp()
@@ -710,6 +736,20 @@ class Bucket(Fleet):
         self.s3.delete_object(Bucket="logs", Key="fleet/box-1/1/tile/entries/001")
         said = self.verify(*place, "--full", source="s3://logs/fleet", status=GAP)
         self.assertIn("records 256 to 511 are not there", said)
+
+    def test_boxes_over_their_quota_are_named(self):
+        self.box(size=700)
+        self.box("box-2", 20)
+        self.upload()
+        listed = self.s3.list_objects_v2(Bucket="logs", Prefix="fleet/box-1/")["Contents"]
+        size = sum(item["Size"] for item in listed)
+        quota = ("audit", "quota", "s3://logs/fleet", "--endpoint", self.endpoint, "--most-gb")
+        status, said = self.run_verb(*quota, (size - 1) / 1e9)
+        self.assertEqual(status, 1, said)
+        self.assertIn("take its access key back", said)
+        self.assertNotIn("box-2", said)
+        self.assertIn("2 boxes: 1 over their quota", said)
+        self.assertIn("2 boxes: 0 over their quota", self.done(*quota, size / 1e9))
 
     def test_a_bucket_that_is_not_there_is_not_an_empty_one(self):
         self.box(size=5)

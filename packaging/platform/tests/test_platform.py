@@ -206,7 +206,7 @@ class WebServer(Platform):
         self.context("box-2")
         with ThreadPoolExecutor(60) as pool:
             answers = list(pool.map(lambda number: self.ask("PUT", f"box-2/1/tile/0/{number:03}", b"x", "box-2")[0], range(60)))
-        self.assertGreater(answers.count(429), 20, answers)
+        self.assertGreater(answers.count(429), 5, answers)
         self.assertGreaterEqual(answers.count(201), 10, answers)
         self.assertEqual(set(answers), {201, 429})
         # What it reads is not counted, and other boxes go on.
