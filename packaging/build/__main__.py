@@ -78,9 +78,6 @@ def rpm(variant, version, options):
         None: ("ledge", "scripts"), "slim": ("ledge-slim", "scripts,slim"), "symbols": ("ledge-debuginfo", "symbols")}[variant]
     made = options.output / f"{name}-{version}-1.{platform.machine()}.rpm"
     metadata = f'version = "{version}"'
-    if variant != "symbols":
-        # The other scripts are in Cargo.toml. The debug symbols come without any.
-        metadata += '\npre_uninstall_script = "target/packages/stage/rpm/preun"'
     # Cargo.toml says what it needs; what the runtimes need of each other, rpm would look for in other packages.
     arguments = ["--output", made, "--auto-req", "disabled", "--set-metadata", metadata, "--variant", variants]
     if options.fast:
