@@ -116,12 +116,11 @@ fn latency(gate: &Gate, candidate: &Side, incumbent: &Side) -> Result<(), Reason
     let enough = candidate.requests.min(incumbent.requests) >= PERCENTILE_FLOOR;
     let Some(limit) = gate.p95_ratio_max.filter(|_| enough) else { return Ok(()) };
     let (Some(new), Some(old)) = (candidate.p95_us, incumbent.p95_us) else { return Ok(()) };
-    judge_latency(limit, "requests", new, old)
+    judge_latency(limit, "95 % of requests", new, old)
 }
 
-/// What the 95th percentiles of both versions come to under the limit `p95_ratio_max`, in microseconds. `runs` is what was
-/// timed.
-pub fn judge_latency(limit: f64, runs: &str, candidate: u64, incumbent: u64) -> Result<(), Reason> {
+/// What the times of both versions come to under the limit `p95_ratio_max`, in microseconds. `share` says of what they are.
+pub fn judge_latency(limit: f64, share: &str, candidate: u64, incumbent: u64) -> Result<(), Reason> {
     // Below a microsecond there is no ratio.
     let ratio = number(candidate) / number(incumbent.max(1));
     if ratio <= limit || candidate.saturating_sub(incumbent) <= LATENCY_NOISE_US {
@@ -129,7 +128,7 @@ pub fn judge_latency(limit: f64, runs: &str, candidate: u64, incumbent: u64) -> 
     }
     let (new, old) = (number(candidate) / 1e3, number(incumbent) / 1e3);
     let detail = format!(
-        "95 % of {runs} took up to {new:.2} ms, {ratio:.2} times the {old:.2} ms before; at most {limit} (p95_ratio_max)"
+        "{share} took up to {new:.2} ms, {ratio:.2} times the {old:.2} ms before; at most {limit} (p95_ratio_max)"
     );
     Err(Reason::new(Cause::Latency, detail))
 }
