@@ -77,9 +77,8 @@ def rpm(variant, version, options):
     name, variants = {
         None: ("ledge", "scripts"), "slim": ("ledge-slim", "scripts,slim"), "symbols": ("ledge-debuginfo", "symbols")}[variant]
     made = options.output / f"{name}-{version}-1.{platform.machine()}.rpm"
-    metadata = f'version = "{version}"'
     # Cargo.toml says what it needs; what the runtimes need of each other, rpm would look for in other packages.
-    arguments = ["--output", made, "--auto-req", "disabled", "--set-metadata", metadata, "--variant", variants]
+    arguments = ["--output", made, "--auto-req", "disabled", "--set-metadata", f'version = "{version}"', "--variant", variants]
     if options.fast:
         arguments += ["--payload-compress", "gzip"]
     run("cargo", "generate-rpm", *arguments)
