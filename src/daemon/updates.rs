@@ -11,7 +11,7 @@ use super::sealing::ClosedStore;
 use crate::audit_event::AuditSink;
 use crate::backoff;
 use crate::config::Config;
-use crate::egress::Egress;
+use crate::egress::{Egress, HostPort};
 use crate::fleet::kept::Kept;
 use crate::fleet::poller::{Asked, DECIDE, Poller};
 use crate::identity::device::DeviceIdentity;
@@ -77,7 +77,7 @@ impl Found {
                 (None, updater::managed_as_it_lies(folder))
             }
         };
-        Self { prepared, managed, served: configured.then(Updates::channel) }
+        Self { prepared, managed, served: configured.then(|| Updates::channel(servers(config))) }
     }
 
     /// Tells the repository which models updates manage.
@@ -155,6 +155,15 @@ impl Found {
             }
         });
     }
+}
+
+/// The servers that the configuration names.
+fn servers(config: &Config) -> Vec<HostPort> {
+    let repository = match &config.updates.repository {
+        Some(RepositoryAddress::Http { at, .. }) => Some(at.clone()),
+        Some(RepositoryAddress::Folder(_)) | None => None,
+    };
+    config.egress.allow.iter().map(|allowed| allowed.host.clone()).chain(repository).collect()
 }
 
 /// How models are tried on this box.

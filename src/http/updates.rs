@@ -129,6 +129,7 @@ impl From<LookRefused> for Failure {
         let status = match refused {
             LookRefused::Busy => StatusCode::TOO_MANY_REQUESTS,
             LookRefused::Stopped => StatusCode::SERVICE_UNAVAILABLE,
+            LookRefused::Unlisted { .. } => StatusCode::FORBIDDEN,
             LookRefused::Failed(_) => StatusCode::BAD_GATEWAY,
         };
         Self::new(status, refused.to_string())

@@ -8,6 +8,7 @@ use super::config::RepositoryAddress;
 use super::plan::Wishes;
 use super::status::{LookStatus, UpdatesStatus};
 use super::subject::Subject;
+use crate::egress::HostPort;
 use crate::principal::Principal;
 
 /// Orders of people that may wait.
@@ -24,6 +25,8 @@ pub struct Updates {
     looks: mpsc::Sender<Look>,
     retries: Arc<Notify>,
     status: Arc<Status>,
+    /// The servers that a look may be sent to.
+    servers: Arc<[HostPort]>,
 }
 
 /// What the updater takes. Dropped, orders are answered with [`OrderError::Stopped`].
@@ -147,14 +150,14 @@ struct Status {
 }
 
 impl Updates {
-    /// A handle, and what the updater takes.
-    pub fn channel() -> (Self, UpdaterInbox) {
+    /// A handle, and what the updater takes. A look elsewhere than at the platform may ask `servers`.
+    pub fn channel(servers: Vec<HostPort>) -> (Self, UpdaterInbox) {
         let (wishes, wanted) = watch::channel(None);
         let (orders, ordered) = mpsc::channel(ORDERS);
         let (looks, asked) = mpsc::channel(LOOKS);
         let retries = Arc::<Notify>::default();
         let inbox = UpdaterInbox { wishes: wanted, orders: ordered, looks: asked, retries: retries.clone() };
-        (Self { wishes, orders, looks, retries, status: Arc::default() }, inbox)
+        (Self { wishes, orders, looks, retries, servers: servers.into(), status: Arc::default() }, inbox)
     }
 
     /// Says what the platform wants. The updater is woken only when that is something else than before.
@@ -206,8 +209,14 @@ impl Updates {
         self.retries.notify_one();
     }
 
-    /// Has the platform, or another repository, asked now, and waits for what comes of it.
+    /// Has the platform, or another repository, asked now, and waits for what comes of it. A server must be one that the
+    /// configuration names: whoever may ask for a look must not reach whatever listens on this box or near it.
     pub async fn look(&self, from: Option<RepositoryAddress>) -> Result<(), LookRefused> {
+        if let Some(RepositoryAddress::Http { at, .. }) = &from
+            && !self.servers.contains(at)
+        {
+            return Err(LookRefused::Unlisted { at: at.clone() });
+        }
         let (answer, answered) = oneshot::channel();
         self.ask(Look::Asked { from, answer }, answered).await
     }
@@ -245,6 +254,12 @@ pub enum LookRefused {
     /// The poller is gone, as the daemon ends.
     #[error("updates have stopped: the daemon ends, or the log says why")]
     Stopped,
+    /// The configuration does not name the server.
+    #[error("{at} is not in the allow-list: only a server of `[[egress.allow]]` or of updates.repository is asked")]
+    Unlisted {
+        /// The server.
+        at: HostPort,
+    },
     /// It was asked.
     #[error("{0}")]
     Failed(String),
@@ -261,7 +276,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_same_wishes_wake_the_updater_once() {
-        let (updates, mut inbox) = Updates::channel();
+        let (updates, mut inbox) = Updates::channel(Vec::new());
         let wishes = Wishes::from([(subject(), Wish::default())]);
         updates.want(wishes.clone());
         assert_eq!(inbox.wishes.borrow_and_update().as_ref(), Some(&wishes));
@@ -273,7 +288,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_order_is_answered_by_the_updater_and_refused_when_there_is_none() {
-        let (updates, mut inbox) = Updates::channel();
+        let (updates, mut inbox) = Updates::channel(Vec::new());
         let subject = subject();
         let refused = OrderError::NoTrial { subject: subject.clone() };
         let (answered, ()) = tokio::join!(updates.order(&subject, Order::Cancel, Principal::Local), async {
@@ -289,7 +304,7 @@ mod tests {
 
     #[tokio::test]
     async fn hints_beyond_the_queue_are_one_look_and_orders_beyond_it_are_told_so() {
-        let (updates, mut inbox) = Updates::channel();
+        let (updates, mut inbox) = Updates::channel(Vec::new());
         for _ in 0..100 {
             updates.look_now();
         }
@@ -303,12 +318,26 @@ mod tests {
 
     #[test]
     fn a_status_that_stays_the_same_is_no_change() {
-        let (updates, _inbox) = Updates::channel();
+        let (updates, _inbox) = Updates::channel(Vec::new());
         let watched = updates.watch();
         updates.tell_look(LookStatus::default());
         assert!(!watched.has_changed().unwrap());
         updates.tell(|status| status.fetched_bytes = 5);
         assert!(watched.has_changed().unwrap());
         assert_eq!(updates.status().fetched_bytes, 5);
+    }
+
+    #[tokio::test]
+    async fn a_look_elsewhere_asks_a_server_of_the_configuration_or_a_folder() {
+        let (updates, inbox) = Updates::channel(vec!["updates.example:443".parse().unwrap()]);
+        drop(inbox);
+        let look = |from: &str| updates.look(Some(from.parse().unwrap()));
+        for unlisted in ["http://127.0.0.1:8000/", "https://updates.example:8443", "http://localhost:443", "https://a"]
+        {
+            assert!(matches!(look(unlisted).await, Err(LookRefused::Unlisted { .. })), "{unlisted}");
+        }
+        for asked in ["https://updates.example", "https://updates.example/elsewhere", "file:///media/usb"] {
+            assert_eq!(look(asked).await, Err(LookRefused::Stopped), "{asked}");
+        }
     }
 }

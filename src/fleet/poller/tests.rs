@@ -92,7 +92,7 @@ fn start(fake: &Fake) -> Running {
 }
 
 fn start_with(fake: &Fake, interval: Duration, decide: Duration) -> Running {
-    let (updates, UpdaterInbox { wishes, orders, looks, retries }) = Updates::channel();
+    let (updates, UpdaterInbox { wishes, orders, looks, retries }) = Updates::channel(Vec::new());
     let shutdown = Shutdown::default();
     let poller = Poller {
         asked: fake.clone(),

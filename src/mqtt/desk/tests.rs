@@ -196,7 +196,7 @@ fn the_report_of_a_box_replaces_the_one_that_was_not_sent() {
 #[tokio::test]
 async fn a_hint_has_the_platform_looked_at_whatever_it_says() {
     let statistics = MessageStatistics::default();
-    let (updates, mut inbox) = crate::updates::Updates::channel();
+    let (updates, mut inbox) = crate::updates::Updates::channel(Vec::new());
     let mut desk = desk(&statistics);
     desk.topics.looked_after = true;
     desk.updates = Some(updates);
