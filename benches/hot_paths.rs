@@ -256,6 +256,7 @@ fn access(c: &mut Criterion) {
         name: format!("till-{number}").parse().unwrap(),
         roles: vec![Role::Infer],
         models: Some(vec!["model".parse().unwrap()]),
+        feature_views: None,
         expires_ms: Some(u64::MAX),
         max_rate: Rate::default(), // None: this asks more often than any limit allows.
         max_concurrent: 1000,

@@ -4,6 +4,7 @@
 //! An event holds names that were chosen by whoever looks after this box, never what a caller sent: of that there are
 //! keyed tags at most ([`tag`]).
 
+pub mod feature;
 pub mod inference;
 mod seldom;
 pub mod sink;
@@ -15,7 +16,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::names::{KeyName, ModelName, ModelVersion};
+use crate::names::{FeatureName, KeyName, ModelName, ModelVersion};
 use inference::Outcome;
 pub use sink::{AuditQueue, AuditSink};
 use tag::Tag;
@@ -159,6 +160,37 @@ pub enum AuditEvent {
         /// How long the longest took, in microseconds.
         us_max: u64,
     },
+    /// The reads of one caller and feature view within a minute.
+    FeaturesRead {
+        /// The feature view.
+        feature_view: String,
+        /// The model that read for the caller; `None` where the caller was answered with the values.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<ModelName>,
+        /// How many calls.
+        calls: u64,
+        /// How many rows were asked for, whether the store has them or not.
+        rows: u64,
+        /// The tags of the entities, in their own order; `audit.feature_entities` of them at most.
+        entities: Vec<Tag>,
+        /// How many rows are of entities that are not listed.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        unlisted: u64,
+    },
+    /// The pushes of one caller to a feature view within a minute.
+    FeaturesPushed {
+        /// The feature view.
+        feature_view: String,
+        /// How many calls.
+        calls: u64,
+        /// How many rows.
+        rows: u64,
+        /// The tags of the entities, as in `features_read`.
+        entities: Vec<Tag>,
+        /// How many rows are of entities that are not listed.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        unlisted: u64,
+    },
     /// Files of the feature store were found damaged. The log says which.
     FeatureStoreDamaged,
     /// A backup took the place of everything in the feature store.
@@ -263,6 +295,9 @@ pub enum AuditEvent {
         roles: Vec<String>,
         /// The models it is for; `None` is all of them.
         models: Option<Vec<ModelName>>,
+        /// The feature views whose values it may read and push; `None` is all of them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        feature_views: Option<Vec<FeatureName>>,
         /// When it ends, in milliseconds since the Unix epoch.
         expires_ms: Option<u64>,
     },
@@ -279,6 +314,9 @@ pub enum AuditEvent {
         roles: Vec<String>,
         /// The models it is for now; `None` is all of them.
         models: Option<Vec<ModelName>>,
+        /// The feature views whose values it may read and push; `None` is all of them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        feature_views: Option<Vec<FeatureName>>,
         /// When it ends now, in milliseconds since the Unix epoch.
         expires_ms: Option<u64>,
     },
@@ -303,7 +341,7 @@ pub enum AuditEvent {
         cause: Word,
         /// When the first was lost, in milliseconds since the Unix epoch.
         since_ms: u64,
-        /// How many inference calls.
+        /// How many calls: of inference, and reads and pushes of features.
         calls: u64,
         /// How many other events.
         events: u64,
@@ -385,7 +423,12 @@ impl AuditEvent {
     pub fn is_urgent(&self) -> bool {
         !matches!(
             self,
-            Self::Inference { .. } | Self::InferenceMinute { .. } | Self::ConnectionOpened { .. } | Self::Idle
+            Self::Inference { .. }
+                | Self::InferenceMinute { .. }
+                | Self::FeaturesRead { .. }
+                | Self::FeaturesPushed { .. }
+                | Self::ConnectionOpened { .. }
+                | Self::Idle
         )
     }
 
@@ -403,6 +446,8 @@ impl AuditEvent {
             Self::ModelUnloaded { .. } => "model_unloaded",
             Self::Inference { .. } => "inference",
             Self::InferenceMinute { .. } => "inference_minute",
+            Self::FeaturesRead { .. } => "features_read",
+            Self::FeaturesPushed { .. } => "features_pushed",
             Self::FeatureStoreDamaged => "feature_store_damaged",
             Self::FeatureStoreRestored { .. } => "feature_store_restored",
             Self::FeatureEntityErased { .. } => "feature_entity_erased",
@@ -459,8 +504,15 @@ impl AuditEvent {
         }
     }
 
-    /// Whether it tells of inference calls.
-    pub fn is_inference(&self) -> bool {
-        matches!(self, Self::Inference { .. } | Self::InferenceMinute { .. })
+    /// How many calls it stands for, of inference or of features; `None` for an event of another kind. Calls may be counted
+    /// instead of recorded where room is short.
+    pub fn calls(&self) -> Option<u64> {
+        match self {
+            Self::Inference { .. } => Some(1),
+            Self::InferenceMinute { calls, .. }
+            | Self::FeaturesRead { calls, .. }
+            | Self::FeaturesPushed { calls, .. } => Some(*calls),
+            _ => None,
+        }
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::audit_event::feature::ENTITIES;
 use crate::audit_event::inference::{Detail, Policy};
 use crate::egress::{Egress, EgressConfig, HostPort, TlsFiles, WebAddress};
 use crate::names::ModelName;
@@ -24,6 +25,9 @@ pub struct AuditConfig {
     pub inference: Detail,
     /// Models of which each call is a record, whatever `inference` says.
     pub calls: BTreeSet<ModelName>,
+    /// How many entities a record of feature reads or pushes lists, as tags; rows of further ones are counted in it.
+    #[serde(deserialize_with = "in_range::<0, 1500, _, _>")]
+    pub feature_entities: u32,
     /// The most that the log takes on the disk, in MiB.
     #[serde(deserialize_with = "in_range::<8, 1_048_576, _, _>")]
     pub quota_mb: u64,
@@ -50,6 +54,7 @@ impl Default for AuditConfig {
             path: "audit".into(),
             inference: Detail::default(),
             calls: BTreeSet::new(),
+            feature_entities: ENTITIES,
             quota_mb: 512,
             min_free_mb: 128,
             tag_period_days: 30,
@@ -221,7 +226,7 @@ impl AuditConfig {
 
     /// Which calls become a record of their own.
     pub fn policy(&self) -> Policy {
-        Policy { detail: self.inference, calls: self.calls.clone() }
+        Policy { detail: self.inference, calls: self.calls.clone(), feature_entities: self.feature_entities }
     }
 
     /// [`SyncConfig::interval_s`].

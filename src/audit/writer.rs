@@ -182,6 +182,7 @@ impl Writer {
         if now >= self.minute || is_last {
             self.minute = now + MINUTE;
             entries.extend(entries::of_counts(self.queue.take_counts(), now_ms));
+            entries.extend(entries::of_features(self.queue.take_features(), now_ms));
             entries.extend(entries::of_denials(self.queue.take_untold(now, is_last), now_ms));
         }
         if let Some(by_ms) = self.clock.jump(now, now_ms) {

@@ -6,6 +6,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::feature::ENTITIES;
 use super::tag::{Content, Tag};
 use crate::names::{ModelName, ModelVersion};
 use crate::principal::Principal;
@@ -37,13 +38,21 @@ pub enum Detail {
     Calls,
 }
 
-/// Which calls become a record of their own.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// Which inference calls become a record of their own, and how much a record of feature calls has.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     /// What holds for models that are not named.
     pub detail: Detail,
     /// Models of which each call is a record, whatever holds for the others.
     pub calls: BTreeSet<ModelName>,
+    /// How many entities a record of feature reads or pushes lists at most.
+    pub feature_entities: u32,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { detail: Detail::default(), calls: BTreeSet::new(), feature_entities: ENTITIES }
+    }
 }
 
 impl Policy {

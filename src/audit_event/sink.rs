@@ -9,9 +9,10 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::oneshot;
 
 use super::AuditEvent;
+use super::feature::{FeatureCounts, FeatureKey};
 use super::inference::{CallCounts, CallKey, CallRecord, Policy, Taggable};
 use super::seldom::Seldom;
-use super::tag::{Content, TagKey};
+use super::tag::{Content, Tag, TagKey};
 use crate::clock;
 use crate::names::ModelName;
 use crate::principal::Principal;
@@ -48,6 +49,8 @@ struct Shared {
     policy: Policy,
     tag_key: ArcSwapOption<TagKey>,
     pending: Mutex<Pending>,
+    /// Apart from the others: a large read must not keep inference calls waiting.
+    features: Mutex<HashMap<FeatureKey, FeatureCounts>>,
     woken: Condvar,
     /// Nobody takes events any more.
     closed: AtomicBool,
@@ -96,7 +99,7 @@ pub struct Mark(u64);
 pub struct Lost {
     /// When the first was lost, in milliseconds since the Unix epoch.
     pub since_ms: u64,
-    /// Inference calls.
+    /// Calls, of inference and of features.
     pub calls: u64,
     /// Other events.
     pub events: u64,
@@ -129,6 +132,7 @@ impl AuditSink {
             policy,
             tag_key: ArcSwapOption::empty(),
             pending: Mutex::default(),
+            features: Mutex::default(),
             woken: Condvar::new(),
             closed: AtomicBool::new(false),
             content: AtomicU64::new(0),
@@ -177,6 +181,21 @@ impl AuditSink {
         drop(pending);
         // Nobody is woken: the writer asks for the counts by the minute.
         self.shared.recorded.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts rows of a feature view that were read or pushed with the others of the minute. `tags` are those of their
+    /// entities; there are none as long as there is no key for tags.
+    pub fn record_features(&self, key: FeatureKey, calls: u64, rows: u64, tags: &[Tag]) {
+        if self.shared.closed.load(Ordering::Relaxed) {
+            return;
+        }
+        let entities_max = self.shared.policy.feature_entities as usize;
+        let mut features = self.shared.features();
+        let is_crowded = features.len() >= KEYS && !features.contains_key(&key);
+        let key = if is_crowded { FeatureKey { principal: Principal::Others, ..key } } else { key };
+        features.entry(key).or_default().count(calls, rows, tags, entities_max);
+        drop(features);
+        self.shared.recorded.fetch_add(calls, Ordering::Relaxed);
     }
 
     fn push(&self, what: Recorded, is_urgent: bool, room: usize) {
@@ -324,6 +343,11 @@ impl AuditQueue {
         std::mem::take(&mut self.shared.lock().counts)
     }
 
+    /// Takes the reads and pushes of features that were counted since it was last asked.
+    pub fn take_features(&mut self) -> HashMap<FeatureKey, FeatureCounts> {
+        std::mem::take(&mut self.shared.features())
+    }
+
     /// Events that were taken became no records. To be called before anybody hears what became of them.
     pub fn events_lost(&self) {
         self.shared.losses.fetch_add(1, Ordering::Release);
@@ -361,6 +385,10 @@ impl Shared {
         let _ = self
             .content
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| Some(waiting.saturating_sub(size as u64)));
+    }
+
+    fn features(&self) -> MutexGuard<'_, HashMap<FeatureKey, FeatureCounts>> {
+        self.features.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {

@@ -4,6 +4,7 @@
 //! again; whoever has the tag alone cannot find the original, not even by trying all of them. What tags do show is which
 //! are equal within one period: the calls of one caller, equal inputs, equal answers. Destroying the key is the erasure.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
@@ -18,7 +19,7 @@ use crate::toml_check::from_text;
 const LENGTH: usize = 16;
 
 /// A keyed hash, and which key made it. As text: `PERIOD:HEX`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
 #[schemars(with = "String")]
 pub struct Tag {
     period: u32,
@@ -107,6 +108,15 @@ impl TagKey {
     pub fn of_text(&self, text: &str) -> Tag {
         let mut hasher = self.hasher("text");
         hasher.update(text.as_bytes());
+        self.tag(&hasher)
+    }
+
+    /// The tag of an entity of the feature store: of the JSON object of its join keys, in the order of their names. It is the
+    /// same in every feature view with these join keys.
+    pub fn of_entity(&self, join_keys: &BTreeMap<&str, serde_json::Value>) -> Tag {
+        let mut hasher = self.hasher("entity");
+        // A map with string keys is always JSON, and a hasher takes all that is written.
+        let _ = serde_json::to_writer(&mut hasher, join_keys);
         self.tag(&hasher)
     }
 

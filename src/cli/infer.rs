@@ -19,6 +19,7 @@ use crate::audit_event::AuditSink;
 use crate::config::Config;
 use crate::daemon;
 use crate::egress::DaemonConnection;
+use crate::identity::access::ViewScope;
 use crate::inference::terms::Priority;
 use crate::names::{ModelName, ModelVersion};
 use crate::pipeline::image::ImageFormat;
@@ -199,11 +200,13 @@ async fn ask(serving: &Serving, target: &Target, file: &Path) -> Answer {
             deadline: None,
             arrived,
             account: Account::unlimited(),
+            views: ViewScope::ALL,
         };
         // Through its text, as over HTTP: a score stays the shortest number that is the same f32.
         return Ok(serde_json::from_slice(&call::answer(serving, call, &Principal::Local).await?.body)?);
     }
-    let decoded = decode::decode_request(target.clone(), content, None, Instant::now())?;
+    let mut decoded = decode::decode_request(target.clone(), content, None, Instant::now())?;
+    decoded.request.features.views = ViewScope::ALL;
     let answer = serving.infer(decoded.request, &Principal::Local).await?;
     let encoded = encode::encode_response(&answer, decoded.id.as_deref(), &ReplyFormat::JSON)?;
     Ok(serde_json::from_slice(&encoded.into_bytes())?)

@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use super::features::show::columns;
 use super::{Exit, Globals, Output};
 use crate::clock;
-use crate::identity::access::Role;
+use crate::identity::access::{Role, ViewScope};
 use crate::identity::api_key::ApiKey;
 use crate::identity::keys::{KeyRecord, KeyStore, NewKey};
-use crate::names::{KeyName, ModelName};
+use crate::names::{FeatureName, KeyName, ModelName};
 use crate::token_bucket::Rate;
 
 /// The arguments of `ledge keys`.
@@ -61,6 +61,12 @@ pub struct CreateArgs {
     /// A model that it is for. Can be repeated. Without, it is for all models.
     #[arg(long, value_name = "NAME")]
     pub model: Vec<ModelName>,
+    /// A feature view whose values it may read and push. Can be repeated; "*" is all of them.
+    ///
+    /// Without, it is for all feature views, or for none where --model is given: a model reads the features that its inputs
+    /// are made of, whoever asks it.
+    #[arg(long, value_name = "NAME", value_parser = feature_view)]
+    pub feature_view: Vec<String>,
     /// When it ends: after a time, as 12h, 90d or 52w, at a moment, as 2027-01-01T00:00:00Z, or never.
     #[arg(long, value_name = "TIME", default_value = DEFAULT_LIFE)]
     pub expires: Expiry,
@@ -82,7 +88,7 @@ const EXAMPLES: &str = "\
 Examples:
   ledge keys create till-7 --role infer --model minilm --expires 90d --output till-7.key
   ledge keys create grafana --role viewer
-  ledge keys create erp --role feature-writer --max-rate 50
+  ledge keys create erp --role feature-writer --feature-view customers --max-rate 50
   ledge keys list
   ledge keys revoke till-7
 
@@ -134,6 +140,13 @@ impl FromStr for Expiry {
     }
 }
 
+fn feature_view(text: &str) -> Result<String, String> {
+    if text != "*" {
+        text.parse::<FeatureName>().map_err(|error| error.to_string())?;
+    }
+    Ok(text.to_owned())
+}
+
 fn rate(text: &str) -> Result<Rate, String> {
     let rate = text.parse().ok().and_then(Rate::new);
     rate.ok_or_else(|| "expected requests per second, from 0.001 to 1000000, or 0 for no limit".to_owned())
@@ -167,10 +180,14 @@ fn create(store: &KeyStore, args: &CreateArgs, now_ms: u64, is_json: bool, out: 
     if expires_ms.is_some_and(|expires| expires <= now_ms) {
         anyhow::bail!("--expires is in the past: such a key would let nobody in");
     }
+    let scope = (!args.feature_view.is_empty())
+        .then(|| serde_json::from_value::<ViewScope>(json!(args.feature_view)))
+        .transpose();
     let new = NewKey {
         name: args.name.clone(),
         roles: args.role.clone(),
         models: (!args.model.is_empty()).then(|| args.model.clone()),
+        feature_views: scope.context("--feature-view")?,
         expires_ms,
         max_rate: args.max_rate,
         max_concurrent: args.max_concurrent,
@@ -199,8 +216,9 @@ fn create(store: &KeyStore, args: &CreateArgs, now_ms: u64, is_json: bool, out: 
         || "It is shown this once: keep it where secrets are kept.".to_owned(),
         |path| format!("It is in {} and nowhere else.", path.display()),
     );
-    let (roles, models) = (roles(&record), models(&record));
-    let told = format!("The key '{}' ({}) is for {roles} with {models}, and {until}. {place}", record.name, record.id);
+    let (roles, models, views) = (roles(&record), models(&record), feature_views(&record));
+    let (name, id) = (&record.name, record.id);
+    let told = format!("The key '{name}' ({id}) is for {roles} with {models} and {views}, and {until}. {place}");
     if !is_json {
         let _ = writeln!(std::io::stderr(), "{told}");
     }
@@ -267,7 +285,9 @@ fn list(keys: &[KeyRecord], now_ms: u64, out: &mut Output) -> anyhow::Result<()>
         writeln!(out, "There are no API keys. `ledge keys create NAME --role infer` makes one.")?;
         return Ok(());
     }
-    let head = ["NAME", "ID", "STATE", "ROLES", "MODELS", "LIMITS", "CREATED", "EXPIRES"].map(str::to_owned).to_vec();
+    let head = ["NAME", "ID", "STATE", "ROLES", "MODELS", "FEATURE VIEWS", "LIMITS", "CREATED", "EXPIRES"]
+        .map(str::to_owned)
+        .to_vec();
     let mut rows = vec![head];
     for key in keys {
         let expires = key.expires_ms.map_or_else(|| "never".to_owned(), clock::rfc3339);
@@ -277,6 +297,7 @@ fn list(keys: &[KeyRecord], now_ms: u64, out: &mut Output) -> anyhow::Result<()>
             state(key, now_ms).to_owned(),
             roles(key),
             models(key),
+            feature_views(key),
             limits(key),
             clock::rfc3339(key.created_ms),
             expires,
@@ -292,6 +313,14 @@ fn roles(key: &KeyRecord) -> String {
 fn models(key: &KeyRecord) -> String {
     let listed = |models: &Vec<ModelName>| models.iter().map(ModelName::as_str).collect::<Vec<_>>().join(",");
     key.models.as_ref().map_or_else(|| "all models".to_owned(), listed)
+}
+
+fn feature_views(key: &KeyRecord) -> String {
+    match key.access().feature_views().views() {
+        None => "all feature views".to_owned(),
+        Some([]) => "no feature view".to_owned(),
+        Some(views) => views.iter().map(FeatureName::as_str).collect::<Vec<_>>().join(","),
+    }
 }
 
 fn limits(key: &KeyRecord) -> String {
@@ -316,6 +345,7 @@ fn document(key: &KeyRecord, now_ms: u64) -> Value {
         "state": state(key, now_ms),
         "roles": key.roles,
         "models": key.models,
+        "feature_views": key.access().feature_views(),
         "created": clock::rfc3339(key.created_ms),
         "expires": key.expires_ms.map(clock::rfc3339),
         "revoked": key.revoked_ms.map(clock::rfc3339),

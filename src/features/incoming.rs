@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
+use super::caller::Touched;
 use super::engine::Engine;
 use super::engine::orders::Incoming;
 use super::online::{FeatureError, Ignored, Push};
@@ -12,6 +13,7 @@ use super::record::Row;
 use super::registry::Registry;
 use super::view::FeatureView;
 use super::{BRIEF_CELLS, FeatureStore, MAX_PUSH, cells, off_thread, record, typed, window};
+use crate::audit_event::tag::TagKey;
 use crate::clock;
 
 /// The most bytes of a row in a view with aggregates; they take the rest of the record.
@@ -35,6 +37,15 @@ impl Checked {
             Incoming { view, key, row, bytes }
         };
         self.rows.into_iter().map(incoming).collect()
+    }
+
+    /// Its entities, by view.
+    pub fn touched(&self, key: Option<&TagKey>) -> Vec<Touched> {
+        let touched = |view: &Arc<FeatureView>| {
+            let rows = self.rows.iter().filter(|(of, ..)| of.id == view.id);
+            Touched::new(key, view, rows.map(|(_, row, _)| row.entity.as_slice()))
+        };
+        self.views.iter().map(touched).collect()
     }
 
     /// How many of its rows happened then.

@@ -5,6 +5,7 @@
 
 pub mod backup_cipher;
 pub mod backup_rows;
+mod caller;
 pub mod catalog;
 pub mod config;
 mod engine;
@@ -43,12 +44,14 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use crate::audit_event::feature::FeatureAction;
 use crate::audit_event::{AuditEvent, AuditSink};
 use crate::clock::Settling;
 use crate::complaints::Complaints;
 use crate::identity::sealing::Sealer;
 use crate::principal::Principal;
 use backup_cipher::BackupRecipient;
+pub use caller::FeatureCaller;
 use config::FeaturesConfig;
 use engine::acknowledged::{Acknowledged, Found as Known};
 pub use engine::backup::Pieces;
@@ -239,13 +242,17 @@ impl FeatureStore {
     }
 
     /// Reads features of entities. Every feature has a cell for every entity, with a status.
-    pub async fn get_online_features(&self, request: OnlineRequest) -> Result<OnlineFeatures, FeatureError> {
+    pub async fn get_online_features(
+        &self,
+        request: OnlineRequest,
+        caller: FeatureCaller,
+    ) -> Result<OnlineFeatures, FeatureError> {
         let engine = self.engine()?;
         if cells(&request.entities) > BRIEF_CELLS {
             let engine = engine.clone();
-            return off_thread(move || reading::Plan::new(&engine, request)?.answer(&engine)).await;
+            return off_thread(move || reading::Plan::new(&engine, request, caller)?.answer(&engine)).await;
         }
-        let read = reading::Plan::new(engine, request)?;
+        let read = reading::Plan::new(engine, request, caller)?;
         if read.is_brief(engine) {
             return read.answer(engine);
         }
@@ -254,8 +261,8 @@ impl FeatureStore {
     }
 
     /// Begins a read of many entities, which is made a slice at a time.
-    pub fn long_read(&self, request: OnlineRequest) -> Result<LongRead, FeatureError> {
-        LongRead::new(self.engine()?, request)
+    pub fn long_read(&self, request: OnlineRequest, caller: FeatureCaller) -> Result<LongRead, FeatureError> {
+        LongRead::new(self.engine()?, request, caller)
     }
 
     /// A turn for one slice of a long read, until it is dropped.
@@ -266,19 +273,21 @@ impl FeatureStore {
 
     /// Writes rows. When this returns `Ok`, every row survives a power cut and is seen by the reads that come after;
     /// otherwise none is there, unless the power went before this could tell.
-    pub async fn push(&self, push: Push) -> Result<PushOutcome, FeatureError> {
+    pub async fn push(&self, push: Push, caller: FeatureCaller) -> Result<PushOutcome, FeatureError> {
         let engine = self.engine()?;
-        let preparing = engine.clone();
+        let (preparing, asking) = (engine.clone(), caller.clone());
         let prepare = move |push: &Push| {
-            let times = preparing.times();
-            let checked = incoming::check(&preparing.registry.load(), push, times)?;
+            let (registry, times) = (preparing.registry.load(), preparing.times());
+            asking.admit(registry.targets(&push.target)?.iter(), &preparing.audit)?;
+            let checked = incoming::check(&registry, push, times)?;
+            let touched = checked.touched(preparing.audit.tag_key().as_deref());
             if times.is_ahead {
                 let stamped = checked.rows_at(times.stamp_us) as u64;
                 preparing.counters.stamped_ahead.fetch_add(stamped, Relaxed);
             }
-            Ok((checked.views.clone(), checked.unknown.clone(), checked.into_rows(&preparing)))
+            Ok((checked.views.clone(), checked.unknown.clone(), touched, checked.into_rows(&preparing)))
         };
-        let (views, ignored, rows) = incoming::prepared(push, prepare).await?;
+        let (views, ignored, touched, rows) = incoming::prepared(push, prepare).await?;
         if rows.is_empty() {
             return Ok(PushOutcome::default());
         }
@@ -294,6 +303,7 @@ impl FeatureStore {
             }
         })?;
         let rows = answer.await.map_err(|_| FeatureError::Unavailable { reason: State::Closed.reason() })??;
+        caller.record(FeatureAction::Push, 1, &touched, &engine.audit);
         self.note_ignored(&views, Ignored::Columns(ignored.len()));
         Ok(PushOutcome { rows, ignored })
     }

@@ -195,6 +195,17 @@ pub enum FeatureError {
         /// The push source.
         source_name: String,
     },
+    /// A feature view that is not for the caller.
+    #[error(
+        "feature view '{view}' is not for {principal}, whose access does not list it (`ledge keys create NAME \
+         --feature-view {view}`, or feature_views in access.users and access.certificates)"
+    )]
+    OutOfScope {
+        /// The view.
+        view: String,
+        /// Who asked.
+        principal: String,
+    },
     /// A text that names no feature.
     #[error("'{text}' is no feature reference: expected VIEW:FEATURE")]
     Reference {

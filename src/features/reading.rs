@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use super::caller::{FeatureCaller, Touched};
 use super::engine::{Engine, State};
 use super::key::IndexKey;
 use super::online::{Cell, Columns, FeatureColumn, FeatureError, FieldStatus, OnlineFeatures, OnlineRequest};
@@ -16,6 +17,7 @@ use super::typed;
 use super::value::Value;
 use super::view::{Feature, FeatureIndex, FeatureView};
 use super::window::WindowState;
+use crate::audit_event::feature::FeatureAction;
 use crate::clock;
 
 /// Reads that are expected to take so long at most are done where they are asked for, in nanoseconds. Waking another thread
@@ -33,6 +35,7 @@ struct Wanted {
     count: usize,
     features: Vec<Feature>,
     views: Vec<Arc<FeatureView>>,
+    caller: FeatureCaller,
 }
 
 /// A read, as far as it can be prepared without the index.
@@ -67,7 +70,7 @@ struct Found {
 }
 
 impl Wanted {
-    fn new(engine: &Engine, request: OnlineRequest) -> Result<Self, FeatureError> {
+    fn new(engine: &Engine, request: OnlineRequest, caller: FeatureCaller) -> Result<Self, FeatureError> {
         let features = engine.registry.load().select(&request.selection)?;
         let mut views: Vec<Arc<FeatureView>> = Vec::new();
         for feature in &features {
@@ -75,8 +78,9 @@ impl Wanted {
                 views.push(feature.view.clone());
             }
         }
+        caller.admit(views.iter(), &engine.audit)?;
         let count = typed::length(&request.entities)?;
-        Ok(Self { entities: request.entities, count, features, views })
+        Ok(Self { entities: request.entities, count, features, views, caller })
     }
 
     /// Where in the index the entities of `range` are.
@@ -89,8 +93,8 @@ impl Wanted {
         self.views.iter().map(rows).collect()
     }
 
-    /// Reads.
-    fn columns(&self, engine: &Engine, views: &[Rows]) -> Result<Vec<FeatureColumn>, FeatureError> {
+    /// Reads, and records it: as a call of its own where it is the first part of one.
+    fn columns(&self, engine: &Engine, views: &[Rows], is_first: bool) -> Result<Vec<FeatureColumn>, FeatureError> {
         let state = engine.state.load_full();
         let State::Ready(index) = &*state else { return Err(FeatureError::Unavailable { reason: state.reason() }) };
         let now_us = clock::unix_micros();
@@ -112,6 +116,11 @@ impl Wanted {
         }
         let keys: usize = views.iter().map(|rows| rows.keys.len()).sum();
         engine.counters.timed(keys, started.elapsed());
+        let tag_key = engine.audit.tag_key();
+        let touched =
+            |rows: &Rows| Touched::new(tag_key.as_deref(), &rows.view, rows.entities.iter().map(Vec::as_slice));
+        let touched: Vec<_> = views.iter().map(touched).collect();
+        self.caller.record(FeatureAction::Read, u64::from(is_first), &touched, &engine.audit);
         let column = |feature: &Feature| {
             let at = views.iter().position(|rows| rows.view.id == feature.view.id);
             let found = at.and_then(|at| records.get(at)).map_or(&[][..], Vec::as_slice);
@@ -136,8 +145,12 @@ impl Wanted {
 
 impl LongRead {
     /// Finds out what is asked for.
-    pub(super) fn new(engine: &Arc<Engine>, request: OnlineRequest) -> Result<Self, FeatureError> {
-        let wanted = Wanted::new(engine, request)?;
+    pub(super) fn new(
+        engine: &Arc<Engine>,
+        request: OnlineRequest,
+        caller: FeatureCaller,
+    ) -> Result<Self, FeatureError> {
+        let wanted = Wanted::new(engine, request, caller)?;
         // Columns that are missing are told before anything is read.
         wanted.rows(engine, &(0..0))?;
         Counters::count(&engine.counters.reads);
@@ -163,7 +176,7 @@ impl LongRead {
         let entities = (cells / features.len().max(1)).max(1);
         let range = self.next..self.next.saturating_add(entities).min(*count);
         let rows = self.wanted.rows(&self.engine, &range)?;
-        let columns = self.wanted.columns(&self.engine, &rows)?;
+        let columns = self.wanted.columns(&self.engine, &rows, self.next == 0)?;
         self.next = range.end;
         Ok(Some(columns))
     }
@@ -171,8 +184,8 @@ impl LongRead {
 
 impl Plan {
     /// Finds out what is asked for.
-    pub fn new(engine: &Engine, request: OnlineRequest) -> Result<Self, FeatureError> {
-        let wanted = Wanted::new(engine, request)?;
+    pub fn new(engine: &Engine, request: OnlineRequest, caller: FeatureCaller) -> Result<Self, FeatureError> {
+        let wanted = Wanted::new(engine, request, caller)?;
         let views = wanted.rows(engine, &(0..wanted.count))?;
         Ok(Self { wanted, views })
     }
@@ -189,7 +202,7 @@ impl Plan {
 
     /// Reads.
     pub fn answer(self, engine: &Engine) -> Result<OnlineFeatures, FeatureError> {
-        let columns = self.wanted.columns(engine, &self.views)?;
+        let columns = self.wanted.columns(engine, &self.views, true)?;
         Counters::count(&engine.counters.reads);
         Ok(OnlineFeatures { join_keys: self.wanted.join_keys().cloned().collect(), columns })
     }

@@ -15,9 +15,10 @@ use super::body::{self, Received};
 use super::held::{self, ReturnsMemory};
 use super::models::PathParts;
 use super::reply::{Failure, json, json_bytes};
-use crate::features::FeatureStore;
 use crate::features::online::{Columns, FeatureError, PushOutcome, Pushed, bytes_of};
 use crate::features::view::{FeatureService, FeatureView};
+use crate::features::{FeatureCaller, FeatureStore};
+use crate::identity::access::Access;
 use crate::principal::Principal;
 use crate::principal::memory::{Account, Hold};
 use crate::protocol::call::LARGE_JSON;
@@ -43,17 +44,23 @@ const OFFLINE: &str = "x-ledge-offline";
 const MANY_CELLS: usize = 5_000;
 
 /// `POST /get-online-features`.
-pub async fn get_online_features(State(app): State<App>, request: Request) -> Result<Response, FeastError> {
+pub async fn get_online_features(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    Extension(access): Extension<Access>,
+    request: Request,
+) -> Result<Response, FeastError> {
     let (parts, body) = request.into_parts();
     let Received { bytes, account } = body::read(&parts, body, &app).await.map_err(Failure::into_feast)?;
     let store = app.serving().features();
     let call = decode(bytes, &account, feast::decode_online_features).await?;
+    let caller = caller(principal, &access);
     let _held = held(&account, &call.request.entities)?;
     if call.check_size(&store.registry())? > MANY_CELLS {
-        return long_answer(&parts.headers, store, call, account).await;
+        return long_answer(&parts.headers, store, call, caller, account).await;
     }
     let full_names = call.full_feature_names;
-    let features = store.get_online_features(call.request).await;
+    let features = store.get_online_features(call.request, caller).await;
     let features = features.map_err(|error| FeastError::of_store(&error, "entities"))?;
     let reply = feast::encode_online_features(&features, full_names)?;
     Ok(body::pack(&parts.headers, json_bytes(reply), &account).await)
@@ -64,10 +71,11 @@ async fn long_answer(
     headers: &HeaderMap,
     store: &FeatureStore,
     call: OnlineFeaturesCall,
+    caller: FeatureCaller,
     account: Account,
 ) -> Result<Response, FeastError> {
     let of_store = |error: FeatureError| FeastError::of_store(&error, "entities");
-    let mut read = store.long_read(call.request).map_err(of_store)?;
+    let mut read = store.long_read(call.request, caller).map_err(of_store)?;
     let mut answer = LongAnswer::new(&read, call.full_feature_names)?;
     let mut hold = account.hold();
     loop {
@@ -101,35 +109,42 @@ async fn long_answer(
 pub async fn push(
     State(app): State<App>,
     Extension(principal): Extension<Principal>,
+    Extension(access): Extension<Access>,
     request: Request,
 ) -> Result<Response, FeastError> {
     let Received { bytes, account } = received(&app, request).await?;
     let call = decode(bytes, &account, feast::decode_push).await?;
     let _held = held(&account, &call.push.columns)?;
-    write(&app, call, &principal).await
+    write(&app, call, caller(principal, &access)).await
 }
 
 /// `POST /write-to-online-store`.
 pub async fn write_to_online_store(
     State(app): State<App>,
     Extension(principal): Extension<Principal>,
+    Extension(access): Extension<Access>,
     request: Request,
 ) -> Result<Response, FeastError> {
     let registry = app.serving().features().registry();
     let Received { bytes, account } = received(&app, request).await?;
     let call = decode(bytes, &account, move |body| feast::decode_write(body, &registry)).await?;
     let _held = held(&account, &call.push.columns)?;
-    write(&app, call, &principal).await
+    write(&app, call, caller(principal, &access)).await
+}
+
+fn caller(principal: Principal, access: &Access) -> FeatureCaller {
+    FeatureCaller { principal, views: access.feature_views().clone(), model: None }
 }
 
 /// Writes rows. The answer is `null`, as from Feast's server; a header has the counts.
-async fn write(app: &App, call: PushCall, principal: &Principal) -> Result<Response, FeastError> {
+async fn write(app: &App, call: PushCall, caller: FeatureCaller) -> Result<Response, FeastError> {
     let PushCall { push, mode } = call;
+    let principal = caller.principal.clone();
     let target = push.target.clone();
     let PushOutcome { rows: Pushed { accepted, outdated, duplicate, too_late }, ignored } = app
         .serving()
         .features()
-        .push(push)
+        .push(push, caller)
         .await
         .map_err(|error| FeastError::of_store(&error, "df"))
         .inspect_err(|error| tracing::debug!(to = ?target, %principal, reason = error.message(), "push refused"))?;

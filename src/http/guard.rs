@@ -13,7 +13,7 @@ use super::routes::{Form, Route, Scope};
 use super::{App, body, browser, held};
 use crate::identity::access::{Access, Role};
 use crate::identity::authentication::{Caller, Lacking, Peer, Place, Proof, Refused};
-use crate::names::ModelName;
+use crate::names::{FeatureName, ModelName};
 
 /// Where clients that know no bearer tokens put an API key.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -78,7 +78,7 @@ async fn admit(app: &App, route: &Route, request: &mut Request) -> Result<Place,
     };
     let place = caller.enter(Instant::now()).map_err(limited)?;
     let lacking = match caller.lacks(route.needs, None) {
-        None if caller.access.models().is_some() => out_of_scope(route, &caller, request).await?,
+        None if caller.access.is_scoped() => out_of_scope(route, &caller, request).await?,
         lacking => lacking,
     };
     if let Some(lacking) = lacking {
@@ -87,7 +87,7 @@ async fn admit(app: &App, route: &Route, request: &mut Request) -> Result<Place,
     refuse_pages(app, &caller, request)?;
     let Caller { principal, access, .. } = caller;
     let extensions = request.extensions_mut();
-    if matches!(route.scope, Scope::Listed | Scope::Subject) {
+    if matches!(route.scope, Scope::Listed | Scope::Subject | Scope::Values | Scope::Model) {
         extensions.insert(access);
     }
     extensions.insert(principal);
@@ -173,10 +173,11 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
     is_bearer.then(|| token.trim_ascii())
 }
 
-/// What a caller that is for some models lacks for this route.
+/// What a caller that is for a part of the box lacks for this route.
 async fn out_of_scope(route: &Route, caller: &Caller, request: &mut Request) -> Result<Option<Lacking>, Denied> {
     let part = match route.scope {
-        Scope::Listed | Scope::Other => return Ok(None),
+        // The handlers of values know which feature views they are of.
+        Scope::Listed | Scope::Values | Scope::Other => return Ok(None),
         Scope::Box => return Ok(Some(Lacking::Model)),
         Scope::Model => "model",
         Scope::Subject => "name",
@@ -187,6 +188,9 @@ async fn out_of_scope(route: &Route, caller: &Caller, request: &mut Request) -> 
         is_known: true,
     })?;
     let value = |wanted: &str| parts.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value);
+    if caller.access.models().is_none() {
+        return Ok(None);
+    }
     let is_model = route.scope == Scope::Model || value("kind") == Some("models");
     // What is no name of a model is none of the caller's.
     let model = value(part).filter(|_| is_model).and_then(|name| name.parse::<ModelName>().ok());
@@ -202,8 +206,8 @@ fn denied(app: &App, route: &Route, caller: &Caller, lacking: Lacking) -> Denied
     app.serving().audit().record_denied(&caller.principal, what);
     let (principal, method, path) = (&caller.principal, route.method, route.path);
     if lacking == Lacking::Model {
-        let models = models(&caller.access);
-        let message = format!("{method} {path} is not for {principal}, whose access is for the models {models} alone");
+        let part = part(&caller.access);
+        let message = format!("{method} {path} is not for {principal}, whose access is for {part} only");
         return Denied { failure: Failure::new(StatusCode::FORBIDDEN, message), challenge: None, is_known: true };
     }
     let roles = one_of(route.roles().map(|role| role.as_str().to_owned()).collect());
@@ -236,9 +240,15 @@ fn denied(app: &App, route: &Route, caller: &Caller, lacking: Lacking) -> Denied
     Denied { failure: Failure::new(status, message), challenge, is_known: caller.proof != Proof::None }
 }
 
-fn models(access: &Access) -> String {
-    let models: Vec<_> = access.models().unwrap_or_default().iter().map(ModelName::as_str).collect();
-    if models.is_empty() { "(none)".to_owned() } else { models.join(", ") }
+/// The part of the box that access is for.
+fn part(access: &Access) -> String {
+    let listed = |names: Vec<&str>| if names.is_empty() { "(none)".to_owned() } else { names.join(", ") };
+    let models = access.models().map(|models| models.iter().map(ModelName::as_str).collect());
+    let views = || access.feature_views().views().map(|views| views.iter().map(FeatureName::as_str).collect());
+    match models {
+        Some(models) => format!("the models {}", listed(models)),
+        None => format!("the feature views {}", listed(views().unwrap_or_default())),
+    }
 }
 
 /// `a`, `a or b`, `a, b or c`.

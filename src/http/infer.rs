@@ -12,6 +12,7 @@ use super::models::{PathParts, target};
 use super::reply::{Failure, json_bytes};
 use super::terms::HeaderTerms;
 use super::{App, held};
+use crate::identity::access::Access;
 use crate::principal::Principal;
 use crate::protocol::call::{self, Call, Form, HEADER_LENGTH};
 use crate::protocol::decode;
@@ -24,6 +25,7 @@ pub async fn infer(
     State(app): State<App>,
     PathParts(path): PathParts,
     Extension(principal): Extension<Principal>,
+    Extension(access): Extension<Access>,
     request: Request,
 ) -> Result<Response, Failure> {
     let (parts, body) = request.into_parts();
@@ -39,7 +41,16 @@ pub async fn infer(
     let Received { bytes: body, account } = body::read(&parts, body, &app).await?;
     let form = Form::of(content_type(&parts.headers), header_length(&parts.headers)?);
     let HeaderTerms { priority, deadline } = HeaderTerms::read(&parts.headers, arrived)?;
-    let call = Call { target, body, form, priority, deadline, arrived, account: account.clone() };
+    let call = Call {
+        target,
+        body,
+        form,
+        priority,
+        deadline,
+        arrived,
+        account: account.clone(),
+        views: access.feature_views().clone(),
+    };
     let answer = call::answer(app.serving(), call, &principal).await?;
     let bytes = answer.body.len();
     let mut response = json_bytes(answer.body);

@@ -10,7 +10,7 @@ use super::guard::{Guard, guard};
 use super::{App, administration, audit, features, features_admin, health, infer, metrics, models, openapi, updates};
 use crate::identity::access::{Permission, Role};
 
-/// What a route is about, for callers that are for some models alone.
+/// What a route is about, for callers that are for a part of the box alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// The model that its path names, which must be one of the caller's.
@@ -19,7 +19,9 @@ pub enum Scope {
     Subject,
     /// All models: such a caller is shown its own alone.
     Listed,
-    /// No model.
+    /// Values of feature views that its body names, which must be among the caller's.
+    Values,
+    /// No model, and no value of a feature view.
     Other,
     /// The whole box: such a caller is refused.
     Box,
@@ -143,9 +145,11 @@ pub const ROUTES: &[Route] = &[
     Route::post("/v2/repository/index", VIEW, || post(models::index)).about(Scope::Listed),
     Route::post("/v2/repository/models/{model}/load", OPERATE, || post(models::load)).about(Scope::Model).audited(),
     Route::post("/v2/repository/models/{model}/unload", OPERATE, || post(models::unload)).about(Scope::Model).audited(),
-    Route::post("/get-online-features", READ, || post(features::get_online_features)).of_feast(),
-    Route::post("/push", WRITE, || post(features::push)).of_feast(),
-    Route::post("/write-to-online-store", WRITE, || post(features::write_to_online_store)).of_feast(),
+    Route::post("/get-online-features", READ, || post(features::get_online_features)).about(Scope::Values).of_feast(),
+    Route::post("/push", WRITE, || post(features::push)).about(Scope::Values).of_feast(),
+    Route::post("/write-to-online-store", WRITE, || post(features::write_to_online_store))
+        .about(Scope::Values)
+        .of_feast(),
     Route::post("/materialize", WRITE, || post(features::materialize)).of_feast(),
     Route::post("/materialize-incremental", WRITE, || post(features::materialize)).of_feast(),
     Route::get("/health", PUBLIC, || get(health::live)),

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::names::ModelName;
+use super::listed_names;
+use crate::names::{FeatureName, ModelName};
 use crate::toml_check::from_text;
 
 /// What a request asks for. Every route needs exactly one of these.
@@ -139,26 +140,76 @@ impl Serialize for Role {
     }
 }
 
-/// What a caller may do, and with which models.
+/// The feature views whose values somebody may read and push. As a list, `["*"]` is all of them, those to come included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ViewScope(Option<Arc<[FeatureName]>>);
+
+impl ViewScope {
+    /// Every feature view.
+    pub const ALL: Self = Self(None);
+
+    /// These feature views.
+    pub fn only(views: Vec<FeatureName>) -> Self {
+        Self(Some(views.into()))
+    }
+
+    /// The feature views; `None` is all.
+    pub fn views(&self) -> Option<&[FeatureName]> {
+        self.0.as_deref()
+    }
+
+    /// Whether a feature view is in it.
+    pub fn has(&self, view: &str) -> bool {
+        self.views().is_none_or(|views| views.iter().any(|listed| listed.as_str() == view))
+    }
+}
+
+impl Default for ViewScope {
+    /// No feature view.
+    fn default() -> Self {
+        Self::only(Vec::new())
+    }
+}
+
+impl<'de> Deserialize<'de> for ViewScope {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(listed_names::read(deserializer)?.map(Vec::into)))
+    }
+}
+
+impl Serialize for ViewScope {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        listed_names::write(self.views(), serializer)
+    }
+}
+
+/// What a caller may do, with which models and with the values of which feature views.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Access {
     roles: Arc<[Role]>,
     /// `None` is every model, those to come included.
     models: Option<Arc<[ModelName]>>,
+    feature_views: ViewScope,
 }
 
 impl Access {
-    /// What these roles may do, with these models alone or with all.
-    pub fn new(roles: impl IntoIterator<Item = Role>, models: Option<Vec<ModelName>>) -> Self {
+    /// What these roles may do; `models` is `None` for all. Without `feature_views` it is for all of them, or for none where
+    /// `models` names some: a key for one model must not read what the box knows of everybody.
+    pub fn new(
+        roles: impl IntoIterator<Item = Role>,
+        models: Option<Vec<ModelName>>,
+        feature_views: Option<ViewScope>,
+    ) -> Self {
         let mut roles: Vec<_> = roles.into_iter().collect();
         roles.sort_unstable();
         roles.dedup();
-        Self { roles: roles.into(), models: models.map(Into::into) }
+        let derived = if models.is_none() { ViewScope::ALL } else { ViewScope::default() };
+        Self { roles: roles.into(), models: models.map(Into::into), feature_views: feature_views.unwrap_or(derived) }
     }
 
     /// Everything: the daemon itself.
     pub fn everything() -> Self {
-        Self::new([Role::Admin], None)
+        Self::new([Role::Admin], None, None)
     }
 
     /// Its roles.
@@ -169,6 +220,16 @@ impl Access {
     /// The models that it is for; `None` is all.
     pub fn models(&self) -> Option<&[ModelName]> {
         self.models.as_deref()
+    }
+
+    /// The feature views that it is for.
+    pub fn feature_views(&self) -> &ViewScope {
+        &self.feature_views
+    }
+
+    /// Whether it is for a part of the box alone: some models, or some feature views.
+    pub fn is_scoped(&self) -> bool {
+        self.models.is_some() || self.feature_views != ViewScope::ALL
     }
 
     /// Whether this may be done, as far as no model is concerned.
@@ -202,7 +263,7 @@ mod tests {
     #[test]
     fn only_an_admin_administers_and_only_an_auditor_beside_it_reads_the_log() {
         for role in Role::ALL {
-            let access = Access::new([role], None);
+            let access = Access::new([role], None, None);
             assert_eq!(access.allows(Permission::Administer), role == Role::Admin, "{role}");
             assert_eq!(access.allows(Permission::Audit), matches!(role, Role::Admin | Role::Auditor), "{role}");
             assert_eq!(role.as_str().parse(), Ok(role));
@@ -213,9 +274,27 @@ mod tests {
     #[test]
     fn a_scope_holds_for_every_role() {
         let (ours, theirs): (ModelName, ModelName) = ("a".parse().unwrap(), "b".parse().unwrap());
-        let access = Access::new([Role::Admin], Some(vec![ours.clone()]));
+        let access = Access::new([Role::Admin], Some(vec![ours.clone()]), None);
         assert!(access.allows_model(Permission::Infer, &ours));
         assert!(!access.allows_model(Permission::Infer, &theirs));
         assert!(Access::everything().allows_model(Permission::Operate, &theirs));
+    }
+
+    #[test]
+    fn a_scope_of_models_has_no_feature_views_unless_it_names_them() {
+        let views = |models: Option<&str>, listed: Option<&str>| {
+            let models = models.map(|model| vec![model.parse().unwrap()]);
+            let access = Access::new([Role::Infer], models, listed.map(|list| serde_json::from_str(list).unwrap()));
+            (access.feature_views().has("a"), access.feature_views().has("b"), access.is_scoped())
+        };
+        assert_eq!(views(None, None), (true, true, false));
+        assert_eq!(views(None, Some("[\"a\"]")), (true, false, true));
+        assert_eq!(views(Some("m"), None), (false, false, true));
+        assert_eq!(views(Some("m"), Some("[\"a\"]")), (true, false, true));
+        assert_eq!(views(Some("m"), Some("[\"*\"]")), (true, true, true));
+        assert_eq!(views(None, Some("[]")), (false, false, true));
+        for wrong in ["[\"a\", \"*\"]", "[\"a b\"]", "\"*\""] {
+            assert!(serde_json::from_str::<ViewScope>(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -7,8 +7,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::access::{Access, Role};
-use crate::names::{InvalidName, ModelName};
+use super::access::{Access, Role, ViewScope};
+use super::listed_names;
+use crate::names::ModelName;
 use crate::token_bucket::Rate;
 use crate::toml_check::{from_text, in_range};
 
@@ -56,8 +57,11 @@ pub struct UserAccess {
     /// What it may do.
     pub roles: Vec<Role>,
     /// The models it is for; without it, or with `["*"]`, all of them.
-    #[serde(default = "all_models", deserialize_with = "models", serialize_with = "models_or_all")]
+    #[serde(default = "all_models", deserialize_with = "listed_names::read", serialize_with = "write_models")]
     pub models: Option<Vec<ModelName>>,
+    /// The feature views whose values it may read and push. Without it all of them, or none where `models` names some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feature_views: Option<ViewScope>,
 }
 
 /// `[[access.certificates]]`: the holder of a client certificate.
@@ -69,8 +73,11 @@ pub struct CertificateAccess {
     /// What it may do.
     pub roles: Vec<Role>,
     /// The models it is for; without it, or with `["*"]`, all of them.
-    #[serde(default = "all_models", deserialize_with = "models", serialize_with = "models_or_all")]
+    #[serde(default = "all_models", deserialize_with = "listed_names::read", serialize_with = "write_models")]
     pub models: Option<Vec<ModelName>>,
+    /// The feature views whose values it may read and push. Without it all of them, or none where `models` names some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feature_views: Option<ViewScope>,
     /// The most requests a second, over time; 0 is no limit.
     #[serde(default)]
     pub max_rate: Rate,
@@ -86,7 +93,7 @@ pub struct MqttAccess {
     /// What they may do: ask models, and have bindings push features.
     pub roles: Vec<Role>,
     /// The models they may ask; `["*"]` is all of them.
-    #[serde(deserialize_with = "models", serialize_with = "models_or_all")]
+    #[serde(deserialize_with = "listed_names::read", serialize_with = "write_models")]
     pub models: Option<Vec<ModelName>>,
 }
 
@@ -99,7 +106,7 @@ impl Default for MqttAccess {
 impl MqttAccess {
     /// As access.
     pub fn access(&self) -> Access {
-        Access::new(self.roles.iter().copied(), self.models.clone())
+        Access::new(self.roles.iter().copied(), self.models.clone(), None)
     }
 }
 
@@ -151,48 +158,13 @@ impl AccessConfig {
     }
 }
 
-/// What stands for all models, those to come included. It is no name of a model; an empty list is none.
-const ALL: &str = "*";
-
 fn all_models() -> Option<Vec<ModelName>> {
     None
 }
 
-fn models<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<ModelName>>, D::Error> {
-    /// An element by itself, so that a mistake has its place.
-    struct ModelOrAll(Option<ModelName>);
-
-    impl FromStr for ModelOrAll {
-        type Err = InvalidName;
-
-        fn from_str(text: &str) -> Result<Self, InvalidName> {
-            if text == ALL { Ok(Self(None)) } else { text.parse().map(|name| Self(Some(name))) }
-        }
-    }
-
-    impl<'de> Deserialize<'de> for ModelOrAll {
-        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-            from_text(deserializer)
-        }
-    }
-
-    let listed = Vec::<ModelOrAll>::deserialize(deserializer)?;
-    let models: Vec<_> = listed.iter().filter_map(|ModelOrAll(name)| name.clone()).collect();
-    if listed.len() == 1 && models.is_empty() {
-        return Ok(None);
-    }
-    if models.len() < listed.len() {
-        return Err(serde::de::Error::custom(format!("{ALL:?} is all models: name it alone, or leave it out")));
-    }
-    Ok(Some(models))
-}
-
 #[expect(clippy::ref_option, reason = "serde gives a reference to the field")]
-fn models_or_all<S: Serializer>(models: &Option<Vec<ModelName>>, serializer: S) -> Result<S::Ok, S::Error> {
-    match models {
-        Some(models) => models.serialize(serializer),
-        None => [ALL].serialize(serializer),
-    }
+fn write_models<S: Serializer>(models: &Option<Vec<ModelName>>, serializer: S) -> Result<S::Ok, S::Error> {
+    listed_names::write(models.as_deref(), serializer)
 }
 
 /// The name or the number of a user.
@@ -371,7 +343,7 @@ mod tests {
         use crate::identity::access::Permission;
         let AccessConfig { loopback, socket, mqtt, .. } = AccessConfig::default();
         assert_eq!(loopback, socket);
-        let access = Access::new(loopback, None);
+        let access = Access::new(loopback, None, None);
         let may: Vec<_> = Permission::ALL.into_iter().filter(|permission| access.allows(*permission)).collect();
         assert!(!may.contains(&Permission::Operate) && !may.contains(&Permission::Administer));
         assert!(!may.contains(&Permission::Audit) && may.contains(&Permission::Infer));

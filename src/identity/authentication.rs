@@ -218,23 +218,26 @@ impl Authenticator {
     /// in by key.
     pub fn open(config: &AccessConfig, state: &Path, audit: AuditSink) -> Self {
         let now = Instant::now();
-        let access = |roles: &[_], models: &Option<_>| Access::new(roles.iter().copied(), models.clone());
+        let access = |roles: &[_], models: &Option<_>, views: &Option<_>| {
+            Access::new(roles.iter().copied(), models.clone(), views.clone())
+        };
         let listed = |entry: &super::access_config::CertificateAccess| {
             let name = entry.name.as_str();
             let owner = format!("the certificate '{name}' (access.certificates)");
             let listed = Listed {
                 principal: Principal::Certificate(name.into()),
-                access: access(&entry.roles, &entry.models),
+                access: access(&entry.roles, &entry.models, &entry.feature_views),
                 gate: Gate::new(owner, entry.max_rate, entry.max_concurrent, now),
             };
             (name.to_owned(), listed)
         };
-        let user =
-            |entry: &super::access_config::UserAccess| Some((entry.user.uid()?, access(&entry.roles, &entry.models)));
+        let user = |entry: &super::access_config::UserAccess| {
+            Some((entry.user.uid()?, access(&entry.roles, &entry.models, &entry.feature_views)))
+        };
         let authenticator = Self {
             shared: Arc::new(Shared {
-                loopback: access(&config.loopback, &None),
-                socket: access(&config.socket, &None),
+                loopback: access(&config.loopback, &None, &None),
+                socket: access(&config.socket, &None, &None),
                 mqtt: config.mqtt.access(),
                 own_uid: rustix::process::geteuid().as_raw(),
                 users: config.users.iter().filter_map(user).collect(),

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::access::{Access, Role};
+use super::access::{Access, Role, ViewScope};
 use super::api_key::{ApiKey, KeyId};
 use crate::durable;
 use crate::names::{KeyName, ModelName};
@@ -39,6 +39,9 @@ pub struct KeyRecord {
     /// The models it is for; without it all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub models: Option<Vec<ModelName>>,
+    /// The feature views whose values it may read and push; see [`Access::new`] for a key without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feature_views: Option<ViewScope>,
     /// When it was made, in milliseconds since the Unix epoch.
     pub created_ms: u64,
     /// When it ends.
@@ -76,7 +79,7 @@ impl<'de> Deserialize<'de> for SecretHash {
 impl KeyRecord {
     /// What it may do.
     pub fn access(&self) -> Access {
-        Access::new(self.roles.iter().copied(), self.models.clone())
+        Access::new(self.roles.iter().copied(), self.models.clone(), self.feature_views.clone())
     }
 }
 
@@ -89,6 +92,8 @@ pub struct NewKey {
     pub roles: Vec<Role>,
     /// The models it is for; `None` is all of them.
     pub models: Option<Vec<ModelName>>,
+    /// The feature views whose values it may read and push; see [`Access::new`] for a key without it.
+    pub feature_views: Option<ViewScope>,
     /// When it ends, in milliseconds since the Unix epoch.
     pub expires_ms: Option<u64>,
     /// The most requests a second, over time; 0 is no limit.
@@ -214,8 +219,9 @@ impl KeyStore {
                 id: key.id(),
                 name: new.name.clone(),
                 blake3: SecretHash(key.hash()),
-                roles: Access::new(new.roles.iter().copied(), None).roles().to_vec(),
+                roles: Access::new(new.roles.iter().copied(), None, None).roles().to_vec(),
                 models: new.models.clone(),
+                feature_views: new.feature_views.clone(),
                 created_ms: now_ms,
                 expires_ms: new.expires_ms,
                 revoked_ms: None,

@@ -7,4 +7,5 @@ pub mod authentication;
 pub mod certificate;
 pub mod device;
 pub mod keys;
+mod listed_names;
 pub mod sealing;

@@ -17,6 +17,7 @@ use crate::clock;
 use crate::features::online::{Columns, Ignored, Push};
 use crate::features::registry::Registry;
 use crate::features::view::FeatureView;
+use crate::identity::access::ViewScope;
 use crate::names::{DeviceName, ModelName};
 use crate::principal::memory::Account;
 use crate::protocol::call::{self, Answered, Call, Form, LARGE_JSON};
@@ -212,7 +213,7 @@ impl BoundMessage {
     /// Pushes what the binding takes for the feature store. Gives the entities of the rows, once they are durable.
     async fn push(&self, serving: &Serving, device: &DeviceName, pusher: &Pusher) -> Result<Option<Columns>, Unpushed> {
         let Some(rows) = self.rows(serving, device).await.map_err(Unpushed::Failed)? else { return Ok(None) };
-        pusher.push(serving.features(), rows.push).await?;
+        pusher.push(serving.features(), rows.push, principal(&self.source)).await?;
         serving.features().note_ignored(&rows.views, Ignored::Fields(rows.unused.len()));
         Ok(Some(rows.entities))
     }
@@ -273,6 +274,7 @@ impl BoundMessage {
             deadline: self.binding.timeout().and_then(|timeout| self.arrived.checked_add(timeout)),
             arrived: self.arrived,
             account: Account::unlimited(),
+            views: ViewScope::ALL,
         };
         let principal = principal(&self.source);
         let mut answered = call::answer(serving, call, &principal).await?;

@@ -44,7 +44,7 @@ fn bearer(value: &str) -> &str {
     if scheme.eq_ignore_ascii_case("bearer") { token.trim() } else { "" }
 }
 
-/// Who may ask `model`, and its place among the requests under way; or why not, beside who asked as far as is known.
+/// Who asks, if it may ask `model`, and its place among the requests under way; or why not, beside who asked as far as is known.
 pub fn admit(
     authenticator: &Authenticator,
     audit: &AuditSink,
@@ -52,7 +52,7 @@ pub fn admit(
     key: Option<&PresentedKey>,
     model: Option<&ModelName>,
     now: Instant,
-) -> Result<(Principal, Place), (Principal, Failure)> {
+) -> Result<(Caller, Place), (Principal, Failure)> {
     let presented = key.map(|key| key.0.as_bytes());
     let caller = authenticator.mqtt_caller(sender.clone(), presented).map_err(|refused| {
         let failure = match &refused {
@@ -66,7 +66,7 @@ pub fn admit(
     match caller.enter(now) {
         Err(limited) => Err((principal, later(limited.to_string(), limited.retry_after()))),
         Ok(place) => match caller.lacks(&[Permission::Infer], model) {
-            None => Ok((principal, place)),
+            None => Ok((caller, place)),
             Some(lacking) => {
                 let what = if lacking == Lacking::Model { "model_scope" } else { Permission::Infer.as_str() };
                 audit.record_denied(&principal, what);
@@ -116,6 +116,7 @@ mod tests {
             name: name.parse().unwrap(),
             roles: vec![role],
             models: Some(vec!["m".parse().unwrap()]),
+            feature_views: None,
             expires_ms: None,
             max_rate: Rate::new(max_rate).unwrap(),
             max_concurrent: 0,
@@ -132,7 +133,7 @@ mod tests {
         let ask = |key: Option<&str>, model: &str| {
             let (key, model) = (key.and_then(with_key), model.parse().unwrap());
             let admitted = admit(&authenticator, &audit, &sender, key.as_ref(), Some(&model), Instant::now());
-            admitted.map(|(principal, _)| principal.to_string()).map_err(|(who, why)| (who.to_string(), why.status))
+            admitted.map(|(caller, _)| caller.principal.to_string()).map_err(|(who, why)| (who.to_string(), why.status))
         };
         let (broker, refused) = ("mqtt:till/answers", |who: &str, status| Err((who.to_owned(), status)));
         assert_eq!(ask(None, "open"), Ok(broker.to_owned()));

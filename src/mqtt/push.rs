@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 use super::answer::Failure;
-use crate::features::FeatureStore;
 use crate::features::online::{FeatureError, Push, PushOutcome};
+use crate::features::{FeatureCaller, FeatureStore};
+use crate::principal::Principal;
 use crate::protocol::status;
 use crate::shutdown::Shutdown;
 
@@ -63,8 +64,9 @@ impl Pusher {
     }
 
     /// Pushes; `Ok` says that it is durable.
-    pub async fn push(&self, store: &FeatureStore, push: Push) -> Result<PushOutcome, Unpushed> {
-        self.persist(|| store.push(push.clone())).await
+    pub async fn push(&self, store: &FeatureStore, push: Push, principal: Principal) -> Result<PushOutcome, Unpushed> {
+        let caller = FeatureCaller::unlimited(principal);
+        self.persist(|| store.push(push.clone(), caller.clone())).await
     }
 
     async fn persist<F: Future<Output = Result<PushOutcome, FeatureError>>>(
@@ -105,6 +107,7 @@ fn passes(error: &FeatureError) -> bool {
         | FeatureError::NotWritten { .. }
         | FeatureError::NotErased { .. } => true,
         FeatureError::Disabled { .. }
+        | FeatureError::OutOfScope { .. }
         | FeatureError::UnknownView { .. }
         | FeatureError::UnknownFeature { .. }
         | FeatureError::UnknownService { .. }

@@ -11,6 +11,7 @@ use super::caller::{self, PresentedKey};
 use super::client::packet::{Message, Properties, Received};
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, ROOT, TopicFilter, TopicName};
 use crate::audit_event::AuditSink;
+use crate::identity::access::ViewScope;
 use crate::identity::authentication::{Authenticator, Place};
 use crate::inference::terms::Priority;
 use crate::names::DeviceName;
@@ -98,7 +99,10 @@ impl Request {
     pub fn admitted(mut self, authenticator: &Authenticator, audit: &AuditSink, now: Instant) -> Self {
         let model = self.call.as_ref().ok().map(|call| &call.target.model);
         match caller::admit(authenticator, audit, &self.principal, self.key.as_ref(), model, now) {
-            Ok((principal, place)) => (self.principal, self.place) = (principal, place),
+            Ok((caller, place)) => {
+                self.call.iter_mut().for_each(|call| call.views = caller.access.feature_views().clone());
+                (self.principal, self.place) = (caller.principal, place);
+            }
             Err((principal, failure)) => (self.principal, self.call) = (principal, Err(failure)),
         }
         self
@@ -205,7 +209,9 @@ fn call(target: Target, body: Bytes, properties: &Properties, arrived: Instant) 
     let priority = priority.map_err(|error| bad(&error, "priority"))?;
     let form = Form::sniffed(&body, properties.content_type.as_deref(), length);
     let deadline = properties.message_expiry_s.and_then(|left| arrived.checked_add(Duration::from_secs(left.into())));
-    Ok(Call { target, body, form, priority, deadline, arrived, account: Account::unlimited() })
+    // Who sent it is found out later, and so what it may see.
+    let views = ViewScope::default();
+    Ok(Call { target, body, form, priority, deadline, arrived, account: Account::unlimited(), views })
 }
 
 #[cfg(test)]

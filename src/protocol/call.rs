@@ -14,6 +14,7 @@ use super::photograph::PhotographAnswer;
 use super::status;
 use crate::complaints::Complaints;
 use crate::features::online::bytes_of;
+use crate::identity::access::ViewScope;
 use crate::inference::terms::Priority;
 use crate::names::ModelVersion;
 use crate::pipeline::image::ImageFormat;
@@ -45,6 +46,8 @@ pub struct Call {
     pub arrived: Instant,
     /// Who pays for what is made of it.
     pub account: Account,
+    /// The feature views whose values the answer may say.
+    pub views: ViewScope,
 }
 
 /// What a body is.
@@ -230,7 +233,7 @@ async fn tensors(
 ) -> Result<Answered, CallError> {
     let looks_like = ImageFormat::sniff(&call.body).filter(|_| header_length.is_none());
     let is_form = is_form_data(&call.body);
-    let (priority, deadline, account) = (call.priority, call.deadline, call.account);
+    let (priority, deadline, account, views) = (call.priority, call.deadline, call.account, call.views);
     let decoded = decode(call.target, call.body, header_length, call.arrived, &account).await;
     let DecodedRequest { id, mut request, reply } = decoded.map_err(|error| match looks_like {
         Some(format) => CallError::UnmarkedPhotograph { content_type: format.content_type() },
@@ -239,6 +242,7 @@ async fn tensors(
     })?;
     told_id.clone_from(&id);
     request.priority = request.priority.or(priority);
+    request.features.views = views;
     request.deadline = [deadline, request.deadline].into_iter().flatten().min();
     let cells = || account.take(bytes_of(&request.features.entities) + bytes_of(&request.features.given));
     let _cells = if request.features.is_empty() { None } else { Some(cells()?) };

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::error::{ProtocolError, excerpt};
 use super::wire;
+use crate::identity::access::ViewScope;
 use crate::inference::terms::Priority;
 use crate::names::{ModelName, ModelVersion};
 use crate::principal::memory::Account;
@@ -123,6 +124,7 @@ pub fn decode_within(
             entities,
             given: features,
             values_wanted: parameters.feature_values.unwrap_or(false),
+            views: ViewScope::default(),
         },
     };
     Ok(DecodedRequest { id, request, reply })

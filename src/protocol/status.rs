@@ -88,6 +88,7 @@ pub fn of_features(error: &FeatureError) -> u16 {
         | FeatureError::Columns { .. }
         | FeatureError::Value { .. }
         | FeatureError::TooLarge { .. } => 400,
+        FeatureError::OutOfScope { .. } => 403,
         FeatureError::Backup { .. } => 422,
         FeatureError::Overloaded { .. } => 429,
         FeatureError::NotWritten { .. } | FeatureError::NotErased { .. } => 500,

@@ -6,10 +6,12 @@ mod rows;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::features::FeatureStore;
 use crate::features::online::{Columns, FeatureError, FieldStatus, OnlineRequest, Selection};
 use crate::features::registry::Registry;
 use crate::features::value::Value;
+use crate::features::{FeatureCaller, FeatureStore};
+use crate::identity::access::ViewScope;
+use crate::principal::Principal;
 use crate::repository::LoadedModel;
 use crate::repository::feature_config::FeatureReference;
 use crate::repository::feature_elements::Unconvertible;
@@ -128,6 +130,7 @@ pub(super) async fn fill(
     model: &LoadedModel,
     inputs: Inputs,
     mut request: FeatureRequest,
+    principal: &Principal,
 ) -> Result<(Inputs, Vec<UsedFeature>), FeatureInputError> {
     // A raw request is the model's only input, whole.
     let Inputs::Named(named) = inputs else { return Ok((inputs, Vec::new())) };
@@ -135,7 +138,7 @@ pub(super) async fn fill(
     let mut named = columns::take(model, &registry, named, &mut request)?;
     let is_sent = |port: &&PortConfig| named.iter().any(|(name, _)| *name == port.name);
     let wanted: Vec<&PortConfig> = model.config.feature_inputs().filter(|port| !is_sent(port)).collect();
-    let known = Known::read(store, &registry, model, &wanted, &request).await?;
+    let known = Known::read(store, &registry, model, &wanted, &request, principal).await?;
     let mut made = Vec::with_capacity(wanted.len());
     let mut used = Vec::new();
     for config in wanted {
@@ -162,6 +165,7 @@ impl<'m> Known<'m> {
         model: &LoadedModel,
         wanted: &[&'m PortConfig],
         request: &FeatureRequest,
+        principal: &Principal,
     ) -> Result<Self, FeatureInputError> {
         let mut columns: Vec<(&FeatureReference, Vec<UsedCell>)> = Vec::new();
         let mut asked: Vec<&FeatureReference> = Vec::new();
@@ -180,7 +184,10 @@ impl<'m> Known<'m> {
             let key = entities.first().and_then(|(key, _)| request.entities.iter().find(|(name, _)| name == key));
             rows = key.map(|(key, cells)| (key.as_str(), cells.len())).or(rows);
             let selection = Selection::Features(asked.iter().map(|feature| feature.as_str().to_owned()).collect());
-            let read = store.get_online_features(OnlineRequest { selection, entities }).await;
+            // A model reads what its inputs are made of, whoever asks it. Who wants to see that must be allowed to.
+            let views = if request.values_wanted { request.views.clone() } else { ViewScope::ALL };
+            let caller = FeatureCaller { principal: principal.clone(), views, model: Some(model.name.clone()) };
+            let read = store.get_online_features(OnlineRequest { selection, entities }, caller).await;
             let read = read.map_err(|reason| FeatureInputError::Store { model: model.name.to_string(), reason })?;
             for (feature, column) in asked.into_iter().zip(read.columns) {
                 let cells = column.cells.into_iter().map(|cell| UsedCell {

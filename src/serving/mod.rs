@@ -333,7 +333,7 @@ impl Serving {
     ) -> Result<(Inputs, Vec<UsedFeature>), ServingError> {
         if model.config.has_features() {
             // In a box: a call without features need not carry room for them.
-            let fill = Box::pin(feature_inputs::fill(&self.features, model, inputs, features));
+            let fill = Box::pin(feature_inputs::fill(&self.features, model, inputs, features, &terms.principal));
             Ok(tokio::time::timeout_at(terms.deadline.into(), fill).await.map_err(|_| late(model, started))??)
         } else if features.is_empty() {
             Ok((inputs, Vec::new()))

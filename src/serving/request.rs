@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use crate::features::online::{Columns, FieldStatus};
 use crate::features::value::Value;
+use crate::identity::access::ViewScope;
 use crate::inference::backend::Runtime;
 use crate::inference::terms::Priority;
 use crate::names::{ModelName, ModelVersion};
@@ -40,6 +41,8 @@ pub struct FeatureRequest {
     pub given: Columns,
     /// Whether the answer says which values were used.
     pub values_wanted: bool,
+    /// The feature views whose values the answer may say.
+    pub views: ViewScope,
 }
 
 impl FeatureRequest {

@@ -14,7 +14,7 @@ use crate::features::VIEWS;
 const KNOWN: Duration = Duration::from_secs(20);
 
 /// Makes a key by the command line.
-fn key(root: &TestRoot, arguments: &[&str]) -> String {
+pub fn key(root: &TestRoot, arguments: &[&str]) -> String {
     let made = root.command(&[&["keys", "create"], arguments].concat()).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let told = String::from_utf8(made.stderr).unwrap();
@@ -22,7 +22,7 @@ fn key(root: &TestRoot, arguments: &[&str]) -> String {
     String::from_utf8(made.stdout).unwrap().trim_end().to_owned()
 }
 
-fn ask(daemon: &TestDaemon, key: &str, method: &str, path: &str, body: &Value) -> Response {
+pub fn ask(daemon: &TestDaemon, key: &str, method: &str, path: &str, body: &Value) -> Response {
     let bearer = format!("Bearer {key}");
     let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
     let headers = if key.is_empty() { &headers[1..] } else { &headers[..] };
@@ -207,6 +207,8 @@ fn whatever_somebody_changes_here_has_a_record_of_who_asked() {
         "feature_snapshot",
         "feature_compaction",
         "update_check",
+        // By the minute, so at the end.
+        "features_pushed",
     ];
     assert_eq!(told, expected);
 }
@@ -233,7 +235,7 @@ fn a_key_for_a_model_sees_no_other() {
     assert_eq!(infer(&daemon, &operator, "add_sub").status, 200);
     let refused = infer(&daemon, &operator, "other");
     assert_eq!(refused.status, 403);
-    assert!(refused.error().contains("for the models add_sub alone"), "{}", refused.error());
+    assert!(refused.error().contains("for the models add_sub only"), "{}", refused.error());
     // Not even whether it exists.
     assert_eq!(infer(&daemon, &operator, "nothing").status, 403);
     let get = |path: &str| ask(&daemon, &operator, "GET", path, &json!({}));

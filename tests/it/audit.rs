@@ -108,7 +108,7 @@ pub fn status(client: &mut Client, until: impl Fn(&Value) -> bool) -> Value {
 }
 
 /// The files of a log.
-fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+pub fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

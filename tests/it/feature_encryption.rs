@@ -15,7 +15,7 @@ use ledge::features::backup_cipher::BackupIdentity;
 use ledge::features::config::FeaturesConfig;
 use ledge::features::online::{Columns, FeatureError, FieldStatus, OnlineRequest, Push, PushTarget, Selection};
 use ledge::features::registry::Registry;
-use ledge::features::{Entity, FeatureStore};
+use ledge::features::{Entity, FeatureCaller, FeatureStore};
 use ledge::identity::sealing::Sealer;
 use ledge::principal::Principal;
 use serde_json::{Value as Json, json};
@@ -103,7 +103,7 @@ impl Store {
 
     fn push(&self, source: &str, columns: Columns) {
         let push = Push { target: PushTarget::Source(source.into()), columns };
-        self.runtime.block_on(self.features.push(push)).unwrap();
+        self.runtime.block_on(self.features.push(push, FeatureCaller::unlimited(Principal::Local))).unwrap();
     }
 
     fn push_customers(&self, customers: &[i64]) {
@@ -128,7 +128,10 @@ impl Store {
             selection: Selection::Features(features.iter().map(ToString::to_string).collect()),
             entities: entity.iter().map(|(name, value)| ((*name).to_owned(), vec![value.clone()])).collect(),
         };
-        let found = self.runtime.block_on(self.features.get_online_features(request)).unwrap();
+        let found = self
+            .runtime
+            .block_on(self.features.get_online_features(request, FeatureCaller::unlimited(Principal::Local)))
+            .unwrap();
         let cell = |column: &ledge::features::online::FeatureColumn| {
             let cell = &column.cells[0];
             (cell.status, cell.value.as_ref().map_or(Json::Null, ledge::features::value::Value::to_json))
@@ -322,7 +325,8 @@ fn sealing_turned_on_over_a_plain_store_leaves_nothing_plain() {
         let store = open(folder.path(), wrong);
         assert!(store.features.statistics().is_none());
         let push = Push { target: PushTarget::Source("customers".into()), columns: customers_columns(&customers[..1]) };
-        let refused = store.runtime.block_on(store.features.push(push)).unwrap_err();
+        let refused =
+            store.runtime.block_on(store.features.push(push, FeatureCaller::unlimited(Principal::Local))).unwrap_err();
         assert!(matches!(&refused, FeatureError::Unavailable { reason } if reason.contains(expected)), "{refused}");
         store.close();
     }

@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::daemon::{TestDaemon, TestRoot, setup_root};
 
 /// Two views of one entity: what the laboratory says, and what the cellar says, which grows old.
-const VIEWS: &str = r#"
+pub const VIEWS: &str = r#"
 [[entity]]
 name = "wine"
 join_key = "wine_id"
@@ -48,13 +48,13 @@ const LAB: [&str; 9] = [
 ];
 
 /// The rows of the model's golden input that are known to be of the first and of the third cultivar.
-const FIRST: [f64; 13] = [14.37, 1.95, 2.5, 16.8, 113.0, 3.85, 3.49, 0.24, 2.18, 7.8, 0.86, 3.45, 1480.0];
+pub const FIRST: [f64; 13] = [14.37, 1.95, 2.5, 16.8, 113.0, 3.85, 3.49, 0.24, 2.18, 7.8, 0.86, 3.45, 1480.0];
 const THIRD: [f64; 13] = [12.87, 4.61, 2.48, 21.5, 86.0, 1.7, 0.65, 0.47, 0.86, 7.65, 0.54, 1.86, 625.0];
 
-const MODEL: &str = "/v2/models/wine_mlp/infer";
+pub const MODEL: &str = "/v2/models/wine_mlp/infer";
 
 /// The model config, whose last feature has these policies, behind those of the model.
-fn config(of_model: &str, of_proline: &str) -> String {
+pub fn config(of_model: &str, of_proline: &str) -> String {
     let lab: Vec<String> = LAB.iter().map(|name| format!("\"lab:{name}\"")).collect();
     format!(
         "max_batch_size = 64\n{of_model}\n[[input]]\nname = \"features\"\nfeatures = [{}, \"cellar:colour\", \
@@ -91,7 +91,7 @@ fn push_lab(client: &mut Client, id: &str, wine: &[f64; 13]) {
     push(client, "lab_push", &df);
 }
 
-fn request(ids: &[&str]) -> Value {
+pub fn request(ids: &[&str]) -> Value {
     json!({"entities": {"wine_id": ids}, "parameters": {"feature_values": true}})
 }
 

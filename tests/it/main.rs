@@ -27,6 +27,7 @@ mod daemon;
 mod documents;
 mod dry_runs;
 mod encryption;
+mod feature_access;
 mod feature_admin;
 mod feature_encryption;
 mod feature_faults;

@@ -183,6 +183,16 @@ fn of_all_that_callers_sent_nothing_leaves_but_the_answers_to_them() {
     }
     // A model that does not exist has no name; such calls are counted by the minute.
     assert!(of("inference_minute").iter().any(|record| record["event"]["model"] == Value::Null));
+    // Whose features were read and pushed is told by tags, of callers over MQTT as well.
+    let features = [of("features_pushed"), of("features_read")].concat();
+    for kind in ["ip", "mqtt"] {
+        for action in ["features_pushed", "features_read"] {
+            let is_such = |record: &&&Value| record["actor"]["kind"] == kind && record["event"]["action"] == action;
+            let found = features.iter().find(is_such).unwrap_or_else(|| panic!("{kind} {action}: {features:?}"));
+            assert!(found["event"]["entities"][0].is_string() && found["event"]["unlisted"].is_null(), "{found}");
+        }
+    }
+    assert!(of("features_read").iter().any(|record| record["event"]["model"].is_string()));
     assert_eq!(of("connection_refused")[0]["event"]["destination"], "unlisted");
     for action in ["started", "stopped", "configuration_changed", "connection_opened", "metadata_accepted"] {
         assert!(!of(action).is_empty(), "{action}");

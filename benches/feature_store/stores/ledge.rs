@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use ledge::audit_event::AuditSink;
 use ledge::clock;
-use ledge::features::FeatureStore;
 use ledge::features::config::FeaturesConfig;
 use ledge::features::online::{Columns, FieldStatus, OnlineRequest, Push, PushTarget, Selection};
 use ledge::features::registry::Registry;
+use ledge::features::{FeatureCaller, FeatureStore};
 use ledge::identity::sealing::Sealer;
+use ledge::principal::Principal;
 use serde_json::Value as Json;
 use tokio::runtime::Runtime;
 
@@ -126,7 +127,8 @@ impl Store for Ledge {
         for batch in batches(entities, round) {
             let push = push(&mut random, &batch, event_us(now_us, &batch, round, of));
             let started = Instant::now();
-            let pushed = self.runtime.block_on(self.store.push(push)).unwrap();
+            let pushed =
+                self.runtime.block_on(self.store.push(push, FeatureCaller::unlimited(Principal::Local))).unwrap();
             latencies.push(nanoseconds(started.elapsed()));
             assert_eq!(pushed.rows.accepted + pushed.rows.outdated, batch.len(), "{pushed:?}");
             rows += batch.len();
@@ -138,7 +140,7 @@ impl Store for Ledge {
         let request = move |random: &mut Random| read_of(random.below(entities));
         let watch = Watch::start(request);
         let latencies = self.callers(callers, seconds, request, |store, request| async move {
-            let found = store.get_online_features(request).await.unwrap();
+            let found = store.get_online_features(request, FeatureCaller::unlimited(Principal::Local)).await.unwrap();
             assert_eq!(found.columns.len(), FEATURES);
             let cell = found.columns.first().and_then(|column| column.cells.first());
             assert!(cell.is_some_and(|cell| cell.status == FieldStatus::Present), "{cell:?}");
@@ -154,7 +156,7 @@ impl Store for Ledge {
         let watch = Watch::start(request);
         let groups = self.store.statistics().unwrap().groups;
         let latencies = self.callers(callers, seconds, request, |store, push| async move {
-            assert!(store.push(push).await.is_ok());
+            assert!(store.push(push, FeatureCaller::unlimited(Principal::Local)).await.is_ok());
         });
         let groups = self.store.statistics().unwrap().groups - groups;
         let note = format!("{groups} fsyncs");

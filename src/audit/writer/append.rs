@@ -28,7 +28,7 @@ pub fn append(open: &mut OpenLog, entries: Vec<Entry>, queue: &AuditQueue) -> Re
         let lost = entries::sum(std::slice::from_ref(&entry), entry.at_ms);
         let (principal, event) = entries::resolve(entry.what, Some(&key), queue);
         let (action, is_warning) = (event.action(), event.is_warning());
-        let is_inference = event.is_inference();
+        let is_of_calls = event.calls().is_some();
         let record = AuditRecord {
             v: VERSION,
             seq: open.log.size(),
@@ -50,13 +50,13 @@ pub fn append(open: &mut OpenLog, entries: Vec<Entry>, queue: &AuditQueue) -> Re
         };
         let copied =
             LiveRecord { origin: origin.clone(), seq: record.seq, at_ms: entry.at_ms, leaf, action, is_warning, line };
-        records.push((Arc::new(copied), is_inference));
+        records.push((Arc::new(copied), is_of_calls));
     }
     open.log.commit()?;
-    for (record, is_inference) in &records {
+    for (record, is_of_calls) in &records {
         // Without who it was: a tag beside its original, in a journal that is kept elsewhere, would outlive its key.
         let event = String::from_utf8_lossy(&record.line);
-        if *is_inference {
+        if *is_of_calls {
             // One line a call would be the whole content of the log of a busy box.
             tracing::debug!(target: "audit", %event);
         } else {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::audit_event::feature::{FeatureAction, FeatureCounts, FeatureKey};
 use crate::audit_event::inference::{CallCounts, CallKey, CallRecord, Taggable};
 use crate::audit_event::sink::{Entry, Lost, Recorded};
 use crate::audit_event::tag::{Tag, TagKey};
@@ -23,17 +24,36 @@ pub fn of_counts(counts: HashMap<CallKey, CallCounts>, at_ms: u64) -> Vec<Entry>
     counts.into_iter().map(entry).collect()
 }
 
+/// Reads and pushes of features of a minute as events that happened now, those of one caller and view beside each other.
+pub fn of_features(counts: HashMap<FeatureKey, FeatureCounts>, at_ms: u64) -> Vec<Entry> {
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_cached_key(|(key, _)| (key.view.clone(), key.principal.to_string(), key.action, key.model.clone()));
+    let entry = |(key, counts): (FeatureKey, FeatureCounts)| {
+        let FeatureKey { action, view, model, principal } = key;
+        let FeatureCounts { calls, rows, entities, unlisted } = counts;
+        let feature_view = view.to_string();
+        // In an order that does not tell who came first.
+        let mut entities: Vec<_> = entities.into_iter().collect();
+        entities.sort_unstable();
+        let event = match action {
+            FeatureAction::Read => AuditEvent::FeaturesRead { feature_view, model, calls, rows, entities, unlisted },
+            FeatureAction::Push => AuditEvent::FeaturesPushed { feature_view, calls, rows, entities, unlisted },
+        };
+        Entry { at_ms, what: Recorded::Event(principal, event) }
+    };
+    counts.into_iter().map(entry).collect()
+}
+
 /// Denials that had no record of their own.
 pub fn of_denials(denials: Vec<(Principal, AuditEvent)>, at_ms: u64) -> impl Iterator<Item = Entry> {
     denials.into_iter().map(move |(principal, event)| Entry { at_ms, what: Recorded::Event(principal, event) })
 }
 
-/// How many inference calls an entry stands for; `None` for what is no inference.
+/// How many calls an entry stands for; `None` for an event of another kind.
 pub fn calls(entry: &Entry) -> Option<u64> {
     match &entry.what {
         Recorded::Call(_) => Some(1),
-        Recorded::Event(_, AuditEvent::InferenceMinute { calls, .. }) => Some(*calls),
-        Recorded::Event(..) => None,
+        Recorded::Event(_, event) => event.calls(),
     }
 }
 

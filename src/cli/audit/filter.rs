@@ -1,10 +1,12 @@
 //! Which records are shown.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use serde_json::Value;
 
 use super::super::Globals;
 use crate::audit::record::{ActorKind, AuditRecord};
@@ -15,6 +17,9 @@ use crate::clock;
 use crate::identity::sealing::Sealer;
 use crate::names::ModelName;
 use crate::plain_words::in_json;
+
+/// The most ways to read the join keys of an entity.
+const MOST_READINGS: usize = 256;
 
 /// Which records are shown.
 #[derive(Debug, Clone, Default, Args)]
@@ -32,7 +37,15 @@ pub struct FilterArgs {
     /// About this model.
     #[arg(long, value_name = "NAME")]
     pub model: Option<ModelName>,
-    /// Done by this caller: ip:10.0.0.7, uid:1000, mqtt:TOPIC, local, others, or a tag as a record has it.
+    /// About this feature view.
+    #[arg(long, value_name = "NAME")]
+    pub feature_view: Option<String>,
+    /// Reads and pushes of this entity of the feature store, as `JOIN_KEY`=VALUE. Given once for each join key of the entity.
+    ///
+    /// A record of many rows does not list them all; --feature-view finds such a record as well.
+    #[arg(long, value_name = "JOIN_KEY=VALUE", value_parser = join_key)]
+    pub entity: Vec<(String, String)>,
+    /// Done by this caller: ip:10.0.0.7, uid:1000, key:NAME, cert:NAME, mqtt:TOPIC, local, others, or a tag as a record has it.
     ///
     /// Records hold tags of callers. This computes those of the name with all keys for tags that this box still has.
     #[arg(long, value_name = "CALLER")]
@@ -136,6 +149,8 @@ pub struct Filter {
     model: Option<ModelName>,
     actor: Option<Caller>,
     inputs: Option<Vec<Tag>>,
+    feature_view: Option<String>,
+    entities: Option<Vec<Tag>>,
 }
 
 #[derive(Debug, Clone)]
@@ -154,6 +169,7 @@ impl FilterArgs {
             let keys = keys(globals)?;
             Ok::<_, anyhow::Error>(keys.iter().map(|key| key.of_photograph(&photograph)).collect())
         });
+        let entities = (!self.entity.is_empty()).then(|| entities(&self.entity, globals)).transpose()?;
         Ok(Filter {
             since: self.since.map_or(0, |since| since.millis(now_ms)),
             until: self.until.map_or(u64::MAX, |until| until.millis(now_ms)),
@@ -163,6 +179,8 @@ impl FilterArgs {
             model: self.model.clone(),
             actor,
             inputs: inputs.transpose()?,
+            feature_view: self.feature_view.clone(),
+            entities,
         })
     }
 }
@@ -179,6 +197,30 @@ fn keys(globals: &Globals) -> anyhow::Result<Vec<TagKey>> {
     Ok(keys)
 }
 
+fn join_key(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    pair.map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or_else(|| "expected JOIN_KEY=VALUE".to_owned())
+}
+
+/// The tags of an entity. A value may be of a string or of another type: the text does not tell.
+fn entities(join_keys: &[(String, String)], globals: &Globals) -> anyhow::Result<Vec<Tag>> {
+    let mut readings: Vec<BTreeMap<&str, Value>> = vec![BTreeMap::new()];
+    for (key, text) in join_keys {
+        let typed = serde_json::from_str(text).ok().filter(|value: &Value| value.is_number() || value.is_boolean());
+        let values = [Some(Value::from(text.as_str())), typed];
+        let with = |known: &BTreeMap<_, _>, value: &Value| {
+            let mut reading = known.clone();
+            reading.insert(key.as_str(), value.clone());
+            reading
+        };
+        readings =
+            readings.iter().flat_map(|known| values.iter().flatten().map(move |value| with(known, value))).collect();
+        anyhow::ensure!(readings.len() <= MOST_READINGS, "--entity: more join keys than a feature view can have");
+    }
+    let keys = keys(globals)?;
+    Ok(keys.iter().flat_map(|key| readings.iter().map(|reading| key.of_entity(reading))).collect())
+}
+
 fn caller(text: &str, globals: &Globals) -> anyhow::Result<Caller> {
     let name = match text.split_once(':') {
         None if text == "local" => return Ok(Caller::Kind(ActorKind::Local)),
@@ -188,11 +230,14 @@ fn caller(text: &str, globals: &Globals) -> anyhow::Result<Caller> {
             let address: std::net::IpAddr = address.parse().with_context(|| format!("{address:?} is no IP address"))?;
             format!("ip:{address}")
         }
-        Some(("uid" | "mqtt", _)) => text.to_owned(),
+        Some(("uid" | "key" | "cert" | "mqtt", _)) => text.to_owned(),
         _ => match text.parse::<Tag>() {
             Ok(tag) => return Ok(Caller::Tags(vec![tag])),
             Err(_) => {
-                bail!("{text:?} is no caller: expected ip:ADDRESS, uid:NUMBER, mqtt:TOPIC, local, others or a tag")
+                bail!(
+                    "{text:?} is no caller: expected ip:ADDRESS, uid:NUMBER, key:NAME, cert:NAME, mqtt:TOPIC, local, \
+                     others or a tag"
+                )
             }
         },
     };
@@ -214,7 +259,14 @@ impl Filter {
             AuditEvent::Inference { input: Some(input), .. } => tags.contains(input),
             _ => false,
         });
-        in_time && in_range && of_action && of_model && by_actor && on_input
+        let in_view = self.feature_view.as_ref().is_none_or(|view| feature_view(&record.event) == Some(view));
+        let of_entity = self.entities.as_ref().is_none_or(|tags| match &record.event {
+            AuditEvent::FeaturesRead { entities, .. } | AuditEvent::FeaturesPushed { entities, .. } => {
+                entities.iter().any(|entity| tags.contains(entity))
+            }
+            _ => false,
+        });
+        in_time && in_range && of_action && of_model && by_actor && on_input && in_view && of_entity
     }
 }
 
@@ -225,11 +277,23 @@ fn is_about(event: &AuditEvent, name: &ModelName) -> bool {
         | AuditEvent::ModelFellBack { model, .. }
         | AuditEvent::ModelCrashed { model, .. }
         | AuditEvent::ModelUnloaded { model, .. } => model == name,
-        AuditEvent::Inference { model, .. } | AuditEvent::InferenceMinute { model, .. } => model.as_ref() == Some(name),
+        AuditEvent::Inference { model, .. }
+        | AuditEvent::InferenceMinute { model, .. }
+        | AuditEvent::FeaturesRead { model, .. } => model.as_ref() == Some(name),
         AuditEvent::UpdateMoved { subject, .. } | AuditEvent::UpdateOrdered { subject, .. } => {
             subject.strip_prefix("models/") == Some(name.as_str())
         }
         _ => false,
+    }
+}
+
+fn feature_view(event: &AuditEvent) -> Option<&String> {
+    match event {
+        AuditEvent::FeaturesRead { feature_view, .. } | AuditEvent::FeaturesPushed { feature_view, .. } => {
+            Some(feature_view)
+        }
+        AuditEvent::FeatureStoreBackedUp { feature_view } => feature_view.as_ref(),
+        _ => None,
     }
 }
 
@@ -306,5 +370,31 @@ mod tests {
         };
         assert!(with(&input(b"a photograph")) && !with(&input(b"another")));
         assert!(!with(&|filter| filter.actor = Some(Caller::Kind(ActorKind::Local))));
+        assert!(!with(&|filter| filter.feature_view = Some("customers".into())));
+        assert!(!with(&|filter| filter.entities = Some(vec![key.of_text("x")])));
+    }
+
+    #[test]
+    fn a_read_is_found_by_its_view_and_its_entities() {
+        let key = TagKey::new(2, [7; 32]);
+        let entity = |id: i64| key.of_entity(&BTreeMap::from([("customer_id", id.into())]));
+        let event = AuditEvent::FeaturesRead {
+            feature_view: "customers".into(),
+            model: Some("m".parse().unwrap()),
+            calls: 1,
+            rows: 2,
+            entities: vec![entity(1), entity(2)],
+            unlisted: 0,
+        };
+        let actor = Actor::of(&Principal::Local, None);
+        let record = AuditRecord { v: VERSION, seq: 5, ts: Timestamp(1000), actor, event };
+        let all = FilterArgs::default().look_up(&Globals::default()).unwrap();
+        let of = |feature_view: &str, entities: Vec<Tag>| {
+            let filter = Filter { feature_view: Some(feature_view.into()), entities: Some(entities), ..all.clone() };
+            filter.matches(&record)
+        };
+        assert!(of("customers", vec![entity(9), entity(2)]));
+        assert!(!of("customers", vec![entity(3)]) && !of("products", vec![entity(1)]));
+        assert!(Filter { model: "m".parse().ok(), ..all.clone() }.matches(&record));
     }
 }

@@ -69,6 +69,7 @@ mod tests {
             name: name.parse().unwrap(),
             roles: vec![Role::Infer],
             models: None,
+            feature_views: None,
             expires_ms: Some(now_ms + days * 86_400_000),
             max_rate: Rate::new(0.0).unwrap(),
             max_concurrent: 0,

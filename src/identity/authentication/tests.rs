@@ -29,6 +29,7 @@ impl Box {
             name: name.parse().unwrap(),
             roles: vec![Role::Infer],
             models: None,
+            feature_views: None,
             expires_ms: None,
             max_rate: Rate::default(),
             max_concurrent: 0,

@@ -61,11 +61,14 @@ impl Recorded {
             let (before, now) = (self.keys.get(&key.id), Kept::of(key));
             let roles = || key.roles.iter().map(|role| role.as_str().to_owned()).collect();
             let (name, models, expires_ms) = (key.name.clone(), key.models.clone(), key.expires_ms);
+            let feature_views = key.access().feature_views().views().map(<[_]>::to_vec);
             match before {
-                None => news.push(AuditEvent::KeyCreated { name, roles: roles(), models, expires_ms }),
+                None => {
+                    news.push(AuditEvent::KeyCreated { name, roles: roles(), models, feature_views, expires_ms });
+                }
                 // Keys are never changed but by hand.
                 Some(before) if before.blake3 != now.blake3 => {
-                    news.push(AuditEvent::KeyChanged { name, roles: roles(), models, expires_ms });
+                    news.push(AuditEvent::KeyChanged { name, roles: roles(), models, feature_views, expires_ms });
                 }
                 Some(_) => {}
             }

@@ -7,6 +7,7 @@ fn new(name: &str) -> NewKey {
         name: name.parse().unwrap(),
         roles: vec![Role::Infer, Role::Viewer, Role::Infer],
         models: Some(vec!["m".parse().unwrap()]),
+        feature_views: Some(ViewScope::only(vec!["customers".parse().unwrap()])),
         expires_ms: Some(7),
         max_rate: Rate::new(2.5).unwrap(),
         max_concurrent: 3,

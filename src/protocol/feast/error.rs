@@ -122,6 +122,7 @@ impl FeastError {
             FeatureError::UnknownView { .. } => Self::exception(404, "FeatureViewNotFoundException", message),
             FeatureError::UnknownService { .. } => Self::exception(404, "FeatureServiceNotFoundException", message),
             FeatureError::UnknownSource { .. } => Self::exception(422, "PushSourceNotFoundException", message),
+            FeatureError::OutOfScope { .. } => Self::exception(403, "FeastPermissionError", message),
             FeatureError::Reference { .. } => Detail::new("value_error", "features", message).into(),
             FeatureError::MissingColumn { column, .. } => {
                 Detail::new("missing", place, message).below([key(column)]).into()

@@ -10,11 +10,11 @@ use tokio::runtime::Runtime;
 use super::super::files::Files;
 use super::*;
 use crate::audit_event::AuditSink;
-use crate::features::FeatureStore;
 use crate::features::config::FeaturesConfig;
 use crate::features::online::{FieldStatus, OnlineRequest, Push, PushTarget, Selection};
 use crate::features::registry::Registry;
 use crate::features::store::Changes;
+use crate::features::{FeatureCaller, FeatureStore};
 use crate::identity::sealing::{Reseal, Resealed, Sealer};
 
 const VIEWS: &str = "
@@ -99,7 +99,7 @@ impl Store {
         let notes = customers.iter().map(|customer| json!(format!("note of {customer}"))).collect();
         let columns = vec![("customer".into(), customers), ("note".into(), notes)];
         let push = Push { target: PushTarget::Source("customers".into()), columns };
-        self.runtime.block_on(self.features.push(push)).unwrap();
+        self.runtime.block_on(self.features.push(push, FeatureCaller::unlimited(Principal::Local))).unwrap();
     }
 
     fn has(&self, customer: i64) -> bool {
@@ -107,7 +107,10 @@ impl Store {
             selection: Selection::Features(vec!["profile:note".into()]),
             entities: vec![("customer".into(), vec![json!(customer)])],
         };
-        let found = self.runtime.block_on(self.features.get_online_features(request)).unwrap();
+        let found = self
+            .runtime
+            .block_on(self.features.get_online_features(request, FeatureCaller::unlimited(Principal::Local)))
+            .unwrap();
         found.columns[0].cells[0].status == FieldStatus::Present
     }
 

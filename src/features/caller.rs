@@ -1,0 +1,79 @@
+//! Who reads and pushes, what they may, and the record of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::online::FeatureError;
+use super::value::Value;
+use super::view::FeatureView;
+use crate::audit_event::AuditSink;
+use crate::audit_event::feature::{FeatureAction, FeatureKey};
+use crate::audit_event::tag::{Tag, TagKey};
+use crate::identity::access::ViewScope;
+use crate::names::ModelName;
+use crate::principal::Principal;
+
+/// Who reads or pushes, and in which feature views they may.
+#[derive(Debug, Clone)]
+pub struct FeatureCaller {
+    /// Who it is.
+    pub principal: Principal,
+    /// The feature views whose values they may have.
+    pub views: ViewScope,
+    /// The model that reads for them; `None` where they are answered with the values.
+    pub model: Option<ModelName>,
+}
+
+/// Rows of a view that were read or are to be written, for the audit log.
+#[derive(Debug)]
+pub struct Touched {
+    view: Arc<str>,
+    rows: u64,
+    tags: Vec<Tag>,
+}
+
+impl Touched {
+    /// The rows of these entities.
+    pub fn new<'e>(key: Option<&TagKey>, view: &FeatureView, entities: impl Iterator<Item = &'e [Value]>) -> Self {
+        let mut rows = 0;
+        let mut tags = Vec::new();
+        for entity in entities {
+            rows += 1;
+            tags.extend(key.map(|key| tag(key, view, entity)));
+        }
+        Self { view: view.name.clone(), rows, tags }
+    }
+}
+
+fn tag(key: &TagKey, view: &FeatureView, entity: &[Value]) -> Tag {
+    let join_keys = view.join_keys.iter().zip(entity);
+    let join_keys: BTreeMap<_, _> = join_keys.map(|(key, value)| (&*key.name, value.to_json())).collect();
+    key.of_entity(&join_keys)
+}
+
+impl FeatureCaller {
+    /// One who may read and push everything, such as a binding, whose file names its views.
+    pub fn unlimited(principal: Principal) -> Self {
+        Self { principal, views: ViewScope::ALL, model: None }
+    }
+
+    /// Refuses feature views that are not for this caller, and records that they were asked for.
+    pub(super) fn admit<'v>(
+        &self,
+        mut views: impl Iterator<Item = &'v Arc<FeatureView>>,
+        audit: &AuditSink,
+    ) -> Result<(), FeatureError> {
+        let Some(view) = views.find(|view| !self.views.has(&view.name)) else { return Ok(()) };
+        audit.record_denied(&self.principal, "feature_view_scope");
+        Err(FeatureError::OutOfScope { view: view.name.to_string(), principal: self.principal.to_string() })
+    }
+
+    /// Records what was read or pushed in so many calls.
+    pub(super) fn record(&self, action: FeatureAction, calls: u64, touched: &[Touched], audit: &AuditSink) {
+        for Touched { view, rows, tags } in touched {
+            let key =
+                FeatureKey { action, view: view.clone(), model: self.model.clone(), principal: self.principal.clone() };
+            audit.record_features(key, calls, *rows, tags);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Lists of names in which `["*"]` stands for all, those to come included. An empty list is none.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::toml_check::from_text;
+
+/// Stands for all names. It is no name itself.
+const ALL: &str = "*";
+
+/// Reads a list; `None` is all.
+///
+/// # Errors
+/// On a malformed name, and on a list that has `*` next to other elements.
+pub fn read<'de, D, T>(deserializer: D) -> Result<Option<Vec<T>>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr,
+    T::Err: Display,
+{
+    let listed = Vec::<NameOrAll<T>>::deserialize(deserializer)?;
+    let elements = listed.len();
+    let names: Vec<_> = listed.into_iter().filter_map(|element| element.0).collect();
+    if names.len() == elements {
+        Ok(Some(names))
+    } else if elements == 1 {
+        Ok(None)
+    } else {
+        Err(serde::de::Error::custom(format!("{ALL:?} stands for all: name it alone, or leave it out")))
+    }
+}
+
+/// Writes a list; `None` is all.
+pub fn write<S: Serializer, T: Serialize>(names: Option<&[T]>, serializer: S) -> Result<S::Ok, S::Error> {
+    match names {
+        Some(names) => names.serialize(serializer),
+        None => [ALL].serialize(serializer),
+    }
+}
+
+/// An element by itself, so that a mistake has its place.
+struct NameOrAll<T>(Option<T>);
+
+impl<T: FromStr> FromStr for NameOrAll<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, T::Err> {
+        if text == ALL { Ok(Self(None)) } else { text.parse().map(|name| Self(Some(name))) }
+    }
+}
+
+impl<'de, T> Deserialize<'de> for NameOrAll<T>
+where
+    T: FromStr,
+    T::Err: Display,
+{
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
