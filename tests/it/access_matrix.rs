@@ -92,7 +92,7 @@ impl Asker {
         let is_out_of_scope = match (self.model, call.about) {
             (None, _) | (_, About::Other) => false,
             (Some(own), About::Model) => own != model,
-            (Some(_), About::Box) => true,
+            (Some(_), About::Values | About::Box) => true,
         };
         if is_public || (table.lets(&self.roles, call) && !is_out_of_scope) { call.status } else { self.refused }
     }

@@ -55,6 +55,8 @@ const WORDS: &[(&str, &[Duty])] = &[
 pub enum About {
     /// The model in the path.
     Model,
+    /// Values of feature views, of which such a caller has none.
+    Values,
     /// The whole box.
     Box,
     /// Neither.
@@ -87,6 +89,10 @@ const fn post(route: &'static str, duties: &'static [Duty], body: fn() -> Value)
 impl Call {
     const fn model(self) -> Self {
         Self { about: About::Model, ..self }
+    }
+
+    const fn values(self) -> Self {
+        Self { about: About::Values, ..self }
     }
 
     const fn whole_box(self) -> Self {
@@ -149,9 +155,9 @@ pub const CALLS: &[Call] = &[
     post("/v2/repository/index", &[Statistics], nothing),
     post("/v2/repository/models/{model}/unload", &[Load], nothing).model(),
     post("/v2/repository/models/{model}/load", &[Load], nothing).model(),
-    post("/get-online-features", &[Read], read),
-    post("/push", &[Push], push),
-    post("/write-to-online-store", &[Push], write),
+    post("/get-online-features", &[Read], read).values(),
+    post("/push", &[Push], push).values(),
+    post("/write-to-online-store", &[Push], write).values(),
     post("/materialize", &[Push], nothing).status(501),
     post("/materialize-incremental", &[Push], nothing).status(501),
     get("/feature-views", &[Declared]),
