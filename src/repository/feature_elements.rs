@@ -24,11 +24,9 @@ pub enum Unconvertible {
         /// What the input takes.
         to: DataType,
     },
-    /// This value is not, though others are.
-    #[error("{value} is not exactly a value of {to}")]
+    /// This value is not, though others are. It is not told: whoever asks a model may not have to know what it read.
+    #[error("its value is not exactly a value of {to}")]
     Inexact {
-        /// The value.
-        value: String,
         /// What the input takes.
         to: DataType,
     },
@@ -88,11 +86,7 @@ impl FeatureElements {
 
     /// Appends what is not a number.
     pub fn push_nan(&mut self) -> Result<(), Unconvertible> {
-        if has_nan(self.datatype) {
-            self.number(f64::NAN)
-        } else {
-            Err(Unconvertible::Inexact { value: "NaN".into(), to: self.datatype })
-        }
+        if has_nan(self.datatype) { self.number(f64::NAN) } else { Err(Unconvertible::Inexact { to: self.datatype }) }
     }
 
     /// The tensor of all of them.
@@ -112,7 +106,7 @@ impl FeatureElements {
 
     #[expect(clippy::cast_precision_loss, reason = "documented to round")]
     fn integer(&mut self, number: i64) -> Result<(), Unconvertible> {
-        let inexact = |_| Unconvertible::Inexact { value: number.to_string(), to: self.datatype };
+        let inexact = |_| Unconvertible::Inexact { to: self.datatype };
         match self.datatype {
             DataType::Uint8 => self.bytes(u8::try_from(number).map_err(inexact)?.to_le_bytes()),
             DataType::Uint16 => self.bytes(u16::try_from(number).map_err(inexact)?.to_le_bytes()),
@@ -124,7 +118,7 @@ impl FeatureElements {
             DataType::Int64 => self.bytes(number.to_le_bytes()),
             DataType::Bool => match number {
                 0 | 1 => self.bytes([u8::from(number == 1)]),
-                _ => return Err(Unconvertible::Inexact { value: number.to_string(), to: self.datatype }),
+                _ => return Err(Unconvertible::Inexact { to: self.datatype }),
             },
             // Not by way of f64: a number between two f32 would be rounded twice.
             DataType::Fp32 => self.bytes((number as f32).to_le_bytes()),
@@ -136,7 +130,7 @@ impl FeatureElements {
     #[expect(clippy::cast_possible_truncation, reason = "rounded on purpose, and exactly where integers are concerned")]
     fn number(&mut self, number: f64) -> Result<(), Unconvertible> {
         const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
-        let inexact = || Unconvertible::Inexact { value: number.to_string(), to: self.datatype };
+        let inexact = || Unconvertible::Inexact { to: self.datatype };
         let finite_stays_finite = |stays: bool| if stays || !number.is_finite() { Ok(()) } else { Err(inexact()) };
         match self.datatype {
             DataType::Fp64 => self.bytes(number.to_le_bytes()),
