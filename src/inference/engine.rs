@@ -9,7 +9,7 @@ use tokio::sync::{oneshot, watch};
 use super::backend::{Backend, LoadError, Port, RunError, RunResult, Runtime};
 use super::instance::{InferError, Spec};
 use super::queue::{Job, Queue};
-use super::scheduler::{Entry, Instance, State};
+use super::scheduler::{Alive, Entry, Instance, State};
 use super::warm_up::WarmUp;
 use super::{Runtimes, cores, worker};
 use crate::identity::sealing::{FolderError, SealedFolder};
@@ -44,6 +44,8 @@ pub(super) struct Shared {
     runtimes: Runtimes,
     /// When each worker took the run that it is in.
     runs_since: Vec<Mutex<Option<Instant>>>,
+    /// Closed while there is no instance, whoever it belonged to: see [`Alive`].
+    instances: watch::Sender<()>,
     /// Loads take turns where there is a budget, so that what each adds to the process can be told.
     loading: Mutex<()>,
 }
@@ -65,6 +67,7 @@ impl Engine {
             keeper: Condvar::new(),
             cpus,
             runtimes,
+            instances: watch::Sender::default(),
             loading: Mutex::default(),
         };
         Self { handle: Arc::new(Handle { shared: Arc::new(shared), started: OnceLock::new() }) }
@@ -92,11 +95,16 @@ impl Engine {
         }
     }
 
+    /// Waits until no instance is left, those of models that were replaced included: their threads may still tear them down.
+    pub async fn emptied(&self) {
+        self.handle.shared.instances.closed().await;
+    }
+
     /// Loads one instance on a thread of its own.
     pub(super) async fn load(&self, spec: &Arc<Spec>, alive: &Arc<watch::Sender<()>>) -> Result<Instance, LoadError> {
         let refused = |reason: String| LoadError::Refused { runtime: spec.runtime, reason };
         let (sender, receiver) = oneshot::channel();
-        let (shared, own, alive) = (self.handle.shared.clone(), spec.clone(), alive.subscribe());
+        let (shared, own, alive) = (self.handle.shared.clone(), spec.clone(), self.handle.shared.alive(alive));
         on_own_thread(&spec.name, move || drop(sender.send(load(&shared, &own, alive)))).map_err(refused)?;
         receiver.await.map_err(|_| refused("the loading thread died".to_owned()))?
     }
@@ -161,7 +169,7 @@ impl Engine {
         drop(dead);
         shared.wake(wake);
         if grow {
-            let (own, shared, alive) = (spec.clone(), shared.clone(), alive.subscribe());
+            let (own, alive, shared) = (spec.clone(), shared.alive(alive), shared.clone());
             let grown = on_own_thread(&spec.name, move || shared.grow(id, &own, alive));
             if let Err(reason) = grown {
                 self.handle.shared.not_grown(id, &spec.name, &reason);
@@ -252,6 +260,11 @@ impl Shared {
         self.wake(wake);
     }
 
+    /// For an instance of a model that is about to be loaded.
+    fn alive(&self, of_model: &watch::Sender<()>) -> Alive {
+        Alive { of_model: of_model.subscribe(), of_engine: self.instances.subscribe() }
+    }
+
     /// Adds a loaded instance to its model. `counted` says that the model counts it as loading.
     fn put(&self, id: u64, instance: Instance, counted: bool) {
         let mut state = self.lock();
@@ -276,7 +289,7 @@ impl Shared {
         give_up(given_up);
     }
 
-    fn grow(&self, id: u64, spec: &Spec, alive: watch::Receiver<()>) {
+    fn grow(&self, id: u64, spec: &Spec, alive: Alive) {
         let loaded = catch_unwind(AssertUnwindSafe(|| load(self, spec, alive))).unwrap_or_else(|panic| {
             let reason = format!("panicked: {}", worker::panic_message(&*panic));
             Err(LoadError::Refused { runtime: spec.runtime, reason })
@@ -331,7 +344,7 @@ impl Shared {
 }
 
 /// Loads an instance on the calling thread, and runs its warm-up.
-fn load(shared: &Shared, spec: &Spec, alive: watch::Receiver<()>) -> Result<Instance, LoadError> {
+fn load(shared: &Shared, spec: &Spec, alive: Alive) -> Result<Instance, LoadError> {
     // The runtime's own threads inherit the cores of the thread that loads.
     let of_worker = |&worker: &usize| shared.cpus.get(worker).copied();
     let own: Vec<usize> = spec.workers.iter().filter_map(of_worker).collect();

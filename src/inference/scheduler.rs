@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::watch;
+
 use super::backend::Backend;
 use super::batcher::BatchPolicy;
 use super::instance::{Observer, Residence};
@@ -27,8 +29,16 @@ pub struct Instance {
     pub bytes: u64,
     /// Who is told of its runs.
     pub observer: Arc<dyn Observer>,
-    /// Tells, by being dropped, that the memory is given back.
-    pub alive: tokio::sync::watch::Receiver<()>,
+    /// The last field, so that it is dropped when the memory is given back.
+    pub alive: Alive,
+}
+
+/// Reports, by being dropped, that an instance is gone: to its model, and to the engine.
+pub struct Alive {
+    /// What the model waits for.
+    pub of_model: watch::Receiver<()>,
+    /// What the engine waits for.
+    pub of_engine: watch::Receiver<()>,
 }
 
 /// How many instances a model has.

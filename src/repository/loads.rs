@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 
@@ -13,6 +14,9 @@ use super::{
 use crate::audit_event::AuditEvent;
 use crate::names::{ModelName, ModelVersion};
 use crate::principal::Principal;
+
+/// How long [`Repository::unload_all`] waits for models that were replaced before.
+const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What a load is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,9 +101,12 @@ impl Repository {
     }
 
     /// Takes every model out of service, as the daemon does before it ends: a runtime that is still running while its
-    /// library is torn down crashes.
+    /// library is torn down crashes. So does one that tears down a model which was replaced a moment ago.
     pub async fn unload_all(&self, principal: &Principal) {
         join_all(self.models().iter().map(|model| self.unload_model(model, principal))).await;
+        if tokio::time::timeout(TEARDOWN_TIMEOUT, self.shared.engine.emptied()).await.is_err() {
+            tracing::warn!("a model is still in use, or being torn down, after all were unloaded");
+        }
     }
 
     pub(super) async fn load_model(

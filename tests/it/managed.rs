@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
 use ledge::principal::Principal;
 use ledge::repository::{
     CandidateShare, GoldenError, LoadModelError, LoadedModel, Observations, State, UnloadModelError, VersionError,
@@ -19,6 +20,24 @@ use tokio::task::JoinSet;
 
 use crate::appliance::{Appliance, ONES, name, numbers, observations, request, until, version};
 use crate::daemon::write;
+
+#[tokio::test]
+async fn all_is_unloaded_when_models_that_were_replaced_are_torn_down_too() {
+    let own = Appliance::with_owners("identity_fp32", "").await;
+    let replaced = own.live();
+    own.repository().load(&name(), &Principal::Local).await.unwrap();
+    assert!(!Arc::ptr_eq(&replaced, &own.live()));
+    let mut unloading = std::pin::pin!(own.end());
+    // The live one is gone, and somebody still uses the one before.
+    while own.repository().pin(&name(), None).is_ok() {
+        assert!(futures_util::poll!(&mut unloading).is_pending());
+        tokio::task::yield_now().await;
+    }
+    assert!(futures_util::poll!(&mut unloading).is_pending());
+    drop(replaced);
+    unloading.await;
+    assert!(own.repository().engine().emptied().now_or_never().is_some());
+}
 
 #[tokio::test]
 async fn a_managed_model_comes_from_its_release_and_nobody_else_may_touch_it() {
@@ -149,6 +168,7 @@ async fn a_version_that_went_live_is_watched_on_and_the_one_before_comes_back_at
     // What cannot be loaded leaves what runs.
     repository.restore(&name(), Some(release), None).await.unwrap_err();
     assert_eq!((own.live().version, repository.managed(&name())), (version(1), None));
+    drop((kept, second));
     own.end().await;
 }
 
@@ -164,7 +184,7 @@ async fn soaking(own: &Appliance, source: &str, toml: &str) -> (Arc<Observations
 #[tokio::test]
 async fn a_full_queue_and_callers_in_a_hurry_fail_no_soak() {
     let own = Appliance::with_owners("slow", "").await;
-    let (observations, _kept) = soaking(&own, "slow", "[queue]\nmax_size = 1\n").await;
+    let (observations, kept) = soaking(&own, "slow", "[queue]\nmax_size = 1\n").await;
     let row = [1.0; 16];
     let in_a_hurry = || async {
         let deadline = Some(Instant::now() + Duration::from_millis(1));
@@ -187,13 +207,14 @@ async fn a_full_queue_and_callers_in_a_hurry_fail_no_soak() {
     let observed = until(&observations, |seen| seen.candidate.requests >= 5).await;
     assert_eq!(observed.candidate.errors, 0, "{observed:?}");
     assert_eq!(gates::judge_soak(&Gate::default(), &observed, None), Ok(()));
+    drop(kept);
     own.end().await;
 }
 
 #[tokio::test]
 async fn runs_beyond_the_models_own_timeout_fail_a_soak() {
     let own = Appliance::with_owners("slow", "").await;
-    let (observations, _kept) = soaking(&own, "slow", "[queue]\ndefault_timeout_ms = 1\n").await;
+    let (observations, kept) = soaking(&own, "slow", "[queue]\ndefault_timeout_ms = 1\n").await;
     // A run that does not begin in time counts for nobody.
     for _ in 0..400 {
         own.infer(&[1.0; 16]).await.unwrap_err();
@@ -205,6 +226,7 @@ async fn runs_beyond_the_models_own_timeout_fail_a_soak() {
     let observed = observations.snapshot();
     let reason = gates::judge_soak(&Gate::default(), &observed, None).unwrap_err();
     assert_eq!(reason.cause, Cause::Errors, "{reason}");
+    drop(kept);
     own.end().await;
 }
 

@@ -64,7 +64,7 @@ impl Machine {
             last_used: self.start,
             bytes: 100,
             observer: Arc::new(Silent),
-            alive: self.alive.subscribe(),
+            alive: Alive { of_model: self.alive.subscribe(), of_engine: self.alive.subscribe() },
         }
     }
 
