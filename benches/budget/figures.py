@@ -6,10 +6,6 @@ from typing import List, Optional
 MEETS, FALLS_SHORT, NOT_MEASURED = "meets", "falls short", "not measured"
 
 
-def not_built(step):
-    return f"not built yet (step {step})"
-
-
 @dataclass(frozen=True)
 class Spread:
     """The median of some rounds, with the least and the greatest."""
