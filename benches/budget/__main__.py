@@ -1,6 +1,7 @@
 """Prints the budget table of Ledge with what this machine measured; `make bench` and `make bench-peers` call it.
 
-The daemon measured is target/release/ledge. Nothing is written outside .ledge/bench, except the file of --json.
+The daemon measured is target/release/ledge. Nothing is written outside .ledge/bench, except the files of --json and
+--markdown. It exits with 1 when a budget is missed or could not be measured; the closing lines name the rows.
 """
 import argparse
 import json
@@ -14,8 +15,8 @@ sys.dont_write_bytecode = True
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # in-process and peers: ONNX Runtime's threads for it would be measured, too
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # the packages `budget` and `peers`
 
-from budget import ledge, processes, stage, table  # noqa: E402
-from budget.figures import FALLS_SHORT, MEETS  # noqa: E402
+from budget import ledge, markdown, processes, provenance, stage, table  # noqa: E402
+from budget.figures import FALLS_SHORT, MEETS, NOT_MEASURED, Row  # noqa: E402
 from budget.rows import features, footprint, lifecycle, messages, requests, served, tuner  # noqa: E402
 from budget.runs.overload import overload  # noqa: E402
 from budget.runs.reloads import reloads  # noqa: E402
@@ -25,9 +26,9 @@ from peers.contenders import which_are_fetched  # noqa: E402
 
 ROWS = [requests.tiny_model, requests.cache_hits, served.network, requests.json_numbers, messages.mqtt,
         lifecycle.hot_reload, lifecycle.ready_after_start, footprint.memory_without_models, footprint.threads_with_five_models,
-        tuner.tuner, features.feature_store, features.feature_server]
+        tuner.tuner, features.feature_store, features.feature_server, features.feature_inference]
 WITH_PEERS = [requests.tiny_model, requests.cache_hits, served.network, requests.json_numbers, lifecycle.hot_reload,
-              lifecycle.ready_after_start, footprint.threads_with_five_models, features.feature_server]
+              lifecycle.ready_after_start, footprint.threads_with_five_models, features.feature_server, features.feature_inference]
 RUNS = {"saturation": saturation, "overload": overload, "threads": threads, "reloads": reloads}
 
 LENGTHS = {  # rounds of so many seconds a lane, and so on
@@ -41,10 +42,15 @@ class Options(argparse.Namespace):
     """How long everything takes, and where what was measured goes."""
 
     def take(self, length):
-        vars(self).update(LENGTHS[length], raw={})
+        vars(self).update(LENGTHS[length], raw={}, left_out={})
 
     def keep(self, what, lanes):
         self.raw[what] = [lane.as_json() for lane in lanes]
+
+    def leave_out(self, name, reason):
+        """Notes that a peer could not be measured."""
+        self.left_out[name] = " ".join(str(reason).split())
+        print(f"  left out: {name}: {self.left_out[name]}", file=sys.stderr)
 
     def keep_raw(self, what, figures):
         self.raw[what] = figures
@@ -56,11 +62,12 @@ def parse():
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--quick", dest="length", action="store_const", const="quick", help="under two minutes, wider spreads")
     length.add_argument("--long", dest="length", action="store_const", const="long", help="some twenty minutes; the default of a single run")
-    parser.add_argument("--peers", action="store_true", help="only the rows with peers, and with those that are fetched")
+    parser.add_argument("--peers", action="store_true", help="the rows of docs/performance.md, with the peers that are fetched")
     parser.add_argument("--rows", help="only these, with commas: " + " ".join(row.__name__ for row in ROWS))
     parser.add_argument("--workload", choices=["tensor", "photo"], default="tensor", help="what `overload` sends")
     parser.add_argument("--binary", type=Path, default=ledge.BINARY, metavar="FILE", help="the ledge to measure [target/release/ledge]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything measured to FILE")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables for docs/performance.md to FILE")
     options = parser.parse_args(namespace=Options())
     known = {row.__name__ for row in ROWS}
     if options.rows and not known.issuperset(options.rows.split(",")):
@@ -75,12 +82,12 @@ def table_rows(options):
         chosen = [row for row in ROWS if row.__name__ in options.rows.split(",")]
     names, absent = which_are_fetched() if options.peers else ([], {})
     for name, reason in absent.items():
-        print(f"  left out: {name}: {reason}", file=sys.stderr)
-    with stage.servers(names) as servers:
+        options.leave_out(name, reason)
+    with stage.servers(names, options) as servers:
         for subject in chosen:
             yield from attempt(lambda: subject(servers, options), subject.__name__)
-    if not options.peers and not options.rows:
-        for name in ("saturation", "overload", "reloads"):
+    if not options.rows:
+        for name in ("saturation",) if options.peers else ("saturation", "overload", "reloads"):
             yield from attempt(lambda: RUNS[name](options), name)
 
 
@@ -88,8 +95,8 @@ def attempt(rows, name):
     """The rows; what cannot be measured is a row with its reason, and the others go on."""
     try:
         yield from rows()
-    except (RuntimeError, OSError, ValueError, KeyError) as error:
-        yield requests.failed(name, f"{type(error).__name__}: {error}")
+    except Exception as error:  # whatever it is: the closing lines name it, and the exit status tells of it
+        yield Row(name, verdict=NOT_MEASURED, beside=[f"{type(error).__name__}: {error}"])
 
 
 def main():
@@ -102,10 +109,10 @@ def main():
         sys.exit(f"{ledge.BINARY} is not there: `make build` first")
     run = RUNS.get(options.what)
     if run is overload:
-        rows = overload(options, options.workload)
+        rows = attempt(lambda: overload(options, options.workload), "overload")
     else:
-        rows = run(options) if run else table_rows(options)
-    machine, contention, started = processes.machine(), processes.Contention(), time.monotonic()
+        rows = attempt(lambda: run(options), options.what) if run else table_rows(options)
+    machine, contention, started = provenance.of_run(), processes.Contention(), time.monotonic()
     print("{cpu}, {cores} cores, Linux {kernel}, load average {load_average:.2f} before\n".format(**machine))
     if machine["load_average"] > machine["cores"] / 4:
         print("The machine is busy with something else: wall times say little now, and ratios are wider.\n")
@@ -114,13 +121,22 @@ def main():
     for row in rows:
         shown.append(row)
         print(table.show(row), flush=True)
-    met, short = (sum(row.verdict == verdict for row in shown) for verdict in (MEETS, FALLS_SHORT))
-    machine["steal_share"] = contention.steal_share()
-    print(f"\n{met} meet their budget, {short} fall short, {len(shown) - met - short} without a verdict; "
-          f"{time.monotonic() - started:.0f} s, {100 * machine['steal_share']:.1f} % of the cores stolen by the hypervisor")
+    machine.update(seconds=time.monotonic() - started, rounds=options.rounds, steal_share=contention.steal_share())
+    print(f"\n{provenance.line(machine)}")
+    for name, reason in options.left_out.items():
+        print(f"left out: {name}: {reason}")
+    met = sum(row.verdict == MEETS for row in shown)
+    missed = [row for row in shown if row.is_missed]
+    print(f"{met} of {met + len(missed)} rows meet their budget; {len(shown) - met - len(missed)} have none")
+    for row in missed:
+        print(f"{FALLS_SHORT if row.verdict == FALLS_SHORT else NOT_MEASURED}: {row.what}")
     if options.json:
-        options.json.write_text(json.dumps({"machine": machine, "rows": [row.as_json() for row in shown], "measured": options.raw}, indent=1))
+        measured = {"machine": machine, "left_out": options.left_out, "rows": [row.as_json() for row in shown], "measured": options.raw}
+        options.json.write_text(json.dumps(measured, indent=1))
+    if options.markdown:
+        options.markdown.write_text(markdown.tables(shown, machine, options.left_out))
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

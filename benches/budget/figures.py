@@ -1,7 +1,7 @@
 """Numbers with their spread, and the one row of the table that they end in."""
 import math
 from dataclasses import dataclass, field
-from typing import List, Optional
+from typing import Dict, List, Optional
 
 MEETS, FALLS_SHORT, NOT_MEASURED = "meets", "falls short", "not measured"
 
@@ -21,12 +21,15 @@ class Spread:
         median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
         return cls(median, ordered[0], ordered[-1])
 
+    def scaled(self, scale):
+        return Spread(self.median * scale, self.low * scale, self.high * scale)
+
     def show(self, scale=1.0):
         """`83 [80-91]`, with as many digits as say something; `83` where all are one."""
         if self.low == self.high:
             return digits(self.median * scale)
-        numbers = [value * scale for value in (self.median, self.low, self.high)]
-        return "{} [{}-{}]".format(*(digits(number) for number in numbers))
+        shown = self.scaled(scale)
+        return "{} [{}-{}]".format(*map(digits, (shown.median, shown.low, shown.high)))
 
 
 def digits(number):
@@ -49,7 +52,8 @@ class Row:
     """A row of the table: what was measured against its budget, and what stands beside it.
 
     `measured` and `limit` are in `unit`. The ratio is measured to limit, and at most 1 meets the budget, unless
-    `at_least` turns both round. A row without a measurement says in `verdict` why.
+    `at_least` turns both round. A row without a measurement says in `verdict` why. `ratios` holds the figure of each peer to
+    Ledge's, where both were measured by turns in this run.
     """
 
     what: str
@@ -59,6 +63,7 @@ class Row:
     at_least: bool = False
     beside: List[str] = field(default_factory=list)
     verdict: str = ""
+    ratios: Dict[str, Spread] = field(default_factory=dict)
 
     def __post_init__(self):
         if not self.verdict and self.measured is not None and self.limit is not None:
@@ -74,4 +79,10 @@ class Row:
     def as_json(self):
         spread = self.measured and {"median": self.measured.median, "min": self.measured.low, "max": self.measured.high}
         return {"what": self.what, "ratio_to_budget": self.ratio, "measured": spread, "unit": self.unit,
-                "budget": self.limit, "at_least": self.at_least, "beside": self.beside, "verdict": self.verdict}
+                "budget": self.limit, "at_least": self.at_least, "beside": self.beside, "verdict": self.verdict,
+                "peers_to_ledge": {name: vars(spread) for name, spread in self.ratios.items()}}
+
+    @property
+    def is_missed(self):
+        """True for a budget that is not met, and for a row that could not be measured."""
+        return self.verdict == FALLS_SHORT or self.verdict.startswith(NOT_MEASURED)

@@ -83,8 +83,9 @@ def machine():
     """{what: value} of the machine and of how busy it is, printed above every table."""
     cpuinfo = Path("/proc/cpuinfo").read_text()
     model = next((line.split(": ", 1)[1] for line in cpuinfo.splitlines() if line.startswith("model name")), "unknown")
+    flags = next((line.split() for line in cpuinfo.splitlines() if line.startswith("flags")), [])
     return {
-        "cpu": model, "cores": len(os.sched_getaffinity(0)), "kernel": os.uname().release,
+        "cpu": model, "has_vnni": any(flag.endswith("_vnni") for flag in flags), "cores": len(os.sched_getaffinity(0)), "kernel": os.uname().release,
         "load_average": os.getloadavg()[0],
     }
 

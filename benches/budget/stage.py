@@ -1,7 +1,6 @@
 """What everything is measured on: the models, their inputs, and the servers that hold them, up at the same time."""
 import contextlib
 import random
-import sys
 
 from peers import contenders, fetch
 
@@ -94,7 +93,7 @@ def peers(names):
 
 
 @contextlib.contextmanager
-def servers(names):
+def servers(names, options):
     """Ledge and the peers, started: {key: server}, Ledge under "ledge". A peer that does not come up is left out, aloud."""
     with contextlib.ExitStack() as stack:
         running = {"ledge": stack.enter_context(ledge())}
@@ -102,5 +101,5 @@ def servers(names):
             try:
                 running[key] = stack.enter_context(make())
             except (NotReady, fetch.Missing) as reason:
-                print(f"  left out: {key}: {reason}", file=sys.stderr)
+                options.leave_out(key, reason)
         yield running

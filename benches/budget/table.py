@@ -3,11 +3,11 @@ import textwrap
 
 from .figures import digits
 
-WIDTHS = (58, 7, 30, 13)
+WIDTHS = (82, 7, 30, 13)
 
 
 def header():
-    return line("what", "ratio", "measured [min-max]", "budget", "verdict") + "\n" + "-" * 130
+    return line("what", "ratio", "measured [min-max]", "budget", "verdict") + "\n" + "-" * 154
 
 
 def show(row):
@@ -18,7 +18,7 @@ def show(row):
     budget = "" if row.limit is None else f"{sign} {row.limit:g} {row.unit}".strip()
     lines = [line(row.what, ratio, measured, budget, row.verdict)]
     for text in row.beside:
-        lines += textwrap.wrap(text, 128, initial_indent="    ", subsequent_indent="      ")
+        lines += textwrap.wrap(text, 152, initial_indent="    ", subsequent_indent="      ")
     return "\n".join(lines)
 
 

@@ -3,19 +3,18 @@ import json
 import random
 import shutil
 import subprocess
-import sys
 from datetime import datetime, timezone
 
 from peers import contenders, fetch
 
-from .. import processes
+from .. import processes, stage
 from ..figures import NOT_MEASURED, Row, Spread, percentile
 from ..lanes import ServedLane, interleave
-from ..ledge import CHECKOUT, WORK, Ledge
+from ..ledge import CHECKOUT, ONE_THREAD, WORK, Ledge
 from ..load import closed_loop, throughput
 from ..servers import NotReady
-from ..wire import request
-from .requests import beside
+from ..wire import json_call, request
+from .requests import beside, ratios
 
 NAMES = [f"f{at}" for at in range(20)]
 VIEWS = """
@@ -32,6 +31,21 @@ source = { name = "users" }
 schema = [%s]
 """ % ", ".join(f'{{ name = "{name}", dtype = "Float32" }}' for name in NAMES)
 JSON = [("Content-Type", "application/json")]
+WINE_VIEW = """
+[[entity]]
+name = "wine"
+join_key = "wine_id"
+
+[[feature_view]]
+name = "lab"
+entities = ["wine"]
+schema = [{ name = "analysis", dtype = "Array(Float32)" }]
+"""
+WINE_INPUT = """
+[[input]]
+name = "features"
+features = ["lab:analysis"]
+"""
 FEAST_ENTITIES = 20_000  # its store takes some 2,000 rows a second here
 CALLERS = 100
 
@@ -73,14 +87,14 @@ def feature_store(_, options):
 
 
 class Store(Ledge):
-    """The daemon with a feature view and no model."""
+    """The daemon with an empty feature store, and no model unless one is added."""
 
-    def __init__(self):
-        super().__init__("features", settings=["quota.max_rate_per_principal=0", "quota.max_concurrent_per_principal=0"])
+    def __init__(self, folder="features", declared=VIEWS):
+        super().__init__(folder, settings=["quota.max_rate_per_principal=0", "quota.max_concurrent_per_principal=0"])
         shutil.rmtree(self.folder / "features", ignore_errors=True)
         views = self.folder / "feature_views.d"
         views.mkdir(exist_ok=True)
-        (views / "views.toml").write_text(VIEWS)
+        (views / "views.toml").write_text(declared)
 
     def holds(self):
         return f"with {self.entities} entities"
@@ -113,30 +127,60 @@ def reads(entities, count=5000):
 
 
 def feature_server(_, options):
-    """Ledge, and Feast's server when the peers are asked for, with the same requests."""
+    """Ledge alone; and when the peers are asked for, Ledge and Feast's server with as many entities and the same requests."""
     with Store() as ours:
         ours.fill(options.entities)
-        if not options.peers:
-            yield from served([ours], options)
-            return
-        try:
-            with contenders.Feast(WORK / "feast", min(FEAST_ENTITIES, options.entities)) as feast:
-                yield from served([ours, feast], options)
-        except (NotReady, fetch.Missing, subprocess.CalledProcessError) as reason:
-            print(f"  left out: Feast: {reason}", file=sys.stderr)
-            yield from served([ours], options)
+        yield from served([ours], options)
+    if not options.peers:
+        return
+    try:
+        with contenders.Feast(WORK / "feast", FEAST_ENTITIES) as feast, Store("features-beside-feast") as ours:
+            ours.fill(FEAST_ENTITIES)
+            yield from served([ours, feast], options)
+    except (NotReady, fetch.Missing, subprocess.CalledProcessError) as reason:
+        options.leave_out("Feast", reason)
+
+
+def feature_inference(_, options):
+    """The tiny model asked with its numbers, and with the name of an entity whose features they are; by turns."""
+    tensor = stage.wine()
+    store = Store("feature-inference", WINE_VIEW)
+    store.add("wine_mlp", "models/wine_mlp", f'runtime = "onnxruntime"\n{ONE_THREAD}')
+    store.add("wine_by_key", "models/wine_mlp", f'runtime = "onnxruntime"\n{ONE_THREAD}{WINE_INPUT}')
+    with store:
+        df = {"wine_id": ["barolo-1"], "analysis": [tensor.numbers]}
+        status, body = store.get("/push", "POST", json.dumps({"push_source_name": "lab", "df": df}))
+        if status != 200:
+            raise RuntimeError(f"status {status}: {body[:300]!r}")
+        by_key = request("/v2/models/wine_by_key/infer", b'{"entities":{"wine_id":["barolo-1"]}}', JSON)
+        lanes = [ServedLane("by an entity key", store, by_key), ServedLane("by 13 numbers", store, json_call("wine_mlp", tensor))]
+        answers = [json.loads(lane.connection.body)["outputs"][0]["data"] for lane in lanes]
+        if answers[0] != answers[1]:
+            raise RuntimeError(f"the same wine has two answers: {answers}")
+        interleave(lanes, options.rounds, options.seconds)
+        options.keep("tiny model by an entity key", lanes)
+        for lane in lanes:
+            lane.connection.close()
+    key, numbers = lanes
+    for what, value, spread in (("p50", "p50_us", key.p50_us()), ("CPU", "cpu_us", key.cpu_us())):
+        yield Row(f"tiny model over HTTP JSON, by an entity key: {what}", "us", measured=spread, verdict="no budget",
+                  beside=[beside(numbers, key, value)])
 
 
 def served(servers, options):
     """What one caller gets, then a hundred."""
+    entities = f"{servers[0].entities:,} entities"
     memory = [f"{server.name}: {processes.rss_kib(processes.tree(server.pid)) / 1000:.0f} MB {server.holds()}" for server in servers]
     for what, limit, requests in (("20 features of one entity", 150, reads), ("push of a row, durable", None, pushes)):
         lanes = [ServedLane(server.name, server, requests(server.entities)) for server in servers]
         interleave(lanes, options.rounds, options.seconds)
-        options.keep(f"feature store over HTTP: {what}", lanes)
+        options.keep(f"feature store over HTTP, {entities}: {what}", lanes)
         shown = [lanes[0].show(), *(beside(lane, lanes[0], "p50_us") for lane in lanes[1:])]
-        budget = {"limit": limit} if limit else {"verdict": "no budget"}
-        yield Row(f"feature store over HTTP: {what}, p50", "us", measured=lanes[0].p50_us(), beside=shown + memory, **budget)
+        budget = {"limit": limit} if limit and len(servers) == 1 else {"verdict": "no budget"}
+        yield Row(f"feature store over HTTP, {entities}: {what}, p50", "us", measured=lanes[0].p50_us(), beside=shown + memory,
+                  ratios=ratios(lanes[1:], lanes[0], "p50_us"), **budget)
+        yield Row(f"feature store over HTTP, {entities}: {what}, CPU", "us", measured=lanes[0].cpu_us(), verdict="no budget",
+                  ratios=ratios(lanes[1:], lanes[0]))
         for lane in lanes:
             lane.connection.close()
     shown, rates = [], {}
@@ -147,9 +191,13 @@ def served(servers, options):
         rate, p50, p99, cpu, lost = (Spread.of(each) for each in zip(*rounds))
         refused = f", {lost.show()} % not acknowledged" if lost.high else ""
         shown.append(f"{name}: {rate.show()}/s, p50 {p50.show()} ms, p99 {p99.show()} ms, CPU {cpu.show()} us{refused}")
-    options.keep_raw("feature store over HTTP: 100 callers", rates)
-    yield Row(f"feature store over HTTP: durable writes acknowledged, {CALLERS} callers", "/s", 10_000,
-              Spread.of(rate for rate, *_ in rates[servers[0].name]), at_least=True, beside=shown)
+    options.keep_raw(f"feature store over HTTP, {entities}: {CALLERS} callers", rates)
+    ours = rates.pop(servers[0].name)
+    # The least that the daemon has to take is asked of the whole store, and not once more of the one beside Feast's.
+    budget = {"verdict": "no budget"} if rates else {"limit": 10_000, "at_least": True}
+    to_ours = {name: Spread.of(each / own for (each, *_), (own, *_) in zip(rounds, ours)) for name, rounds in rates.items()}
+    yield Row(f"feature store over HTTP, {entities}: durable writes acknowledged, {CALLERS} callers", "/s",
+              measured=Spread.of(rate for rate, *_ in ours), beside=shown, ratios=to_ours, **budget)
 
 
 def crowd(server, seconds):

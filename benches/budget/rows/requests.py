@@ -14,6 +14,11 @@ def beside(lane, ours, value="cpu_us"):
     return f"{lane.name} {ratio(lane, ours, value).show()} x ours: {lane.show()}"
 
 
+def ratios(lanes, ours, value="cpu_us"):
+    """{name: its figure to ours} of the peers' lanes, which ran by turns with ours."""
+    return {lane.name: ratio(lane, ours, value) for lane in lanes}
+
+
 def peer_lanes(servers, model, tensor, calls):
     """Lanes for the peers that are up: CALLS maps a server's key to what it is asked."""
     return [ServedLane(servers[key].name, servers[key], call(servers[key], model, tensor))
@@ -41,9 +46,10 @@ def tiny_model(servers, options):
     interleave(lanes, options.rounds, options.seconds)
     options.keep("tiny model", lanes)
     yield Row("tiny model over HTTP JSON, one client: p50", "us", 100, ours.p50_us(),
-              beside=[f"p99 {ours.p99_us().show()} us", *(beside(lane, ours, "p50_us") for lane in lanes[1:])])
+              beside=[f"p99 {ours.p99_us().show()} us", *(beside(lane, ours, "p50_us") for lane in lanes[1:])],
+              ratios=ratios(lanes[1:], ours, "p50_us"))
     yield Row("tiny model over HTTP JSON, one client: CPU", "us", 75, ours.cpu_us(),
-              beside=[beside(lane, ours) for lane in lanes[1:]])
+              beside=[beside(lane, ours) for lane in lanes[1:]], ratios=ratios(lanes[1:], ours))
 
 
 def cache_hits(servers, options):
@@ -68,7 +74,8 @@ def cache_hits(servers, options):
         interleave(lanes, options.rounds, options.seconds)
         options.keep(what, lanes)
         yield Row(what, "us", limit, ours.cpu_us(),
-                  beside=[f"p50 {ours.p50_us().show()} us", *(beside(lane, ours) for lane in lanes[1:])])
+                  beside=[f"p50 {ours.p50_us().show()} us", *(beside(lane, ours) for lane in lanes[1:])],
+                  ratios=ratios(lanes[1:], ours))
 
 
 def json_numbers(servers, options):
@@ -84,16 +91,12 @@ def json_numbers(servers, options):
     binary = {lane.name: lane for lane in as_bytes}
     parsed = {lane.name: parsing_ms(lane, binary[lane.name]) for lane in as_json if lane.name in binary}
     ours = parsed.pop("Ledge")
-    lines = [f"{name} {digits(spread.median / ours.median)} x ours: {spread.show()} ms" for name, spread in parsed.items()]
+    to_ours = {name: Spread.of(theirs / us for theirs, us in zip(spent, ours)) for name, spent in parsed.items()}
+    lines = [f"{name} {to_ours[name].show()} x ours: {Spread.of(spent).show()} ms" for name, spent in parsed.items()]
     lines += [f"{lane.name} takes no binary tensors over HTTP; its whole JSON call: {lane.cpu_us().show(1e-3)} ms CPU"
               for lane in as_json if lane.name not in binary]
-    yield Row(f"{len(call) // 1000} KB of JSON numbers parsed: CPU", "ms", 1, ours, beside=lines)
+    yield Row(f"{len(call) // 1000} KB of JSON numbers parsed: CPU", "ms", 1, Spread.of(ours), beside=lines, ratios=to_ours)
 
 
 def parsing_ms(text, raw):
-    return Spread.of((one.cpu_us - other.cpu_us) / 1e3 for one, other in zip(text.rounds, raw.rounds))
-
-
-def failed(what, reason):
-    """A row for something that could not be measured."""
-    return Row(what, verdict=NOT_MEASURED, beside=[str(reason)])
+    return [(one.cpu_us - other.cpu_us) / 1e3 for one, other in zip(text.rounds, raw.rounds)]
