@@ -74,6 +74,18 @@ def open_reference(runtime, model, tensor_file, shape, threads=1, instances=1, s
     return InProcessLane(name, Worker(), runtime, model, tensor_file, shape, threads, instances, spin)
 
 
+class DecodeLane(Lane):
+    """A lane that makes tensors of a photograph with Pillow, in a process of its own."""
+
+    def __init__(self, name, photo):
+        super().__init__(name)
+        self.worker, self.photo = Worker(), str(photo)
+
+    def measure(self, seconds):
+        spent = self.worker.ask("decode", photo=self.photo, seconds=seconds)["cpu_ns"]
+        return Round(len(spent), sum(spent) / len(spent) / 1e3, percentile(spent, 0.5) / 1e3, percentile(spent, 0.99) / 1e3, {})
+
+
 class ServingCoreLane(Lane):
     """A lane whose rounds are each a run of `ledge bench --in-process`; it takes its own CPU time, loading excluded."""
 

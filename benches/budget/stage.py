@@ -64,6 +64,17 @@ def ledge():
     return daemon
 
 
+def ledge_with(folder, models):
+    """A daemon with the very models that a peer serves, in the same runtime, one thread a model."""
+    daemon = Ledge(folder, settings=["log.level=error"])
+    for model in models:
+        source = model.onnx.parents[1].relative_to(HOME)
+        network = model.onnx == NETWORK
+        daemon.add(model.name, source, pipeline_config("onnxruntime") if network else
+                   f'runtime = "onnxruntime"\n{ONE_THREAD}{CACHED if model.cached else ""}')
+    return daemon
+
+
 def peer_models():
     tiny, total = HOME / "models" / "wine_mlp" / "1" / "model.onnx", HOME / "test-models" / "dynamic_sum" / "1" / "model.onnx"
     return [

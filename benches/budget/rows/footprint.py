@@ -2,7 +2,7 @@
 import collections
 import time
 
-from .. import processes
+from .. import processes, stage
 from ..figures import Row, Spread
 from ..ledge import Ledge
 from ..servers import Server
@@ -44,13 +44,23 @@ def threads_with_five_models(servers, options):
         time.sleep(options.idle_seconds)
         idle = (processes.cpu_ns(pids) - before) / 1e9 / (time.perf_counter() - start)
     named = collections.Counter(name for name, _ in found)
-    others = []
-    for key, server in servers.items():
-        if key in ("triton", "mlserver", "mosec network"):
-            tree = processes.tree(server.pid)
-            count, pss = len(processes.threads(tree)), processes.pss_kib(tree) * 1024 / 1e6
-            others.append(f"{server.name} {count / len(found):.1f} x ours, {server.holds()}: {count} threads, "
-                          f"{pss:.0f} MB in {len(tree)} process{'es' * (len(tree) > 1)}")
     yield Row("threads with five models", "", 20, Spread.of([len(found)]), beside=[
         ", ".join(f"{name} x{count}" if count > 1 else name for name, count in sorted(named.items())),
-        f"PSS {memory:.0f} MB; idle: {idle * 100:.3f} % of a core over {options.idle_seconds:g} s", *others])
+        f"PSS {memory:.0f} MB; idle: {idle * 100:.3f} % of a core over {options.idle_seconds:g} s"])
+    yield threads_beside_peers(servers)
+
+
+def threads_beside_peers(servers):
+    """The same models in ONNX Runtime on both sides."""
+    models = stage.peer_models()
+    counts, lines = {}, []
+    with stage.ledge_with("five-peers", models) as daemon:
+        settled(daemon)
+        for server in (daemon, *(servers[key] for key in ("triton", "mlserver") if key in servers)):
+            tree = processes.tree(server.pid)
+            counts[server.name] = len(processes.threads(tree))
+            lines.append(f"{server.name}: {counts[server.name]} threads, {processes.pss_kib(tree) * 1024 / 1e6:.0f} MB in "
+                         f"{len(tree)} process{'es' * (len(tree) > 1)}")
+    ours = counts.pop(daemon.name)
+    return Row(f"threads with the peers' {len(models)} models in ONNX Runtime", "threads", measured=Spread.of([ours]), beside=lines,
+               verdict="no budget", ratios={name: Spread.of([count / ours]) for name, count in counts.items()})

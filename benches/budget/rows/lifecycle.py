@@ -88,15 +88,37 @@ def ready_after_start(servers, options):
     compiled = Ledge("start-openvino").add("network", "models/efficientnet_lite0", pipeline_config("openvino"))
     empty = Ledge("start-empty")
     without, cold, warm, bare = [], [], [], []
+    shipped.start(), shipped.stop()  # notes which runtime is the faster one, as the first start of a box does
     for _ in range(options.starts):  # interleaved, too
         compiled.forget_compiled()
         for daemon, into in ((shipped, without), (compiled, cold), (compiled, warm), (empty, bare)):
             into.append(daemon.start())
             daemon.stop()
     options.keep_raw("ready after start", {"shipped": without, "cold": cold, "cached": warm, "no models": bare})
-    peers = [f"{server.name} {digits(server.ready_after / Spread.of(warm).median)} x ours, {server.holds()}, once: "
-             f"{digits(server.ready_after)} s" for key, server in servers.items() if key in ("triton", "mlserver", "mosec network")]
     yield Row("ready after start, the shipped models", "s", 0.3, Spread.of(without),
               beside=[f"without models {Spread.of(bare).show()} s"])
     yield Row("ready after start, OpenVINO with compiled-model cache", "s", 0.3, Spread.of(warm),
-              beside=[f"without the cache {Spread.of(cold).show()} s", *peers])
+              beside=[f"without the cache {Spread.of(cold).show()} s"])
+    yield from ready_beside_peers(servers, options)
+
+
+def ready_beside_peers(servers, options):
+    """The same models in ONNX Runtime on both sides, none of them compiled before; all servers start by turns."""
+    models = stage.peer_models()
+    one = [model for model in models if model.name == "network"]
+    for what, held, keys in ((f"{len(models)} models", models, ("triton", "mlserver")), ("the int8 network alone", one, ("mosec network",))):
+        ours = stage.ledge_with(f"start-{len(held)}", held)
+        theirs = [servers[key] for key in keys if key in servers]
+        seconds = {server.name: [] for server in (ours, *theirs)}
+        for number in range(options.starts + 1):
+            for server in (ours, *theirs):
+                server.stop()
+                ready_after = server.start()
+                if number:  # the first one warms up
+                    seconds[server.name].append(ready_after)
+        ours.stop()
+        options.keep_raw(f"ready after start, {what} in ONNX Runtime", seconds)
+        mine = seconds.pop(ours.name)
+        ratios = {name: Spread.of(each / own for each, own in zip(starts, mine)) for name, starts in seconds.items()}
+        yield Row(f"ready after start, {what} in ONNX Runtime", "s", measured=Spread.of(mine), verdict="no budget", ratios=ratios,
+                  beside=[f"{name} {ratios[name].show()} x ours: {Spread.of(starts).show()} s" for name, starts in seconds.items()])

@@ -3,10 +3,10 @@ import re
 
 from .. import stage
 from ..figures import Row, Spread, percentile
-from ..inprocess import Worker, open_reference, serving_core
+from ..inprocess import DecodeLane, open_reference, serving_core
 from ..lanes import ServedLane, interleave
 from ..wire import binary_call, request
-from .requests import beside, oip_binary, own_format, peer_lanes
+from .requests import beside, oip_binary, own_format, peer_lanes, ratios
 
 DECODE = re.compile(rb'"decode":([0-9.eE+-]+)')
 
@@ -41,33 +41,37 @@ class PhotoLane(ServedLane):
 def network(servers, options):
     """For each runtime: in-process, the tensor over the socket, the photograph over the socket, and the peers."""
     tensor, photo = stage.picture(), stage.photo()
-    decodes = []
+    decodes, by_turns = [], []
     for runtime in stage.RUNTIMES:
         model = f"network_{runtime}"
         reference = open_reference(runtime, stage.NETWORK, stage.picture_file(), stage.NETWORK_SHAPE)
+        pillow = DecodeLane("Pillow (libjpeg-turbo) and numpy", stage.WORK / "photo_640x480.jpg")
         try:
             bytes_lane = ServedLane("Ledge", servers["ledge"], binary_call(model, tensor))
             photo_lane = PhotoLane(servers["ledge"], model, photo)
             others = peer_lanes(servers, "network", tensor, {"triton": oip_binary, "mosec network": own_format})
-            lanes = [reference, bytes_lane, photo_lane, *serving_core(servers["ledge"], model),
-                     *(others if runtime == "onnxruntime" else [])]
+            others = others if runtime == "onnxruntime" else []
+            lanes = [reference, bytes_lane, photo_lane, pillow, *serving_core(servers["ledge"], model), *others]
             interleave(lanes, options.rounds, 2 * options.seconds)
         finally:
-            reference.worker.stop()
+            reference.worker.stop(), pillow.worker.stop()
         options.keep(f"network, {runtime}", lanes)
         # The first was the warm-up.
         decode = photo_lane.decode_cpu_us[-len(photo_lane.rounds):]
         decodes += photo_lane.decode_us
+        by_turns += [(theirs.cpu_us, ours) for theirs, ours in zip(pillow.rounds, decode)]
         inprocess = f"{digits_ms(reference)} in-process"
         yield Row(f"int8 network, 602 KB over the socket, {runtime}: CPU", "% more", 6, more(bytes_lane, reference),
                   beside=[f"{digits_ms(bytes_lane)} served, {inprocess}; by thread: {bytes_lane.by_thread()}",
                           *(f"{lane.name} {more(lane, reference).show()} % more than in-process; {beside(lane, bytes_lane)}"
-                            for lane in lanes[3:])])
+                            for lane in lanes[4:])])
+        yield Row(f"int8 network, 602 KB over the socket, {runtime}: CPU of a call", "ms",
+                  measured=bytes_lane.cpu_us().scaled(1e-3), verdict="no budget", ratios=ratios(others, bytes_lane))
         yield Row(f"int8 network, JPEG in, {runtime}: CPU beyond decoding", "% more", 3,
                   more(photo_lane, reference, decode),
                   beside=[f"{digits_ms(photo_lane)} served less {Spread.of(decode).show(1e-3)} ms decoding, {inprocess}; "
                           f"by thread: {photo_lane.by_thread()}"])
-    yield photo_to_tensor(decodes, options)
+    yield photo_to_tensor(decodes, pillow.name, by_turns)
 
 
 def more(lane, reference, less=None):
@@ -81,13 +85,13 @@ def digits_ms(lane):
     return f"{lane.cpu_us().show(1e-3)} ms CPU"
 
 
-def photo_to_tensor(decode_us, options):
-    """What the answers told of decoding, resizing and scaling, and Pillow beside it."""
+def photo_to_tensor(decode_us, name, by_turns):
+    """What the answers told of decoding, resizing and scaling; and the CPU time of it beside Pillow's, round by round."""
     ordered = sorted(decode_us)
     # The spread of single photographs: from the 5th to the 95th percentile.
     spread = Spread(percentile(ordered, 0.5) / 1e3, percentile(ordered, 0.05) / 1e3, percentile(ordered, 0.95) / 1e3)
-    with Worker() as worker:
-        spent = worker.ask("decode", photo=str(stage.WORK / "photo_640x480.jpg"), seconds=2 * options.seconds)["cpu_ns"]
-    pillow = percentile(spent, 0.5) / 1e6
+    ours = Spread.of(ours for _, ours in by_turns)
+    theirs = Spread.of(theirs for theirs, _ in by_turns)
+    to_ours = Spread.of(theirs / ours for theirs, ours in by_turns)
     return Row("JPEG 640x480 to tensor, one core [5th-95th percentile]", "ms", 3, spread,
-               beside=[f"Pillow (libjpeg-turbo) and numpy {pillow / spread.median:.2f} x ours: {pillow:.2f} ms"])
+               beside=[f"CPU {ours.show(1e-3)} ms; {name} {to_ours.show()} x ours: CPU {theirs.show(1e-3)} ms"])
