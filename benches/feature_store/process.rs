@@ -19,6 +19,12 @@ pub fn cpu_us() -> f64 {
     ledge::sys::process_cpu_time(std::process::id()).unwrap().as_secs_f64() * 1e6
 }
 
+/// CPU time of this thread so far.
+pub fn thread_cpu_us() -> f64 {
+    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    std::time::Duration::try_from(spent).unwrap().as_secs_f64() * 1e6
+}
+
 /// Memory of this process, and what `folder` takes.
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
 pub fn sizes(folder: &Path) -> Sizes {
