@@ -48,13 +48,21 @@ pub fn client_of_user(socket: &Path, uid: u32) -> Client {
     std::thread::spawn(become_user).join().unwrap()
 }
 
-/// Whether other users can be played; says so where they cannot.
+/// Whether this process may become other users; what a test does not try without them is [`not_tried`].
 pub fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        eprintln!("not root: what other users of this machine may do is not tried here");
+        not_tried("what other users of this machine may do", "run `make test` as root");
     }
     is_root
+}
+
+/// Reports what this machine cannot try and how it could: a failure where `CI=true`, as everything has to be tried there.
+#[track_caller]
+pub fn not_tried(what: &str, how: &str) {
+    let is_ci = std::env::var_os("CI").is_some_and(|ci| ci == "true");
+    assert!(!is_ci, "{what} is not tried here: {how}");
+    eprintln!("{what} is not tried here: {how}");
 }
 
 /// Lets other users reach the socket.

@@ -1,4 +1,6 @@
 //! The command line beside a daemon that runs as another user: what root writes, that one can read; who is neither is told so.
+//!
+//! Without root there is one user for all of it, which leaves the commands to be tried, and stderr says so.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -8,57 +10,90 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::access_matrix::{client_of_user, is_root, key};
+use crate::access_matrix::{client_of_user, is_root, key, not_tried};
 use crate::daemon::{TestDaemon, TestRoot};
 use crate::features::VIEWS;
 
-/// Whom the service runs as in these tests.
-const OWNER: u32 = 65_534;
+/// Whom the service runs as in these tests, by root.
+const SERVICE: u32 = 65_534;
 
 /// Somebody else.
-const OTHER: u32 = 60_100;
+const STRANGER: u32 = 60_100;
 
-/// Gives a root to the user that the service runs as, with folders that only that one may enter.
-fn give(root: &TestRoot) {
-    let folder = root.folder.path();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() && !path.is_symlink() {
-            give_all(&path);
-        }
-    }
-    chown(folder, Some(OWNER), Some(OWNER)).unwrap();
+/// Who takes part.
+struct Players {
+    /// The user of the service.
+    owner: u32,
+    /// Those who may look after it: root, if this is root, and the owner.
+    keepers: Vec<u32>,
+    /// Somebody who may not.
+    other: Option<u32>,
 }
 
-fn give_all(path: &Path) {
-    chown(path, Some(OWNER), Some(OWNER)).unwrap();
-    if path.is_dir() {
-        for entry in fs::read_dir(path).unwrap() {
-            give_all(&entry.unwrap().path());
+impl Players {
+    /// Root, the service and a stranger; or this user alone where others cannot be played, which is reported.
+    fn of(root: &TestRoot) -> Self {
+        if !can_play_others(root) {
+            let owner = rustix::process::geteuid().as_raw();
+            return Self { owner, keepers: vec![owner], other: None };
         }
+        Self { owner: SERVICE, keepers: vec![0, SERVICE], other: Some(STRANGER) }
     }
-}
 
-/// Files and folders below that the service could not use as its own.
-fn not_owned(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let metadata = path.symlink_metadata().unwrap();
-        if metadata.uid() != OWNER && !metadata.is_symlink() {
-            found.push(path.clone());
+    /// Gives a root to the user that the service runs as, with folders that only that one may enter.
+    fn give(&self, root: &TestRoot) {
+        let folder = root.folder.path();
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.is_symlink() {
+                self.give_all(&path);
+            }
         }
-        if metadata.is_dir() {
-            found.extend(not_owned(&path));
+        chown(folder, Some(self.owner), None).unwrap();
+    }
+
+    fn give_all(&self, path: &Path) {
+        chown(path, Some(self.owner), None).unwrap();
+        if path.is_dir() {
+            for entry in fs::read_dir(path).unwrap() {
+                self.give_all(&entry.unwrap().path());
+            }
         }
     }
-    found
+
+    /// Files and folders below that the service could not use as its own.
+    fn not_owned(&self, folder: &Path) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let metadata = path.symlink_metadata().unwrap();
+            if metadata.uid() != self.owner && !metadata.is_symlink() {
+                found.push(path.clone());
+            }
+            if metadata.is_dir() {
+                found.extend(self.not_owned(&path));
+            }
+        }
+        found
+    }
+
+    /// A daemon that runs as the user of the service.
+    fn start(&self, root: TestRoot) -> TestDaemon {
+        if self.other.is_none() {
+            return root.start();
+        }
+        // The runner becomes another user, as systemd would.
+        let [user, group] = ["--reuid", "--regid"].map(|option| format!("{option}={}", self.owner));
+        root.runner(&["setpriv", &user, &group, "--clear-groups"]).start()
+    }
 }
 
 /// A command of the binary as another user.
 fn as_user(root: &TestRoot, uid: u32, verb: &[&str]) -> Command {
     let mut command = root.command(verb);
-    command.uid(uid).gid(uid);
+    if uid != rustix::process::geteuid().as_raw() {
+        command.uid(uid).gid(uid);
+    }
     command
 }
 
@@ -75,27 +110,22 @@ fn succeeds(command: Command) -> String {
     said
 }
 
-/// A daemon that runs as the user of the service.
-fn start_as_owner(root: TestRoot) -> TestDaemon {
-    // The runner becomes another user, as systemd would.
-    let [user, group] = ["--reuid", "--regid"].map(|option| format!("{option}={OWNER}"));
-    root.runner(&["setpriv", &user, &group, "--clear-groups"]).start()
-}
-
-/// Whether other users can be played here: by root, and where they may reach the binary and the runtimes. Else it is said.
+/// Whether other users can be played here: by root, and where they may reach the binary and the runtimes. Else it is reported.
 fn can_play_others(root: &TestRoot) -> bool {
     if !is_root() {
         return false;
     }
     fs::set_permissions(root.folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
-    let said = match as_user(root, OTHER, &["--version"]).output() {
+    let said = match as_user(root, STRANGER, &["--version"]).output() {
         Ok(output) => String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned(),
         // The checkout lies in a folder that others may not enter.
         Err(error) => error.to_string(),
     };
     let can = said.contains(env!("CARGO_PKG_VERSION"));
     if !can {
-        eprintln!("another user cannot run the binary of these tests ({said}): what it may do is not tried here");
+        let how =
+            format!("put checkout and target where everybody may enter: another user cannot run the binary ({said})");
+        not_tried("what another user of this machine may do", &how);
     }
     can
 }
@@ -107,10 +137,9 @@ fn path(root: &TestRoot, name: &str) -> String {
 #[test]
 fn what_root_writes_the_daemon_of_another_user_can_read() {
     let root = TestRoot::closed().models(&["add_sub"]).views(VIEWS).set("encryption.master_key_file=\"master.key\"");
-    if !can_play_others(&root) {
-        return;
-    }
-    give(&root);
+    let players = Players::of(&root);
+    let owner = players.owner;
+    players.give(&root);
     fs::set_permissions(root.folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let made = Command::new(env!("CARGO_BIN_EXE_ledge"))
         .args(["encryption", "make-key", &path(&root, "master.key")])
@@ -118,7 +147,7 @@ fn what_root_writes_the_daemon_of_another_user_can_read() {
         .unwrap();
     assert!(made.success());
     let early = key(&root, &["early", "--role", "viewer"]);
-    let mut daemon = start_as_owner(root);
+    let mut daemon = players.start(root);
     daemon.root = std::mem::replace(&mut daemon.root, TestRoot::new()).runner(&[]);
     let get = |key: &str| {
         let bearer = format!("Bearer {key}");
@@ -133,7 +162,7 @@ fn what_root_writes_the_daemon_of_another_user_can_read() {
         assert!(begun.elapsed().as_secs() < 20, "{}", daemon.log());
     }
     // The service's own user may go on where root began.
-    succeeds(as_user(&daemon.root, OWNER, &["keys", "revoke", "early"]));
+    succeeds(as_user(&daemon.root, owner, &["keys", "revoke", "early"]));
     succeeds(daemon.root.command(&["encryption", "rotate"]));
     daemon.signal("HUP");
     daemon.wait_for_log("everything is sealed under the current master key");
@@ -146,18 +175,18 @@ fn what_root_writes_the_daemon_of_another_user_can_read() {
         told(daemon.root.command(verb));
     }
     let root = crate::audit::stop(daemon);
-    assert_eq!(not_owned(root.folder.path()), Vec::<PathBuf>::new());
+    assert_eq!(players.not_owned(root.folder.path()), Vec::<PathBuf>::new());
     // Without a daemon root works on the folders themselves.
     fs::create_dir(root.folder.path().join("updates")).ok();
-    give_all(&root.folder.path().join("updates"));
+    players.give_all(&root.folder.path().join("updates"));
     succeeds(root.command(&["update", "reset-trust"]));
     let request = root.folder.path().join("request.json");
     crate::daemon::write(&request, crate::core::add_sub_request(1, 1).to_string().as_bytes());
-    chown(&request, Some(OWNER), None).unwrap();
+    chown(&request, Some(owner), None).unwrap();
     succeeds(root.command(&["infer", "add_sub", &request.display().to_string()]));
-    assert_eq!(not_owned(root.folder.path()), Vec::<PathBuf>::new());
-    let daemon = start_as_owner(root);
-    let mut client = client_of_user(&daemon.root.folder.path().join("ledge.sock"), OWNER);
+    assert_eq!(players.not_owned(root.folder.path()), Vec::<PathBuf>::new());
+    let daemon = players.start(root);
+    let mut client = client_of_user(&daemon.root.folder.path().join("ledge.sock"), owner);
     let status = client.get("/audit/status").json();
     assert_eq!(status["error"], Value::Null, "{status}");
 }
@@ -165,12 +194,10 @@ fn what_root_writes_the_daemon_of_another_user_can_read() {
 #[test]
 fn verbs_reach_the_daemon_as_root_and_as_its_user_and_others_are_told_what_to_do() {
     let root = TestRoot::closed().models(&["add_sub"]).views(VIEWS);
-    if !can_play_others(&root) {
-        return;
-    }
-    give(&root);
+    let players = Players::of(&root);
+    players.give(&root);
     key(&root, &["viewer", "--role", "viewer"]);
-    let mut daemon = start_as_owner(root);
+    let mut daemon = players.start(root);
     daemon.root = std::mem::replace(&mut daemon.root, TestRoot::new()).runner(&[]);
     let root = &daemon.root;
     let socket = format!("unix:{}", path(root, "ledge.sock"));
@@ -190,12 +217,12 @@ fn verbs_reach_the_daemon_as_root_and_as_its_user_and_others_are_told_what_to_do
         &bench,
     ];
     for verb in verbs {
-        for uid in [0, OWNER] {
+        for &uid in &players.keepers {
             let (success, said) = told(as_user(root, uid, verb));
             assert!(success, "{uid}: {verb:?}: {said}");
         }
     }
-    for uid in [0, OWNER] {
+    for &uid in &players.keepers {
         let backup = root.folder.path().join(format!("{uid}.backup")).display().to_string();
         succeeds(as_user(root, uid, &["features", "backup", &backup]));
         assert_eq!(fs::metadata(&backup).unwrap().permissions().mode() & 0o777, 0o600);
@@ -204,14 +231,15 @@ fn verbs_reach_the_daemon_as_root_and_as_its_user_and_others_are_told_what_to_do
             assert!(!success && said.contains("no platform looks after this box"), "{uid}: {verb:?}: {said}");
         }
     }
+    let Some(other) = players.other else { return };
     // Somebody else may not open the socket, and comes over loopback.
     let tcp = format!("http://{}", daemon.address);
     for verb in
         [&["features", "compact", "--url"][..], &["update", "check", "--url"], &["features", "snapshot", "--url"]]
     {
-        let (success, said) = told(as_user(root, OTHER, &[verb, &[&tcp]].concat()));
+        let (success, said) = told(as_user(root, other, &[verb, &[&tcp]].concat()));
         assert!(!success && said.contains("needs the role") && said.contains("sudo -u ledge"), "{verb:?}: {said}");
-        let (success, said) = told(as_user(root, OTHER, &[verb, &[&socket]].concat()));
+        let (success, said) = told(as_user(root, other, &[verb, &[&socket]].concat()));
         assert!(
             !success && said.contains("this user may not open") && said.contains("sudo -u ledge"),
             "{verb:?}: {said}"
@@ -220,10 +248,10 @@ fn verbs_reach_the_daemon_as_root_and_as_its_user_and_others_are_told_what_to_do
     for verb in
         [&["audit", "show"][..], &["audit", "verify"], &["keys", "list"], &["keys", "create", "x", "--role", "admin"]]
     {
-        let (success, said) = told(as_user(root, OTHER, verb));
+        let (success, said) = told(as_user(root, other, verb));
         assert!(!success && said.contains("Permission denied"), "{verb:?}: {said}");
     }
     for verb in [&["features", "status", "--url", &tcp][..], &["top", "--once", "--url", &tcp]] {
-        succeeds(as_user(root, OTHER, verb));
+        succeeds(as_user(root, other, verb));
     }
 }
