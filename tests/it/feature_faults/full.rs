@@ -122,23 +122,38 @@ fn a_journal_that_finds_no_room_in_the_middle_of_a_group_stops_writes_and_nothin
     }
 }
 
-/// A file of another program, on whatever disk the test runs.
+/// Files of another program, on whatever disk the test runs.
 struct Neighbour {
-    file: PathBuf,
+    folder: PathBuf,
     megabytes: u64,
 }
 
+/// A terabyte, which every file system that has so much gives to one file.
+const LARGEST_FILE_MB: u64 = 1 << 20;
+
 impl Space for Neighbour {
     fn fill(&self) {
-        let file = File::create(&self.file).unwrap();
-        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, self.megabytes << 20)
-            .expect("the temporary folder lies on a disk that can set room aside (fallocate)");
+        std::fs::create_dir(&self.folder).unwrap();
+        let mut left = self.megabytes;
+        for number in 0.. {
+            let file = File::create(self.folder.join(number.to_string())).unwrap();
+            let megabytes = left.min(LARGEST_FILE_MB);
+            rustix::fs::fallocate(file, FallocateFlags::empty(), 0, megabytes << 20)
+                .expect("the temporary folder lies on a disk that can set room aside (fallocate)");
+            left -= megabytes;
+            if left == 0 {
+                return;
+            }
+        }
     }
 
     fn empty(&self) {
-        std::fs::remove_file(&self.file).unwrap();
+        std::fs::remove_dir_all(&self.folder).unwrap();
     }
 }
+
+/// The most that `features.min_free_mb` may be.
+const MOST_KEPT_FREE_MB: u64 = 1 << 20;
 
 #[test]
 fn below_the_room_that_is_kept_free_writes_are_refused_and_nothing_else() {
@@ -148,8 +163,8 @@ fn below_the_room_that_is_kept_free_writes_are_refused_and_nothing_else() {
     let free_mb = (found.f_bavail * found.f_frsize) >> 20;
     // Far enough from both sides that other programs do not decide the test.
     let margin = (free_mb / 4).min(2048);
-    let neighbour = Neighbour { file: root.folder.path().join("neighbour"), megabytes: 2 * margin };
-    let least = (free_mb - margin).min(1 << 20);
+    let least = (free_mb - margin).min(MOST_KEPT_FREE_MB);
+    let neighbour = Neighbour { folder: root.folder.path().join("neighbour"), megabytes: free_mb - least + margin };
     full_and_back(root.set(&format!("features.min_free_mb={least}")), &neighbour, true, &mut random);
 }
 
