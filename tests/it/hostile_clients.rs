@@ -13,7 +13,7 @@ mod tls;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::certificates::Authority;
 use crate::client::{Client, Stream};
@@ -63,18 +63,27 @@ impl Target {
     }
 
     fn connect(&self, way: Way) -> Box<dyn Stream> {
+        self.connect_for(way, LIMIT)
+    }
+
+    /// A connection whose reads give up after `patience`.
+    fn connect_for(&self, way: Way, patience: Duration) -> Box<dyn Stream> {
         match way {
             Way::Tcp => {
                 let stream = TcpStream::connect(self.daemon.address).unwrap();
-                stream.set_read_timeout(Some(LIMIT)).unwrap();
+                stream.set_read_timeout(Some(patience)).unwrap();
                 Box::new(stream)
             }
             Way::Unix => {
                 let stream = UnixStream::connect(self.daemon.root.folder.path().join("ledge.sock")).unwrap();
-                stream.set_read_timeout(Some(LIMIT)).unwrap();
+                stream.set_read_timeout(Some(patience)).unwrap();
                 Box::new(stream)
             }
-            Way::Tls => Box::new(self.tls.connect(self.tls_address).unwrap()),
+            Way::Tls => {
+                let stream = self.tls.connect(self.tls_address).unwrap();
+                stream.sock.set_read_timeout(Some(patience)).unwrap();
+                Box::new(stream)
+            }
         }
     }
 
@@ -100,6 +109,47 @@ impl Target {
         }
     }
 
+    /// How many files and sockets the daemon has open.
+    fn files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.daemon.pid())).unwrap().count()
+    }
+
+    /// The same, once it has been one number for a while: connections that have ended are closed by then.
+    fn settled_files(&self) -> usize {
+        let (mut files, mut since) = (self.files(), Instant::now());
+        let began = since;
+        while since.elapsed() < Duration::from_millis(500) {
+            assert!(began.elapsed() < LIMIT, "connections come and go: {files} files are open");
+            std::thread::sleep(Duration::from_millis(10));
+            let now = self.files();
+            if now != files {
+                (files, since) = (now, Instant::now());
+            }
+        }
+        files
+    }
+
+    /// The bytes that bodies, answers and what is made of them take now, as the daemon counts them.
+    fn held(&self) -> f64 {
+        self.metric("ledge_http_body_memory_bytes")
+    }
+
+    fn metric(&self, name: &str) -> f64 {
+        let metrics = String::from_utf8(self.daemon.unix_client().get("/metrics").body).unwrap();
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in {metrics}")).parse().unwrap()
+    }
+
+    /// Waits until nothing is held for any call.
+    #[track_caller]
+    fn wait_until_nothing_is_held(&self) {
+        let began = Instant::now();
+        while self.held() > 0.0 {
+            assert!(began.elapsed() < LIMIT, "{} bytes are still held", self.held());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// How much memory the daemon has now, and from now on its peak is measured.
     fn rss_kb(&self) -> u64 {
         let clear = format!("/proc/{}/clear_refs", self.daemon.pid());
@@ -110,6 +160,11 @@ impl Target {
     /// The most it had since.
     fn peak_kb(&self) -> u64 {
         self.status_kb("VmHWM:")
+    }
+
+    /// The largest address space that it ever had.
+    fn reserved_kb(&self) -> u64 {
+        self.status_kb("VmPeak:")
     }
 
     fn status_kb(&self, key: &str) -> u64 {
