@@ -97,8 +97,9 @@ fn a_flood_of_connections_passes_and_the_next_caller_is_served() {
     let connections = format!("http.max_connections={most}");
     let target = Target::start(&[&connections, "http.tls.handshake_timeout_ms=1000"]);
     target.serves();
-    let before = target.settled_files();
+    let first = target.settled_files();
     for way in WAYS {
+        let before = target.settled_files();
         // More than there is room for: the others wait in the kernel until the first are ended.
         let idle: Vec<Box<dyn Stream>> = (0..4 * most)
             .map(|_| -> Box<dyn Stream> {
@@ -110,13 +111,16 @@ fn a_flood_of_connections_passes_and_the_next_caller_is_served() {
             })
             .collect();
         // One more of each listener is accepted and waits for a place.
-        let open = target.files() - before;
-        assert!(open <= most + 2, "{way:?}: {open} connections are open, and {most} may be");
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(300) {
+            let open = target.files().saturating_sub(before);
+            assert!(open <= most + 2, "{way:?}: {open} connections are open, and {most} may be");
+        }
         let mut client = Client::over(target.connect(way));
         assert_eq!(client.post(INFER, &[], tensor(1).as_bytes()).status, 200, "{way:?}");
         drop(idle);
     }
     target.serves();
     let after = target.settled_files();
-    assert!(after <= before, "{before} files and sockets before, {after} afterwards");
+    assert!(after <= first, "{first} files and sockets before, {after} afterwards");
 }
