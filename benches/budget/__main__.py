@@ -60,7 +60,7 @@ def parse():
     parser = argparse.ArgumentParser(prog="benches/budget", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", default="table", choices=["table", *RUNS], help="the table (default), or one run at length")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--quick", dest="length", action="store_const", const="quick", help="under two minutes, wider spreads")
+    length.add_argument("--quick", dest="length", action="store_const", const="quick", help="some four minutes, wider spreads")
     length.add_argument("--long", dest="length", action="store_const", const="long", help="some twenty minutes; the default of a single run")
     parser.add_argument("--peers", action="store_true", help="the rows of docs/performance.md, with the peers that are fetched")
     parser.add_argument("--rows", help="only these, with commas: " + " ".join(row.__name__ for row in ROWS))
