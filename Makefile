@@ -96,7 +96,7 @@ sbom: ## write target/packages/ledge.cdx.json, the list of all that packages bri
 release-check: sbom ## what a release must pass besides the tests: licences, sources, and known flaws of what is linked in
 	@packaging/release-check
 
-bench: setup-test build ## print the budget table: Ledge beside the runtime in-process (a quarter of an hour beside its builds; BENCH=--quick, BENCH=--long)
+bench: setup-test build ## print the budget table, and fail when a budget is missed: Ledge beside the runtime in-process (a quarter of an hour beside its builds; BENCH=--quick, BENCH=--long)
 	$(PYTHON) benches/peers/fetch.py inprocess
 	$(PYTHON) benches/budget $(BENCH)
 
