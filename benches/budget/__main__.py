@@ -27,7 +27,7 @@ from peers.contenders import which_are_fetched  # noqa: E402
 ROWS = [requests.tiny_model, requests.cache_hits, served.network, requests.json_numbers, messages.mqtt,
         lifecycle.hot_reload, lifecycle.ready_after_start, footprint.memory_without_models, footprint.threads_with_five_models,
         tuner.tuner, features.feature_store, features.feature_server, features.feature_inference]
-WITH_PEERS = [requests.tiny_model, requests.cache_hits, served.network, requests.json_numbers, lifecycle.hot_reload,
+WITH_PEERS = [requests.tiny_model, requests.cache_hits, served.network, requests.json_numbers, messages.mqtt, lifecycle.hot_reload,
               lifecycle.ready_after_start, footprint.threads_with_five_models, features.feature_server, features.feature_inference]
 RUNS = {"saturation": saturation, "overload": overload, "threads": threads, "reloads": reloads}
 
@@ -62,7 +62,7 @@ def parse():
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--quick", dest="length", action="store_const", const="quick", help="some four minutes, wider spreads")
     length.add_argument("--long", dest="length", action="store_const", const="long", help="some twenty minutes; the default of a single run")
-    parser.add_argument("--peers", action="store_true", help="the rows of docs/performance.md, with the peers that are fetched")
+    parser.add_argument("--peers", action="store_true", help="the rows of docs/performance.md and docs/mqtt.md, with the peers that are fetched")
     parser.add_argument("--rows", help="only these, with commas: " + " ".join(row.__name__ for row in ROWS))
     parser.add_argument("--workload", choices=["tensor", "photo"], default="tensor", help="what `overload` sends")
     parser.add_argument("--binary", type=Path, default=ledge.BINARY, metavar="FILE", help="the ledge to measure [target/release/ledge]")
