@@ -1,55 +1,108 @@
 //! What must hold whatever bytes come as a file of a log: one that the platform answers with, or that a disk damaged. The
 //! folder `fuzz/` and `tests/it/fuzz.rs` feed it.
 
-use super::key::SignedCheckpoint;
+use std::sync::LazyLock;
+
+use tlog_tiles::{Hash, node_hash, record_hash};
+
+use super::key::{AuditKey, SignedCheckpoint};
 use super::layout::{TilePath, entries, push_entry, whole_entries};
 use super::proof::Proof;
 use super::record::AuditRecord;
 
-/// A verifier key whose private key nobody has.
-const VERIFIER_KEY: &str = "ledge.audit/box-1+7ab8d4f4+AW4bPxCTKfTRFXBCVBvGjIwDyGYtLyVLVlqLIcYrGtLo";
+/// A log of two records, its proof of the second, and the key that signed it. Everybody knows the key, and nobody else signed
+/// anything with it.
+struct Genuine {
+    key: AuditKey,
+    checkpoint: SignedCheckpoint,
+    proof: Proof,
+}
 
-/// Its first byte chooses what the rest is read as.
+static GENUINE: LazyLock<Genuine> = LazyLock::new(|| {
+    let record =
+        br#"{"v":1,"seq":1,"ts":"2026-01-01T00:00:00Z","actor":{"kind":"local"},"event":{"action":"stopped"}}"#;
+    let first = record_hash(b"the record before it");
+    let key = AuditKey::new("ledge.audit/box-1", &[7; 32]);
+    let checkpoint = key.sign("ledge.audit/box-1/1", 2, node_hash(first, record_hash(record)));
+    let checkpoint = checkpoint.unwrap_or_else(|error| unreachable!("{error}"));
+    let proof = Proof { record: record.to_vec(), index: 1, hashes: vec![first], checkpoint: checkpoint.note.clone() };
+    Genuine { key, checkpoint, proof }
+});
+
+/// A checkpoint that is signed.
+pub fn audit_checkpoint_seed() -> Vec<u8> {
+    GENUINE.checkpoint.note.clone()
+}
+
+/// A proof that holds.
+pub fn audit_proof_seed() -> Vec<u8> {
+    GENUINE.proof.to_bytes()
+}
+
+/// Reads a bundle of records; true when it is whole. It is written as it was read, and loses nothing where it is cut off.
 ///
 /// # Panics
 /// When an invariant does not hold.
-pub fn fuzz_audit_files(data: &[u8]) {
-    let Some((kind, bytes)) = data.split_first() else { return };
-    match kind % 4 {
-        0 => {
-            let (whole, rest) = whole_entries(bytes);
-            assert_eq!(whole.iter().map(|entry| entry.len() + 2).sum::<usize>() + rest.len(), bytes.len());
-            if let Ok(found) = entries(bytes) {
-                let mut again = Vec::new();
-                for entry in found {
-                    assert!(push_entry(&mut again, entry).is_some());
-                }
-                assert_eq!(again, bytes);
-            }
-        }
-        1 => {
-            if let Ok(record) = AuditRecord::parse(bytes) {
-                assert_eq!(AuditRecord::parse(&record.to_line()).as_ref(), Ok(&record));
-            }
-        }
-        2 => {
-            let path = String::from_utf8_lossy(bytes);
-            if let Some(tile) = TilePath::parse(&path) {
-                assert!(tile.path() == path && !path.contains(".."));
-            }
-        }
-        // Nobody signed it.
-        _ => assert!(SignedCheckpoint::open(bytes, VERIFIER_KEY).is_err()),
+pub fn fuzz_audit_bundle(data: &[u8]) -> bool {
+    let (whole, rest) = whole_entries(data);
+    assert_eq!(whole.iter().map(|entry| entry.len() + 2).sum::<usize>() + rest.len(), data.len());
+    let Ok(found) = entries(data) else { return false };
+    assert!(rest.is_empty() && found == whole);
+    let mut again = Vec::new();
+    for entry in found {
+        assert!(push_entry(&mut again, entry).is_some());
     }
+    assert_eq!(again, data);
+    true
 }
 
-/// Reads a proof; whether it is one in form.
+/// Reads a record; true when it is one. It is the same after it was written and read again.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_audit_record(data: &[u8]) -> bool {
+    let Ok(record) = AuditRecord::parse(data) else { return false };
+    assert_eq!(AuditRecord::parse(&record.to_line()).as_ref(), Ok(&record));
+    true
+}
+
+/// Reads the path of a tile; true when it is one. It has one form, and leads out of no folder.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_audit_path(data: &[u8]) -> bool {
+    let Some((path, tile)) = std::str::from_utf8(data).ok().and_then(|path| Some((path, TilePath::parse(path)?)))
+    else {
+        return false;
+    };
+    assert!(tile.path() == path && path.starts_with("tile/") && !path.contains(".."), "{path}");
+    true
+}
+
+/// Reads a checkpoint; true when it is signed. It says no more than was signed.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_audit_checkpoint(data: &[u8]) -> bool {
+    let Ok(opened) = SignedCheckpoint::open(data, GENUINE.key.verifier_key()) else { return false };
+    assert_eq!(signed(&opened), signed(&GENUINE.checkpoint));
+    true
+}
+
+fn signed(SignedCheckpoint { origin, size, root, .. }: &SignedCheckpoint) -> (&str, u64, Hash) {
+    (origin, *size, *root)
+}
+
+/// Reads a proof; true when it is one in form. It holds only for the record that is in the log, in its place.
 ///
 /// # Panics
 /// When an invariant does not hold.
 pub fn fuzz_audit_proof(data: &[u8]) -> bool {
     let Ok(proof) = Proof::parse(data) else { return false };
     assert_eq!(Proof::parse(&proof.to_bytes()).ok().as_ref(), Some(&proof));
-    assert!(proof.check(VERIFIER_KEY).is_err(), "nobody signed it");
+    let genuine = &GENUINE.proof;
+    let is_genuine = (&proof.record, proof.index, &proof.hashes) == (&genuine.record, 1, &genuine.hashes)
+        && SignedCheckpoint::open(&proof.checkpoint, GENUINE.key.verifier_key()).is_ok();
+    assert_eq!(proof.check(GENUINE.key.verifier_key()).is_ok(), is_genuine);
     true
 }

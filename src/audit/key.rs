@@ -92,7 +92,7 @@ impl AuditKey {
         Ok(seed.map(|seed| Self::new(&key_name(device), &seed).verifier_key))
     }
 
-    fn new(name: &str, seed: &[u8; 32]) -> Self {
+    pub(super) fn new(name: &str, seed: &[u8; 32]) -> Self {
         let key = SigningKey::from_bytes(seed);
         let public = key.verifying_key();
         let encoded = STANDARD.encode([&[ED25519], public.as_bytes().as_slice()].concat());

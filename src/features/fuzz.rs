@@ -7,46 +7,65 @@ use super::value::{ScalarType, Value, ValueType};
 use super::{record, registry};
 
 /// Feeds arbitrary bytes to the reader of declarations: it ends with views or mistakes, and the same text declares the same.
+/// True when there are no mistakes.
 ///
 /// # Panics
 /// When that does not hold, which is a bug.
-pub fn fuzz_feature_views(data: &[u8]) {
-    registry::fuzz(data);
+pub fn fuzz_feature_views(data: &[u8]) -> bool {
+    registry::fuzz(data)
 }
 
-/// Feeds arbitrary bytes to the readers of what is on disk: rows, records and the catalog.
+/// Feeds arbitrary bytes to the readers of rows and records: the same is written as was read. True when they are one of them.
 ///
 /// # Panics
 /// When that does not hold, which is a bug.
-pub fn fuzz_feature_records(data: &[u8]) {
-    record::fuzz(data);
-    if let Ok(text) = std::str::from_utf8(data)
-        && let Ok(catalog) = Catalog::from_json(text)
-    {
-        assert_eq!(catalog.to_json(), text);
+pub fn fuzz_feature_records(data: &[u8]) -> bool {
+    record::fuzz(data)
+}
+
+/// Feeds arbitrary bytes to the reader of the catalog, as the whole file and below its checksum: a catalog is read only from
+/// exactly what is written of it. True when they are one.
+///
+/// # Panics
+/// When that does not hold, which is a bug.
+pub fn fuzz_feature_catalog(data: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(data) else { return false };
+    let sum = blake3::hash(data).to_hex();
+    let below = format!(r#"{{"format":1,"blake3":"{sum}","catalog":{text}}}"#);
+    let mut accepted = false;
+    for text in [text, &below] {
+        if let Ok(catalog) = Catalog::from_json(text) {
+            assert_eq!(catalog.to_json(), text);
+            accepted = true;
+        }
     }
+    accepted
 }
 
-/// Feeds arbitrary bytes to the readers of key files, below their seal; how many keys and heads they are.
+/// Feeds arbitrary bytes to the readers of key files, below their seal; true when there are keys or a head in them.
 ///
 /// # Panics
 /// When that does not hold, which is a bug.
-pub fn fuzz_feature_keys(data: &[u8]) -> usize {
-    super::entity_keys::form::fuzz(data)
+pub fn fuzz_feature_keys(data: &[u8]) -> bool {
+    super::entity_keys::form::fuzz(data) > 0
 }
 
-/// Feeds arbitrary bytes as JSON to every type of value: what is read is read again from what it is written as.
+/// Feeds arbitrary bytes as JSON to every type of value: a value is the same after it was written and read again. True when
+/// it is a value of some type.
 ///
 /// # Panics
 /// When that does not hold, which is a bug.
-pub fn fuzz_feature_values(data: &[u8]) {
-    let Ok(json) = serde_json::from_slice::<Json>(data) else { return };
+pub fn fuzz_feature_values(data: &[u8]) -> bool {
+    let Ok(json) = serde_json::from_slice::<Json>(data) else { return false };
+    let mut accepted = false;
     let kinds = ScalarType::ALL.into_iter().flat_map(|kind| [ValueType::Scalar(kind), ValueType::Array(kind)]);
     for kind in kinds {
         let Ok(Some(value)) = Value::from_json(kind, &json) else { continue };
+        accepted = true;
         assert_eq!(value.value_type(), kind, "{json}");
         // JSON and not values: a NaN, which null is in a list of floats, is not equal to itself.
         let again = Value::from_json(kind, &value.to_json()).ok().flatten();
         assert_eq!(again.map(|again| again.to_json()), Some(value.to_json()), "{json}");
     }
+    accepted
 }

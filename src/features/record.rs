@@ -250,23 +250,27 @@ fn checksum(key: &IndexKey, content: &[u8]) -> u32 {
 }
 
 /// Feeds arbitrary bytes to the readers of rows and records, for a fuzzer: whatever they are, it ends with an answer, and what
-/// was read is read again from what it is written as.
-pub fn fuzz(data: &[u8]) {
+/// was read is read again from what it is written as. True when they are one of them.
+pub fn fuzz(data: &[u8]) -> bool {
     let key = IndexKey::try_from([0; IndexKey::LENGTH].as_slice());
-    let Ok(key) = key else { return };
+    let Ok(key) = key else { return false };
+    let mut accepted = false;
     // As they are, and below a checksum that matches, without which hardly any bytes get further.
     let _ = verify(&key, data);
     let sum = checksum(&key, data).to_le_bytes();
     let sealed = [data, sum.as_slice()].concat();
     if let Ok(record) = Record::decode(&key, &sealed) {
+        accepted = true;
         // Bytes and not values: a NaN is not equal to itself.
         let bytes = record.encode(&key);
         assert!(Record::decode(&key, &bytes).is_ok_and(|again| again.encode(&key) == bytes), "{data:?}");
     }
     if let Ok(row) = Row::decode(data) {
+        accepted = true;
         let bytes = row.encode();
         assert!(Row::decode(&bytes).is_ok_and(|again| again.encode() == bytes), "{data:?}");
     }
+    accepted
 }
 
 #[cfg(test)]

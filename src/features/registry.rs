@@ -206,20 +206,20 @@ impl Registry {
 }
 
 /// Feeds arbitrary bytes to the reader of declarations, for a fuzzer: whatever they are, it ends with views or mistakes, and
-/// the same text declares the same.
+/// the same text declares the same. True when there are no mistakes.
 ///
 /// # Panics
 /// When that does not hold, which is a bug.
-pub fn fuzz(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else { return };
+pub fn fuzz(data: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(data) else { return false };
     let mut read = Sources::default();
     read.add("views.toml".into(), text);
-    if let Ok(registry) = Registry::build(&read, Catalog::default()) {
-        let again = Registry::build(&read, registry.catalog.clone());
-        assert!(again.is_ok_and(|again| !again.unsaved && again.views().eq(registry.views())), "{text}");
-        let kept = Catalog::from_json(&registry.catalog.to_json());
-        assert!(kept.is_ok_and(|kept| kept == registry.catalog), "{text}");
-    }
+    let Ok(registry) = Registry::build(&read, Catalog::default()) else { return false };
+    let again = Registry::build(&read, registry.catalog.clone());
+    assert!(again.is_ok_and(|again| !again.unsaved && again.views().eq(registry.views())), "{text}");
+    let kept = Catalog::from_json(&registry.catalog.to_json());
+    assert!(kept.is_ok_and(|kept| kept == registry.catalog), "{text}");
+    true
 }
 
 #[cfg(test)]

@@ -24,13 +24,13 @@ const SCHEMA: u32 = 1;
 pub const MAX_BYTES: u64 = 1 << 20;
 
 /// The most rollouts of a manifest.
-const MAX_ROLLOUTS: usize = 256;
+pub(super) const MAX_ROLLOUTS: usize = 256;
 
 /// The most waves of a rollout.
-const MAX_WAVES: usize = 64;
+pub(super) const MAX_WAVES: usize = 64;
 
 /// So many mistakes are told.
-const TOLD: usize = 20;
+pub(super) const TOLD: usize = 20;
 
 /// What a fleet is to run.
 #[derive(Debug, Clone, PartialEq)]

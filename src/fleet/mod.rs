@@ -2,6 +2,7 @@
 //! of it is for this box now.
 
 pub mod decide;
+pub mod fuzz;
 pub mod kept;
 pub mod look;
 pub mod manifest;

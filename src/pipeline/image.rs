@@ -234,10 +234,17 @@ fn is_stripped(bytes: &[u8]) -> bool {
     is_image && bytes.len() > 64 && !bytes.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r'))
 }
 
-/// Decodes anything with small limits. For the fuzz driver; its panic hook must not abort, since a decoder's panic is
-/// an error here.
-pub fn fuzz_image(data: &[u8]) {
-    let _ = decode(data, DecodeLimits { max_pixels: 1 << 20 });
+/// Decodes anything with small limits, for the fuzzers; true when it is a photograph. One has as many pixels as it has bytes
+/// for, within the limit. Their panic hook must not abort, since a decoder's panic is an error here.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_image(data: &[u8]) -> bool {
+    let limits = DecodeLimits { max_pixels: 1 << 20 };
+    let Ok(Rgb8Image { width, height, pixels }) = decode(data, limits) else { return false };
+    assert!(width > 0 && height > 0 && limits.check((width, height)).is_ok(), "{width}x{height}");
+    assert_eq!(pixels.len(), width as usize * height as usize * 3);
+    true
 }
 
 fn decode_jpeg(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rgb8Image, ImageError> {

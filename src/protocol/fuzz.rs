@@ -20,12 +20,12 @@ type Tensors = Vec<(String, Tensor)>;
 /// The longest message that a refusal may have, in bytes: it quotes excerpts only.
 const LONGEST_MESSAGE: usize = 8 * 1024;
 
-/// The whole body is JSON.
+/// Reads the whole body as JSON; true when it is a request.
 ///
 /// # Panics
 /// When an invariant does not hold.
-pub fn fuzz_json(data: &[u8]) {
-    check(Bytes::copy_from_slice(data), None);
+pub fn fuzz_json(data: &[u8]) -> bool {
+    check(Bytes::copy_from_slice(data), None)
 }
 
 /// The whole body is JSON for Feast's routes; whether one of them reads it.
@@ -42,28 +42,32 @@ pub fn fuzz_feast(data: &[u8]) -> bool {
     online.is_ok() || push.is_ok()
 }
 
-/// The first two bytes choose the header's length, from 0 to one byte too many; the others are the body.
+/// The first two bytes choose the header's length, from 0 to one byte too many; the others are the body. True when it is a
+/// request.
 ///
 /// # Panics
 /// When an invariant does not hold.
-pub fn fuzz_binary(data: &[u8]) {
-    let Some((choice, body)) = data.split_first_chunk::<2>() else { return };
+pub fn fuzz_binary(data: &[u8]) -> bool {
+    let Some((choice, body)) = data.split_first_chunk::<2>() else { return false };
     let length = usize::from(u16::from_le_bytes(*choice)) % (body.len() + 2);
-    check(Bytes::copy_from_slice(body), Some(length));
+    check(Bytes::copy_from_slice(body), Some(length))
 }
 
-fn check(body: Bytes, header_length: Option<usize>) {
+fn check(body: Bytes, header_length: Option<usize>) -> bool {
     let DecodedRequest { id, request, reply, .. } = match decode(body.clone(), header_length) {
         Ok(decoded) => decoded,
         Err(error) => {
             assert_eq!(error.status(), 400, "{error:?}");
             let message = ErrorBody::new(&error.to_string()).to_json();
             assert!(message.len() < LONGEST_MESSAGE, "{error:?}");
-            return;
+            return false;
         }
     };
     let inputs = match request.inputs {
-        Inputs::Raw(raw) => return assert_eq!((raw, header_length), (body, Some(0))),
+        Inputs::Raw(raw) => {
+            assert_eq!((raw, header_length), (body, Some(0)));
+            return true;
+        }
         Inputs::Named(inputs) => inputs,
     };
     for (index, (name, _)) in inputs.iter().enumerate() {
@@ -81,6 +85,7 @@ fn check(body: Bytes, header_length: Option<usize>) {
     }
     let encoded = encode_response(&response(Vec::new()), id.as_deref(), &ReplyFormat::JSON);
     assert!(encoded.is_ok(), "{encoded:?}");
+    true
 }
 
 fn decode(body: Bytes, header_length: Option<usize>) -> Result<DecodedRequest, ProtocolError> {

@@ -342,17 +342,17 @@ pub(super) fn is_beside(file: &str) -> bool {
     parts.peek().is_some() && parts.all(|part| matches!(part, std::path::Component::Normal(_)))
 }
 
-/// For the fuzz driver: whatever the text, reading it ends, and what is accepted survives being written and read again.
+/// Reads a text for the fuzzers; true when it is a model config. An accepted one survives being written and read again.
 ///
 /// # Panics
 ///
 /// When that does not hold, which is a bug.
-pub fn fuzz(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else { return };
-    if let Ok(config) = ModelConfig::parse("model.toml", text) {
-        let written = toml::to_string(&config).unwrap_or_default();
-        assert_eq!(ModelConfig::parse("model.toml", &written).as_ref(), Ok(&config), "{written}");
-    }
+pub fn fuzz(data: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(data) else { return false };
+    let Ok(config) = ModelConfig::parse("model.toml", text) else { return false };
+    let written = toml::to_string(&config).unwrap_or_default();
+    assert_eq!(ModelConfig::parse("model.toml", &written).as_ref(), Ok(&config), "{written}");
+    true
 }
 
 #[cfg(test)]
@@ -407,7 +407,7 @@ mod tests {
         let text = "[features]\nnot_found = \"nan\"\nnull_value = { default = [1, 2.5] }\n[[input]]\nname = \"x\"\n\
                     features = [\"a:b\", { feature = \"a:c\", not_found = \"refuse\", null_value = { default = 3 } }]\n";
         let config = ModelConfig::parse("t", text).unwrap();
-        fuzz(text.as_bytes());
+        assert!(fuzz(text.as_bytes()));
         let complete = |config: &ModelConfig, datatype| {
             let port = Port { name: "x".into(), datatype, shape: vec![-1, 2] };
             config.complete(&Signature { inputs: vec![port], outputs: vec![] })

@@ -204,6 +204,20 @@ pub fn summarize(bytes: &[u8]) -> Result<OnnxSummary, OnnxError> {
     })
 }
 
+/// Reads a model for the fuzzers; true when it can be read. The files that it names are in its folder.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_onnx(data: &[u8]) -> bool {
+    let Ok(summary) = summarize(data) else { return false };
+    for path in &summary.external_data {
+        let mut parts = path.components();
+        assert!(parts.all(|part| matches!(part, std::path::Component::Normal(_))), "{}", path.display());
+        assert!(!path.as_os_str().is_empty());
+    }
+    true
+}
+
 /// The files that any tensor of `model` refers to.
 fn external_data(model: &ModelProto) -> Result<Vec<PathBuf>, OnnxError> {
     let mut locations = Vec::new();

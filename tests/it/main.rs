@@ -35,7 +35,6 @@ mod feature_inference;
 mod features;
 mod features_cli;
 mod fuzz;
-mod fuzz_callers;
 #[path = "../peers/hostile.rs"]
 #[expect(dead_code, reason = "shared with tests/peers, which uses the rest")]
 mod hostile;

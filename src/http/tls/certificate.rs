@@ -118,8 +118,8 @@ pub(super) fn next_update_ms(der: &[u8]) -> Option<u64> {
     CertificateList::from_der(der).ok()?.tbs_cert_list.next_update.map(millis)
 }
 
-/// Reads bytes as a certificate as it is shown, and as a list of revoked ones; whether they are either. The folder `fuzz/`
-/// and `tests/it/fuzz_callers.rs` feed it.
+/// Reads bytes as a certificate as it is shown, and as a list of revoked ones; true when they are either. The folder `fuzz/`
+/// and `tests/it/fuzz.rs` feed it.
 ///
 /// # Panics
 /// When an invariant does not hold.

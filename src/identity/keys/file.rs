@@ -93,14 +93,14 @@ pub(super) fn write(keys: &[KeyRecord]) -> serde_json::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Reads a store for the fuzzers. Says how many keys it has.
+/// Reads a store for the fuzzers; true when it is one.
 ///
 /// # Panics
 ///
 /// When what is read is not written and read as the same.
-pub fn fuzz_keys(data: &[u8]) -> Option<usize> {
-    let keys = parse(data).ok()?;
+pub fn fuzz_keys(data: &[u8]) -> bool {
+    let Ok(keys) = parse(data) else { return false };
     let written = write(&keys).unwrap_or_default();
     assert_eq!(parse(&written).as_ref(), Ok(&keys));
-    Some(keys.len())
+    true
 }

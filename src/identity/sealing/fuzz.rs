@@ -15,49 +15,59 @@ fn sealer() -> Sealer {
     Sealer::with_keys(&[[1; KEY]])
 }
 
-/// Bytes that open: some that are sealed, a sealed file, and a file of two keys, each behind its kind.
-pub fn sealed_seeds() -> Vec<Vec<u8>> {
-    let sealer = sealer();
-    let header = Header { name: [7; 32], length: CONTENT.len() as u64 };
-    let mut file = vec![1];
-    let written = stream::seal_stream(&sealer, PURPOSE, &header, &mut Cursor::new(CONTENT), &mut file);
-    let short = sealer.seal(PURPOSE, b"", CONTENT).unwrap_or_default();
-    let keys = [b"\x02".as_slice(), &[b'a'; 2 * KEY], b"\n", &[b'0'; 2 * KEY], b"\n"].concat();
-    let seeds = vec![[b"\0".as_slice(), &short].concat(), file, keys];
-    if written.is_ok() { seeds } else { Vec::new() }
+/// Sealed bytes.
+pub fn sealed_seed() -> Vec<u8> {
+    sealer().seal(PURPOSE, b"", CONTENT).unwrap_or_default()
 }
 
-/// Its first byte chooses what the rest is read as; whether it opens. What opens is what was sealed.
+/// A sealed file.
+pub fn sealed_file_seed() -> Vec<u8> {
+    let header = Header { name: [7; 32], length: CONTENT.len() as u64 };
+    let mut file = Vec::new();
+    let written = stream::seal_stream(&sealer(), PURPOSE, &header, &mut Cursor::new(CONTENT), &mut file);
+    if written.is_ok() { file } else { Vec::new() }
+}
+
+/// Opens sealed bytes; true when they open. Only what was sealed comes out, and only for the purpose it was sealed for.
 ///
 /// # Panics
 /// When an invariant does not hold.
 pub fn fuzz_sealed(data: &[u8]) -> bool {
-    let Some((kind, bytes)) = data.split_first() else { return false };
-    match kind % 3 {
-        0 => {
-            let _ = (Sealer::key_of(bytes), sealer().is_outdated(bytes));
-            let opened = sealer().open(PURPOSE, b"", bytes);
-            assert!(opened.as_ref().is_ok_and(|plain| plain == CONTENT) || opened.is_err());
-            assert!(sealer().open(SealPurpose::AuditKey, b"", bytes).is_err(), "it was sealed for something else");
-            opened.is_ok()
-        }
-        1 => {
-            let mut file = Cursor::new(bytes);
-            let Ok(Some(header)) = Header::read(&mut file) else { return false };
-            assert_eq!(Header::parse(&header.to_bytes()), Some(header));
-            assert!(header.sealed_length() > header.length || header.length > u64::MAX / 2);
-            let mut plain = Vec::new();
-            let opened = stream::open_stream(&sealer(), PURPOSE, &header, &mut file, |bytes| {
-                plain.extend_from_slice(bytes);
-                Ok(())
-            });
-            assert!(CONTENT.starts_with(&plain) && (opened.is_err() || plain == CONTENT));
-            let _ = stream::chunk_ids(&header, &mut Cursor::new(bytes)).is_ok();
-            opened.is_ok()
-        }
-        _ => parse(bytes).is_some_and(|keys| {
-            assert!(!keys.is_empty());
-            true
-        }),
-    }
+    let _ = (Sealer::key_of(data), sealer().is_outdated(data));
+    let opened = sealer().open(PURPOSE, b"", data);
+    assert!(opened.as_ref().is_ok_and(|plain| plain == CONTENT) || opened.is_err());
+    assert!(sealer().open(SealPurpose::AuditKey, b"", data).is_err(), "it was sealed for something else");
+    opened.is_ok()
+}
+
+/// Opens a sealed file; true when all of it opens. Only what was sealed comes out, from its beginning.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_sealed_file(data: &[u8]) -> bool {
+    let mut file = Cursor::new(data);
+    let Ok(Some(header)) = Header::read(&mut file) else { return false };
+    assert_eq!(Header::parse(&header.to_bytes()), Some(header));
+    assert!(header.sealed_length() > header.length || header.length > u64::MAX / 2);
+    let mut plain = Vec::new();
+    let opened = stream::open_stream(&sealer(), PURPOSE, &header, &mut file, |bytes| {
+        plain.extend_from_slice(bytes);
+        Ok(())
+    });
+    assert!(CONTENT.starts_with(&plain) && (opened.is_err() || plain == CONTENT));
+    let _ = stream::chunk_ids(&header, &mut Cursor::new(data)).is_ok();
+    opened.is_ok()
+}
+
+/// Reads a file of master keys; true when it is one. A line is a key, and the first key seals what the others only open.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_master_keys(data: &[u8]) -> bool {
+    let Some(keys) = parse(data) else { return false };
+    assert!(!keys.is_empty());
+    let texts: Vec<String> = keys.iter().map(hex::encode).collect();
+    let again = parse(texts.join("\n").as_bytes());
+    assert!(again.is_some_and(|again| again == keys), "what was read is read again from its one form");
+    true
 }

@@ -13,18 +13,18 @@ const MOST_HELD: usize = 256 * 1024 + MAX_HEAD;
 type Outcome = (Vec<Incoming>, Option<CodecError>);
 
 /// The first byte chooses the version, the second how the stream is cut, the third the largest message; the others are
-/// the stream. Returns how many packets came before an error.
+/// the stream. True when packets came and no error.
 ///
 /// # Panics
 /// When an invariant does not hold.
-pub fn mqtt_packets(data: &[u8]) -> usize {
-    let Some(([version, at_once, max_packet], stream)) = data.split_first_chunk::<3>() else { return 0 };
+pub fn mqtt_packets(data: &[u8]) -> bool {
+    let Some(([version, at_once, max_packet], stream)) = data.split_first_chunk::<3>() else { return false };
     let version = if version & 1 == 0 { Version::V5 } else { Version::V311 };
     let max_packet = usize::from(*max_packet);
     let (packets, error) = read(version, stream, max_packet, stream.len());
     let cut = read(version, stream, max_packet, usize::from(*at_once) % 16 + 1);
+    let accepted = !packets.is_empty() && error.is_none();
     assert_eq!(cut, (packets.clone(), error), "it depends on how the stream is cut");
-    let count = packets.len();
     for packet in packets {
         if let Incoming::Publish(received) = packet {
             check(version, received, max_packet);
@@ -32,7 +32,7 @@ pub fn mqtt_packets(data: &[u8]) -> usize {
     }
     // Without the framing, which sees to it that a packet is whole.
     let _ = decode(version, BytesMut::from(stream));
-    count
+    accepted
 }
 
 fn read(version: Version, mut stream: &[u8], max_packet: usize, at_once: usize) -> Outcome {

@@ -234,7 +234,7 @@ fn checksum(files: &BTreeMap<String, String>) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-fn encode(files: BTreeMap<String, String>) -> io::Result<Vec<u8>> {
+pub(super) fn encode(files: BTreeMap<String, String>) -> io::Result<Vec<u8>> {
     Ok(serde_json::to_vec(&Content { checksum: checksum(&files), files })?)
 }
 

@@ -1,6 +1,0 @@
-//! A TensorFlow Lite file, before a runtime sees it.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    let _ = ledge::repository::tflite::quantization(data);
-});

@@ -1,0 +1,65 @@
+//! The fuzz targets. `target.rs` runs them under libFuzzer, and `tests/it/fuzz.rs` compiles and runs them with the other
+//! tests, where each has its seeds.
+
+use ledge::features::window::fuzz_window;
+use ledge::features::{fuzz as features, journal, snapshot};
+use ledge::identity::api_key::fuzz_key;
+use ledge::identity::keys::fuzz_keys;
+use ledge::identity::sealing::fuzz as sealing;
+use ledge::mqtt::client::fuzz::mqtt_packets;
+use ledge::repository::{model_config, onnx, tflite};
+use ledge::updates::trust::fuzz as trust;
+
+/// Reads an input, and panics when an invariant does not hold. True when the parser accepts the input.
+pub type Run = fn(&[u8]) -> bool;
+
+/// Every parser of foreign bytes.
+pub const TARGETS: &[(&str, Run)] = &[
+    // Requests.
+    ("json", ledge::protocol::fuzz::fuzz_json),
+    ("binary", ledge::protocol::fuzz::fuzz_binary),
+    ("feast", ledge::protocol::fuzz::fuzz_feast),
+    ("headers", ledge::http::fuzz::fuzz_headers),
+    ("api_key", fuzz_key),
+    ("certificate", ledge::http::tls::fuzz_certificate),
+    ("photograph", ledge::pipeline::image::fuzz_image),
+    ("feature_values", features::fuzz_feature_values),
+    // MQTT.
+    ("mqtt_packets", mqtt_packets),
+    ("topics", ledge::mqtt::fuzz::fuzz_topics),
+    ("message", ledge::mqtt::fuzz::fuzz_message),
+    // Models and declarations.
+    ("model_toml", model_config::fuzz),
+    ("onnx", onnx::fuzz_onnx),
+    ("tflite", tflite::fuzz_tflite),
+    ("feature_views", features::fuzz_feature_views),
+    // The platform.
+    ("metadata", trust::fuzz_metadata),
+    ("manifest", ledge::fleet::fuzz::fuzz_manifest),
+    ("audit_bundle", ledge::audit::fuzz::fuzz_audit_bundle),
+    ("audit_record", ledge::audit::fuzz::fuzz_audit_record),
+    ("audit_path", ledge::audit::fuzz::fuzz_audit_path),
+    ("audit_checkpoint", ledge::audit::fuzz::fuzz_audit_checkpoint),
+    ("audit_proof", ledge::audit::fuzz::fuzz_audit_proof),
+    // The disk of this box.
+    ("trusted_files", trust::fuzz_trusted_files),
+    ("key_store", fuzz_keys),
+    ("sealed", sealing::fuzz_sealed),
+    ("sealed_file", sealing::fuzz_sealed_file),
+    ("master_keys", sealing::fuzz_master_keys),
+    ("journal", |data| journal::fuzz::fuzz(data) > 0),
+    ("snapshot", |data| snapshot::fuzz::fuzz(data) > 0),
+    ("feature_catalog", features::fuzz_feature_catalog),
+    ("feature_keys", features::fuzz_feature_keys),
+    ("feature_records", features::fuzz_feature_records),
+    ("window", fuzz_window),
+];
+
+/// The target of this name.
+///
+/// # Panics
+/// When there is none.
+pub fn run(name: &str) -> Run {
+    let target = TARGETS.iter().find(|(known, _)| *known == name);
+    target.unwrap_or_else(|| panic!("there is no fuzz target {name}")).1
+}

@@ -1,0 +1,286 @@
+//! Inputs that the parsers accept: what mutations begin with. A function a target, by its name.
+
+use ledge::audit::fuzz::{audit_checkpoint_seed, audit_proof_seed};
+use ledge::features::window::window_seeds;
+use ledge::identity::sealing::fuzz::{sealed_file_seed, sealed_seed};
+use ledge::updates::trust::fuzz::{metadata_seeds, trusted_files_seed};
+
+/// Requests with data of every kind.
+pub fn json() -> Vec<Vec<u8>> {
+    let seeds: &[&[u8]] = &[
+    br#"{"id":"1","inputs":[{"name":"IN","shape":[2,2],"datatype":"FP32","data":[[1,2.5],[-3e-1,4]]}],"outputs":[{"name":"OUT"}]}"#,
+    br#"{"inputs":[{"data":[true,false],"name":"a","datatype":"BOOL","shape":[2]},{"name":"b","shape":[0,3],"datatype":"INT8","data":[]}]}"#,
+    br#"{"parameters":{"binary_data_output":true,"timeout":10,"priority":1},"inputs":[{"name":"\u00e9","shape":[1,1,3],"datatype":"BYTES","data":["a","\n","\ud83d\ude00"]}]}"#,
+    br#"{"inputs":[{"name":"u","shape":[2],"datatype":"UINT64","data":[18446744073709551615,0]},{"name":"h","shape":[2],"datatype":"FP16","data":[0.1,65504]},{"name":"w","shape":[1],"datatype":"BF16","data":[1e38]},{"name":"d","shape":[1],"datatype":"FP64","data":[1e308]}]}"#,
+];
+    seeds.iter().map(|seed| seed.to_vec()).collect()
+}
+
+/// The same requests and some with data behind the JSON (a NaN and a one, or `abc`), each behind the length of its header.
+pub fn binary() -> Vec<Vec<u8>> {
+    let announcing: &[&[u8]] = &[
+    br#"{"inputs":[{"name":"x","shape":[2],"datatype":"FP32","parameters":{"binary_data_size":8}}],"outputs":[{"name":"y","parameters":{"binary_data":true,"classification":2}}]}"#,
+    br#"{"inputs":[{"name":"s","shape":[1],"datatype":"BYTES","parameters":{"binary_data_size":7}},{"name":"j","shape":[1],"datatype":"INT16","data":[-7]}]}"#,
+    ];
+    let with_data = |json: Vec<u8>| {
+        let length = u16::try_from(json.len()).unwrap().to_le_bytes();
+        let has = |text: &[u8]| json.windows(text.len()).any(|window| window == text);
+        let data: &[u8] = match (has(b"binary_data_size"), has(b"BYTES")) {
+            (false, _) => b"",
+            (true, true) => b"\x03\0\0\0abc",
+            (true, false) => b"\0\0\xc0\x7f\0\0\x80\x3f",
+        };
+        [&length, &json[..], data].concat()
+    };
+    json().into_iter().chain(announcing.iter().map(|json| json.to_vec())).map(with_data).collect()
+}
+
+/// Calls of Feast's client.
+pub fn feast() -> Vec<Vec<u8>> {
+    let seeds: &[&[u8]] = &[
+    br#"{"features":["driver_stats:trips"],"entities":{"driver_id":[1,2,null]},"full_feature_names":true}"#,
+    br#"{"feature_service":"s","entities":{"a":["x"],"b":[1.5]}}"#,
+    br#"{"push_source_name":"p","df":{"driver_id":[1],"event_timestamp":["2026-01-01T00:00:00Z"],"trips":[7]},"to":"online"}"#,
+];
+    seeds.iter().map(|seed| seed.to_vec()).collect()
+}
+
+/// Headers of calls, a line each.
+pub fn headers() -> Vec<Vec<u8>> {
+    let seeds: &[&[u8]] = &[
+        b"authorization: Bearer ledge_0123abcd_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8\nx-ledge-priority: batch",
+        b"x-api-key: k\nx-ledge-timeout-ms: 250\ncontent-encoding: gzip\naccept-encoding: gzip;q=0, deflate, *",
+        b"inference-header-content-length: 18446744073709551615\nauthorization: bearer\nx-ledge-priority: 2",
+    ];
+    seeds.iter().map(|seed| seed.to_vec()).collect()
+}
+
+/// A key.
+pub fn api_key() -> Vec<Vec<u8>> {
+    let seeds: &[&[u8]] = &[b"ledge_0123abcd_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"];
+    seeds.iter().map(|seed| seed.to_vec()).collect()
+}
+
+/// A certificate, and a list of revoked ones.
+pub fn certificate() -> Vec<Vec<u8>> {
+    let authority = crate::certificates::Authority::new();
+    let certificate = crate::tls_kit::der(&authority.issue("till-7").certificate);
+    let list = authority.revoke(&[]);
+    let list: String = list.lines().filter(|line| !line.starts_with("-----")).collect();
+    let list = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, list).unwrap();
+    vec![certificate.to_vec(), list]
+}
+
+/// Photographs of every format.
+pub fn photograph() -> Vec<Vec<u8>> {
+    ["coffee.png", "chelsea.jpg", "camera.webp"].map(|name| crate::daemon::data(&format!("photos/{name}"))).into()
+}
+
+/// Values of every type.
+pub fn feature_values() -> Vec<Vec<u8>> {
+    let seeds: &[&[u8]] = &[
+        b"[1,2.0,-3e0,9007199254740993,1e16]",
+        b"[1.5,null,-0.0,3.4028235e38,5e-324]",
+        b"[\"AAEC\",\"\",\"2026-11-21T01:00:00.5Z\"]",
+        b"[true,false]",
+        b"9223372036854775807",
+        b"\"1969-12-31 23:59:59.999999+02:00\"",
+    ];
+    seeds.iter().map(|seed| seed.to_vec()).collect()
+}
+
+/// Packets of a broker, behind the version (0: MQTT 5, 1: 3.1.1), how the stream is cut, and the largest message taken.
+pub fn mqtt_packets() -> Vec<Vec<u8>> {
+    let seeds: &[&[u8]] = &[
+    // CONNACK with each property that is read, PINGRESP, DISCONNECT with a reason in words.
+    b"\0\x02\xff\x20\x1c\x01\0\x19\x11\0\0\x0e\x10\x21\0\x14\x24\x01\x25\x01\x27\0\x10\0\0\x2a\x01\x13\0\x3c\x22\0\x0a\
+      \xd0\0\xe0\x07\x8e\x05\x1f\0\x02hi",
+    // PUBLISH with each property, a payload, and an acknowledgement behind it.
+    b"\0\x05\xff\x3a\x2f\0\x03a/b\0\x07\x20\x01\x01\x02\0\0\0\x09\x03\0\x01t\x08\0\x03r/s\x09\0\x02\0\xff\x0b\x81\x01\x26\0\x01k\0\x01v\
+      payload\x40\x03\0\x01\x10",
+    // The same kind of message where at most ten bytes are taken.
+    b"\0\x01\x0a\x30\x10\0\x03a/b\0payload...\xd0\0\xb0\x04\0\x01\0\0\x90\x05\0\x01\0\0\x9e",
+    // MQTT 3.1.1.
+    b"\x01\x03\xff\x20\x02\x01\0\x90\x04\0\x01\x01\x80\x32\x0b\0\x03a/b\0\x07text\x40\x02\0\x07\xb0\x02\0\x01\xd0\0",
+    // An old broker's refusal of MQTT 5.
+    b"\0\0\xff\x20\x02\0\x01",
+];
+    seeds.iter().map(|seed| seed.to_vec()).collect()
+}
+
+/// A filter, another one, a template and a topic.
+pub fn topics() -> Vec<Vec<u8>> {
+    let seeds: &[&[u8]] = &[
+        b"cameras/+/snapshot\ncameras/#\nvision/{1}/objects\ncameras/door/snapshot",
+        b"#\n+/a/+\n{1}/{device}\nx/a/b",
+        b"$share/g/a/+/#\na/b\n{2}-{model}/{1}\na/b",
+        b"ledge/v1/+/infer/#\nledge/v1/box/+/m\nx/{2}\nledge/v1/box/infer/m/versions/3",
+        b"$SYS/#\n+/+\n{1}\n$SYS/broker/load",
+    ];
+    seeds.iter().map(|seed| seed.to_vec()).collect()
+}
+
+/// A path, and a message that it leads into.
+pub fn message() -> Vec<Vec<u8>> {
+    let seeds: &[&[u8]] = &[
+        b"$.image\n{\"image\":\"data:image/jpeg;base64,/9j/4A==\",\"t\":1}",
+        b"$['a b'][-1]\n{\"a b\":[1,-2.5,1e300,18446744073709551615],\"t\":0}",
+        b"$.v\n{\"v\":[true,false,\"x\",\"\\ud83d\\ude00\"],\"t\":[3]}",
+        b"$.labels[0]['\\u006cabel']\n{\"labels\":[{\"label\":\"tripod\"}],\"t\":true}",
+        b"$\n{\"t\":\"AAEC\"}",
+    ];
+    seeds.iter().map(|seed| seed.to_vec()).collect()
+}
+
+/// Model configs of every kind of key.
+pub fn model_toml() -> Vec<Vec<u8>> {
+    let seeds: &[&[u8]] = &[
+    b"runtime = \"auto\"\nmax_batch_size = 8\nversion_policy = { latest = 2 }\n[instance_group]\ncount = 2\nthreads = 1\n",
+    b"version_policy = \"all\"\n[queue]\nmax_size = 3\ndefault_timeout_ms = 4\n[[golden]]\nfile = \"a.json\"\ntolerance = 0.1\n",
+    b"[[output]]\nname = \"y\"\nlabels = \"l.txt\"\n[pipeline.image_classification]\ncrop = [2, 2]\nmean = [1.0, 2.0, 3.0]\n",
+    b"version_policy = { specific = [1, 3] }\n[[input]]\nname = \"x\"\ndatatype = \"FP32\"\nshape = [-1, 4]\n",
+];
+    seeds.iter().map(|seed| seed.to_vec()).collect()
+}
+
+/// A small model.
+pub fn onnx() -> Vec<Vec<u8>> {
+    vec![std::fs::read(crate::daemon::model_folder("add_sub").join("1/model.onnx")).unwrap()]
+}
+
+/// A classifier that takes and gives integers.
+pub fn tflite() -> Vec<Vec<u8>> {
+    vec![std::fs::read(crate::daemon::model_folder("quantized_colours").join("1/model.tflite")).unwrap()]
+}
+
+/// Declarations of every kind of key.
+pub fn feature_views() -> Vec<Vec<u8>> {
+    let seeds: &[&[u8]] = &[
+    include_bytes!("../../../configs/feature_views.d/example.toml.example"),
+    b"[[entity]]\nname = \"m\"\nvalue_type = \"Int64\"\n[[feature_view]]\nname = \"v\"\nentities = [\"m\"]\nttl = 0\n\
+      schema = [{ name = \"a\", dtype = \"Array(Bytes)\" }, { name = \"b\", dtype = \"Int32\" }]\n\
+      [[feature_view.aggregation]]\ncolumn = \"b\"\nfunction = \"std\"\ntime_window = \"61s\"\n\
+      [[feature_service]]\nname = \"s\"\nfeatures = [\"v\"]\n",
+];
+    seeds.iter().map(|seed| seed.to_vec()).collect()
+}
+
+/// Metadata of every role.
+pub fn metadata() -> Vec<Vec<u8>> {
+    metadata_seeds()
+}
+
+/// Manifests of rollouts: with everything, and with the least.
+pub fn manifest() -> Vec<Vec<u8>> {
+    let seeds: &[&[u8]] = &[
+    br#"{"schema":1,"fleet":"shops","published":"2026-11-20T00:00:00Z","rollouts":[{"id":"r1","target":"models/minilm/2/model.onnx","start":"2026-11-20T01:00:00+01:00","waves":[{"seed_below":20,"after_s":3600},{"seed_below":2048,"after_s":86400}],"paused":true,"groups":["north"],"devices":["till-7"],"gate":{"golden_min":0.9},"shadow":{"share":0.5},"max_attempts":3,"byte_budget":1000,"allow_downgrade":true,"requires_ledge":"0.1.0"},{"id":"r2","target":"models/colours/1/model.tflite","start":"2026-11-20T00:00:00Z","waves":"ohno"}],"pins":{"till-7":{"models/minilm":1}},"revoked":["models/minilm/1"],"minimum":{"models/colours":1}}"#,
+    br#"{"schema":1,"fleet":"shops","published":"2026-11-20T00:00:00Z","rollouts":[]}"#,
+];
+    seeds.iter().map(|seed| seed.to_vec()).collect()
+}
+
+/// Two records.
+pub fn audit_bundle() -> Vec<Vec<u8>> {
+    let seeds: &[&[u8]] = &[b"\0\x03abc\0\x01x"];
+    seeds.iter().map(|seed| seed.to_vec()).collect()
+}
+
+/// Records of a few kinds.
+pub fn audit_record() -> Vec<Vec<u8>> {
+    let seeds: &[&[u8]] =
+        &[br#"{"v":1,"seq":7,"ts":"2026-01-01T00:00:00.250Z","actor":{"kind":"local"},"event":{"action":"stopped"}}"#];
+    seeds.iter().map(|seed| seed.to_vec()).collect()
+}
+
+/// Paths of records and of hashes.
+pub fn audit_path() -> Vec<Vec<u8>> {
+    let seeds: &[&[u8]] = &[b"tile/entries/x001/x234/067.p/112", b"tile/2/007"];
+    seeds.iter().map(|seed| seed.to_vec()).collect()
+}
+
+/// One that is signed.
+pub fn audit_checkpoint() -> Vec<Vec<u8>> {
+    vec![audit_checkpoint_seed()]
+}
+
+/// One that holds.
+pub fn audit_proof() -> Vec<Vec<u8>> {
+    vec![audit_proof_seed()]
+}
+
+/// The file with two of them.
+pub fn trusted_files() -> Vec<Vec<u8>> {
+    vec![trusted_files_seed()]
+}
+
+/// A store of two keys.
+pub fn key_store() -> Vec<Vec<u8>> {
+    let seeds: &[&[u8]] = &[br#"{"version":1,"keys":[
+        {"id":"0123abcd","name":"till-7","blake3":"0000000000000000000000000000000000000000000000000000000000000000",
+         "roles":["infer","viewer"],"models":["m"],"created_ms":1,"expires_ms":2,"max_rate":2.5,"max_concurrent":3},
+        {"id":"89abcdef","name":"erp","blake3":"1111111111111111111111111111111111111111111111111111111111111111",
+         "roles":[],"created_ms":1,"revoked_ms":4}]}"#];
+    seeds.iter().map(|seed| seed.to_vec()).collect()
+}
+
+/// Sealed bytes.
+pub fn sealed() -> Vec<Vec<u8>> {
+    vec![sealed_seed()]
+}
+
+/// A sealed file.
+pub fn sealed_file() -> Vec<Vec<u8>> {
+    vec![sealed_file_seed()]
+}
+
+/// Two keys in digits, and one of random bytes.
+pub fn master_keys() -> Vec<Vec<u8>> {
+    vec![[&[b'a'; 64][..], b"\n", &[b'0'; 64], b"\n"].concat(), vec![0xc4; 32]]
+}
+
+/// The content of a group: the number of the first entry, how many there are, and entries that put, remove and put nothing.
+pub fn journal() -> Vec<Vec<u8>> {
+    let seeds: &[&[u8]] = &[
+        b"\x01\0\0\0\0\0\0\0\x02\0\0\0\
+      \x1d\0\0\0\x01\0\0\0\0\0key of twenty bytes.row\
+      \x1a\0\0\0\x02\0\0\0\0\0key of twenty bytes,",
+        b"\x01\0\0\0\0\0\0\0\x01\0\0\0\x1a\0\0\0\x01\0\0\0\0\0key of twenty bytes.",
+    ];
+    seeds.iter().map(|seed| seed.to_vec()).collect()
+}
+
+/// The content of a block of a snapshot: keys and records.
+pub fn snapshot() -> Vec<Vec<u8>> {
+    let seeds: &[&[u8]] =
+        &[b"key of twenty bytes.\x06\0\0\0recordkey of twenty bytes,\0\0\0\0", b"key of twenty bytes.\x01\0\0\0-"];
+    seeds.iter().map(|seed| seed.to_vec()).collect()
+}
+
+/// Catalogs, below their checksum.
+pub fn feature_catalog() -> Vec<Vec<u8>> {
+    let seeds: &[&[u8]] = &[br#"{"generation":1,"last_view":1,"views":{}}"#];
+    seeds.iter().map(|seed| seed.to_vec()).collect()
+}
+
+/// A shard with its next number and one key, and a head, each as key files have them below their seal.
+pub fn feature_keys() -> Vec<Vec<u8>> {
+    let entry = [&[1, 0, 0, 3][..], &[3; 16], &[9; 32]].concat();
+    let shard = [&[3, 2, 0, 0, 0][..], &entry].concat();
+    let head = [&[1, 1][..], &[5; 16], &[6; 32], &[0xff; 32]].concat();
+    vec![shard, head]
+}
+
+/// Rows: the event time, join keys, fields; and records, of which those bytes are the end.
+pub fn feature_records() -> Vec<Vec<u8>> {
+    let seeds: &[&[u8]] = &[
+    b"\x40\x42\x0f\0\0\0\0\0\x02\x02\x01a\x04\x07\0\0\0\0\0\0\0\x02\x01\x06\0\0\x80\x3f\x02\x10\x02\0\0\x80\x3f\0\0\xc0\x7f",
+    b"\x01\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0\x40\x42\x0f\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\x7f\
+      \x40\x42\x0f\0\0\0\0\0\x01\x03\x07\0\0\0\x03\x01\x07\x01\x02\x0c\x02\x01a\x02bc\x80\x01\x11\x02\0\x01",
+];
+    seeds.iter().map(|seed| seed.to_vec()).collect()
+}
+
+/// States of few events and of many.
+pub fn window() -> Vec<Vec<u8>> {
+    window_seeds()
+}
