@@ -18,6 +18,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     // Requests.
     ("json", ledge::protocol::fuzz::fuzz_json),
     ("binary", ledge::protocol::fuzz::fuzz_binary),
+    ("repository_call", ledge::protocol::fuzz::fuzz_repository_call),
     ("feast", ledge::protocol::fuzz::fuzz_feast),
     ("headers", ledge::http::fuzz::fuzz_headers),
     ("api_key", fuzz_key),
@@ -28,6 +29,10 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("mqtt_packets", mqtt_packets),
     ("topics", ledge::mqtt::fuzz::fuzz_topics),
     ("message", ledge::mqtt::fuzz::fuzz_message),
+    // Files that somebody imports, and the process of a trial.
+    ("csv", ledge::cli::features::fuzz_csv),
+    ("json_lines", ledge::cli::features::fuzz_json_lines),
+    ("trial_report", ledge::updates::trial::fuzz_trial_report),
     // Models and declarations.
     ("model_toml", model_config::fuzz),
     ("onnx", onnx::fuzz_onnx),
@@ -36,6 +41,8 @@ pub const TARGETS: &[(&str, Run)] = &[
     // The platform.
     ("metadata", trust::fuzz_metadata),
     ("manifest", ledge::fleet::fuzz::fuzz_manifest),
+    ("release_description", ledge::updates::package::fuzz_release_description),
+    ("proxy_answer", ledge::egress::fuzz_proxy_answer),
     ("audit_bundle", ledge::audit::fuzz::fuzz_audit_bundle),
     ("audit_record", ledge::audit::fuzz::fuzz_audit_record),
     ("audit_path", ledge::audit::fuzz::fuzz_audit_path),
@@ -44,11 +51,18 @@ pub const TARGETS: &[(&str, Run)] = &[
     // The disk of this box.
     ("trusted_files", trust::fuzz_trusted_files),
     ("key_store", fuzz_keys),
+    ("kept_manifest", ledge::fleet::fuzz::fuzz_kept_manifest),
+    ("update_states", ledge::updates::persisted::fuzz_update_states),
+    ("load_attempts", ledge::repository::attempts::log::fuzz_load_attempts),
+    ("profile", ledge::repository::profile::fuzz_profile),
+    ("egress_counts", ledge::egress::fuzz_egress_counts),
     ("sealed", sealing::fuzz_sealed),
     ("sealed_file", sealing::fuzz_sealed_file),
     ("master_keys", sealing::fuzz_master_keys),
     ("journal", |data| journal::fuzz::fuzz(data) > 0),
     ("snapshot", |data| snapshot::fuzz::fuzz(data) > 0),
+    ("acknowledged", features::fuzz_acknowledged),
+    ("erased_entities", features::fuzz_erased_entities),
     ("feature_catalog", features::fuzz_feature_catalog),
     ("feature_keys", features::fuzz_feature_keys),
     ("feature_records", features::fuzz_feature_records),

@@ -39,7 +39,7 @@ pub use account::DestinationStatistics;
 pub use address::{Host, HostPort, InvalidHostPort};
 pub use daemon_connection::{Answer, DaemonAddress, DaemonConnection, DaemonError, Download};
 pub use http::{AuditClient, HttpAnswer, HttpClient, HttpDownload, HttpError, HttpSettings, REQUEST_HEADERS};
-pub use kept::{CountsError, CountsKeeper, DestinationCounts, EgressCounts};
+pub use kept::{CountsError, CountsKeeper, DestinationCounts, EgressCounts, fuzz_egress_counts};
 pub use link::{LinkReader, LinkWriter, PutError};
 pub use message_stream::MessageStream;
 pub use policy::{Allowed, Content, EgressConfig, Grant};
@@ -47,6 +47,7 @@ pub use raw::RawConnection;
 pub(crate) use tls::{CertificateTime, LARGEST_LIST, certificates, identity_error, private_key};
 pub use tls::{TlsError, TlsSettings};
 pub use tls_files::TlsFiles;
+pub use tunnel::fuzz_proxy_answer;
 pub use web_address::{InvalidWebAddress, WebAddress};
 
 /// How long it may take until a connection stands: the name looked up, connected, and the TLS handshake done.

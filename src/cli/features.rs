@@ -19,6 +19,8 @@ use super::{Exit, Globals, Output, block_on};
 use daemon::Daemon;
 use table::Format;
 
+pub use table::{fuzz_csv, fuzz_json_lines};
+
 /// The arguments of `ledge features`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

@@ -92,11 +92,15 @@ impl EgressCounts {
             Err(error) => return Err(CountsError::File { path, error }),
         };
         let damaged = |reason: String| CountsError::Damaged { path: path.clone(), reason };
-        let counts: Self = serde_json::from_slice(&content).map_err(|error| damaged(error.to_string()))?;
+        Self::parse(&content).map(Some).map_err(damaged)
+    }
+
+    fn parse(content: &[u8]) -> Result<Self, String> {
+        let counts: Self = serde_json::from_slice(content).map_err(|error| error.to_string())?;
         if counts.schema != SCHEMA {
-            return Err(damaged(format!("it has schema {}, and {SCHEMA} is known", counts.schema)));
+            return Err(format!("it has schema {}, and {SCHEMA} is known", counts.schema));
         }
-        Ok(Some(counts))
+        Ok(counts)
     }
 
     /// These, and what was counted since the start.
@@ -198,6 +202,20 @@ impl CountsKeeper {
     fn written(&self) -> MutexGuard<'_, Option<EgressCounts>> {
         self.0.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Reads the file of the counts; true when it is one. It is the same after it was written and read again, and counting
+/// on forgets no destination. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_egress_counts(data: &[u8]) -> bool {
+    let Ok(counts) = EgressCounts::parse(data) else { return false };
+    let written = serde_json::to_vec_pretty(&counts).unwrap_or_default();
+    assert_eq!(EgressCounts::parse(&written).as_ref(), Ok(&counts));
+    let again = counts.with(&[]).destinations;
+    assert!(counts.destinations.iter().all(|known| again.contains(known)) && again.len() == counts.destinations.len());
+    true
 }
 
 #[cfg(test)]

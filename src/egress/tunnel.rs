@@ -1,5 +1,6 @@
 //! HTTP CONNECT: a proxy is asked for a way through (RFC 9110, section 9.3.6).
 
+use futures_util::FutureExt as _;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::EgressError;
@@ -55,6 +56,36 @@ fn reason(status: u16) -> String {
     }
 }
 
+/// Reads the answer of a proxy; true when it opens a way. Only an answer of HTTP/1 with a status of 2xx does, and what comes
+/// behind its head is left to the destination. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_proxy_answer(data: &[u8]) -> bool {
+    let [proxy, to] =
+        ["proxy:3128", "box:443"].map(|text| text.parse().unwrap_or_else(|_| unreachable!("{text} is valid")));
+    let mut answer = data;
+    let asked = {
+        let mut stream = tokio::io::join(&mut answer, tokio::io::sink());
+        ask(&mut stream, &proxy, &to).now_or_never()
+    };
+    let head = data.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4);
+    match asked.unwrap_or_else(|| unreachable!("memory never waits")) {
+        Ok(_) => {
+            let status = data.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+            assert!(data.starts_with(b"HTTP/1.") && status.starts_with(b"2"), "{}", data.escape_ascii());
+            assert_eq!(Some(data.len() - answer.len()), head);
+            assert!(head.is_some_and(|head| head <= LONGEST_HEAD));
+            true
+        }
+        Err(error) => {
+            assert!(data.len() - answer.len() <= head.unwrap_or(LONGEST_HEAD));
+            assert!(error.to_string().len() < 512, "{error}");
+            false
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -95,8 +126,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_is_too_strange(head: Vec<u8>) {
-            let _ = status(&head);
+        fn only_a_2xx_answer_opens_a_way_and_what_is_behind_it_is_left_to_the_destination(answer: Vec<u8>) {
+            fuzz_proxy_answer(&answer);
+            fuzz_proxy_answer(&[&b"HTTP/1.1 200\r\n\r\n"[..], &answer].concat());
         }
     }
 }

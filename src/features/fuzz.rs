@@ -3,6 +3,7 @@
 use serde_json::Value as Json;
 
 use super::catalog::Catalog;
+use super::engine::{acknowledged, erased};
 use super::value::{ScalarType, Value, ValueType};
 use super::{record, registry};
 
@@ -68,4 +69,20 @@ pub fn fuzz_feature_values(data: &[u8]) -> bool {
         assert_eq!(again.map(|again| again.to_json()), Some(value.to_json()), "{json}");
     }
     accepted
+}
+
+/// Feeds arbitrary bytes to the reader of how far pushes were acknowledged; true when they say it.
+///
+/// # Panics
+/// When they are read and not exactly what is written of them, which is a bug.
+pub fn fuzz_acknowledged(data: &[u8]) -> bool {
+    acknowledged::fuzz(data)
+}
+
+/// Feeds arbitrary bytes to the reader of the list of erased entities, below its seal; true when they are one.
+///
+/// # Panics
+/// When it is not the same after it was written and read again, which is a bug.
+pub fn fuzz_erased_entities(data: &[u8]) -> bool {
+    erased::fuzz(data)
 }

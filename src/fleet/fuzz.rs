@@ -1,7 +1,8 @@
-//! What must hold whatever bytes come as a rollout manifest. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+//! What must hold whatever bytes come as a rollout manifest, or as the file in which one is kept. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
 
 use std::collections::BTreeSet;
 
+use super::kept;
 use super::manifest::{MAX_BYTES, MAX_ROLLOUTS, MAX_WAVES, Manifest, ManifestError, TOLD};
 use super::waves::SEEDS;
 
@@ -35,4 +36,13 @@ pub fn fuzz_manifest(data: &[u8]) -> bool {
         assert_eq!(plan.target.to_string().parse().as_ref(), Ok(&plan.target));
     }
     true
+}
+
+/// Reads the file of the manifest that was kept; true when the box may go on by it.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_kept_manifest(data: &[u8]) -> bool {
+    let fleet = "shops".parse().unwrap_or_else(|_| unreachable!("a valid name"));
+    kept::fuzz(data, "https://updates.example/", &fleet)
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::look::{self, Accepted};
 use crate::durable;
 use crate::names::DeviceName;
+use crate::updates::sha256::sha256_hex;
 
 /// Its file, in the update store.
 const FILE: &str = "rollout.json";
@@ -58,8 +59,11 @@ impl Kept {
         if std::fs::metadata(&self.path)?.len() > MAX_FILE {
             return Err(io::Error::other("it is larger than any"));
         }
-        let form: Form = serde_json::from_slice(&std::fs::read(&self.path)?)?;
-        let Form { repository, expires_ms, sha256, manifest } = form;
+        self.parse(&std::fs::read(&self.path)?, fleet)
+    }
+
+    fn parse(&self, content: &[u8], fleet: &DeviceName) -> io::Result<Accepted> {
+        let Form { repository, expires_ms, sha256, manifest } = serde_json::from_slice(content)?;
         if repository != self.repository {
             return Err(io::Error::other(format!("it came from {repository}")));
         }
@@ -68,20 +72,39 @@ impl Kept {
 
     /// Keeps a manifest. When this returns `Ok`, it survives a power cut.
     pub fn store(&self, accepted: &Accepted) -> io::Result<()> {
-        let Accepted { text, sha256, expires_ms, .. } = accepted.clone();
-        let repository = self.repository.clone();
-        let form = serde_json::to_vec(&Form { repository, expires_ms, sha256, manifest: text })?;
+        let form = self.encode(accepted)?;
         if let Some(folder) = self.path.parent() {
             durable::create_folder(folder)?;
         }
         durable::replace(&self.path, &form)
     }
+
+    fn encode(&self, accepted: &Accepted) -> serde_json::Result<Vec<u8>> {
+        let Accepted { text, sha256, expires_ms, .. } = accepted.clone();
+        serde_json::to_vec(&Form { repository: self.repository.clone(), expires_ms, sha256, manifest: text })
+    }
+}
+
+/// Reads the file of the manifest that was kept; true when the box may go on by it. It is whole, of this fleet and of this
+/// repository then, and the same after it was written and read again.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub(super) fn fuzz(data: &[u8], repository: &str, fleet: &DeviceName) -> bool {
+    let kept = Kept::new(Path::new(""), repository);
+    let Ok(accepted) = kept.parse(data, fleet) else { return false };
+    assert_eq!(accepted.manifest.fleet, *fleet);
+    assert_eq!(sha256_hex(accepted.text.as_bytes()), accepted.sha256);
+    let written = kept.encode(&accepted).unwrap_or_default();
+    assert!(kept.parse(&written, fleet).is_ok_and(|again| again == accepted), "{}", written.escape_ascii());
+    let other = Kept::new(Path::new(""), "https://elsewhere/");
+    assert!(other.parse(data, fleet).is_err(), "it is of another repository");
+    true
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::updates::sha256::sha256_hex;
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the test makes the damage")]

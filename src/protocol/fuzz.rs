@@ -9,6 +9,7 @@ use super::decode::{DecodedRequest, ReplyFormat, Target, decode_request};
 use super::encode::encode_response;
 use super::error::ProtocolError;
 use super::feast;
+use super::metadata::{IndexRequest, LoadRequest, UnloadRequest};
 use crate::inference::backend::Runtime;
 use crate::names::ModelVersion;
 use crate::serving::request::{InferResponse, Inputs, Timings};
@@ -40,6 +41,25 @@ pub fn fuzz_feast(data: &[u8]) -> bool {
         assert!(error.to_json().len() < LONGEST_MESSAGE, "{}", error.message());
     }
     online.is_ok() || push.is_ok()
+}
+
+/// The whole body is JSON for the model repository's routes; true when one of them reads it.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_repository_call(data: &[u8]) -> bool {
+    let results = [
+        IndexRequest::decode(data).map(drop),
+        LoadRequest::decode(data).map(|LoadRequest { files, .. }| {
+            assert!(files.iter().map(String::len).sum::<usize>() <= data.len());
+        }),
+        UnloadRequest::decode(data).map(drop),
+    ];
+    for error in results.iter().filter_map(|result| result.as_ref().err()) {
+        assert_eq!(error.status(), 400, "{error:?}");
+        assert!(ErrorBody::new(&error.to_string()).to_json().len() < LONGEST_MESSAGE, "{error:?}");
+    }
+    results.iter().any(Result::is_ok)
 }
 
 /// The first two bytes choose the header's length, from 0 to one byte too many; the others are the body. True when it is a

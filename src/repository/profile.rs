@@ -51,6 +51,16 @@ pub struct Profile {
     pub measured: String,
 }
 
+impl Profile {
+    fn parse(content: &[u8]) -> serde_json::Result<Self> {
+        serde_json::from_slice(content)
+    }
+
+    fn encode(&self) -> serde_json::Result<Vec<u8>> {
+        serde_json::to_vec_pretty(self)
+    }
+}
+
 /// The profiles of one box, a file each. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Profiles {
@@ -83,7 +93,7 @@ impl Profiles {
     pub fn get(&self, digest: &str) -> Option<Profile> {
         let path = self.path(digest)?;
         let text = fs::read(&path).ok()?;
-        match serde_json::from_slice(&text) {
+        match Profile::parse(&text) {
             Ok(profile) => Some(profile),
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "a tuning profile is damaged; the model is measured anew");
@@ -98,7 +108,7 @@ impl Profiles {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
-        durable::replace(&path, &serde_json::to_vec_pretty(profile).map_err(std::io::Error::other)?)?;
+        durable::replace(&path, &profile.encode().map_err(std::io::Error::other)?)?;
         Ok(Some(path))
     }
 
@@ -119,6 +129,18 @@ impl Shared {
         let features: Vec<&str> = cpu.features.iter().filter(|f| f.present).map(|f| f.name).collect();
         format!("{}\n{}\n{}\n{}", cpu.model, features.join(" "), self.cores, self.runtimes.libraries())
     }
+}
+
+/// Reads a profile; true when it is one. It is the same after it was written and read again. The folder `fuzz/` and
+/// `tests/it/fuzz.rs` feed it.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_profile(data: &[u8]) -> bool {
+    let Ok(profile) = Profile::parse(data) else { return false };
+    let written = profile.encode().unwrap_or_default();
+    assert!(Profile::parse(&written).is_ok_and(|again| again == profile), "{}", written.escape_ascii());
+    true
 }
 
 #[cfg(test)]

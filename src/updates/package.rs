@@ -15,6 +15,8 @@
 //! All files of a release lie in one folder: for a model that is `model.toml`, labels and golden inputs beside the model's
 //! own files.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -142,6 +144,22 @@ impl Package {
         }
         Ok(package)
     }
+}
+
+/// Reads the custom data of a target; true when it describes a release. It names no file twice and not too many, and is the
+/// same after it was written and read again. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_release_description(data: &[u8]) -> bool {
+    let Ok(custom) = serde_json::from_slice::<Value>(data) else { return false };
+    let Ok(package) = Package::from_custom(Some(&custom)) else { return false };
+    let names: BTreeSet<_> = package.files.iter().collect();
+    assert!(package.schema == SCHEMA && package.files.len() <= MAX_FILES && names.len() == package.files.len());
+    assert!(names.iter().all(|name| !name.as_str().contains('/') && !name.as_str().starts_with('.')));
+    let written = serde_json::json!({ "ledge": package });
+    assert!(Package::from_custom(Some(&written)).is_ok_and(|again| again == package), "{written}");
+    true
 }
 
 #[cfg(test)]

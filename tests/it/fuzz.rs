@@ -58,6 +58,7 @@ macro_rules! fuzzed {
 fuzzed! {
     a_request_in_json_is_written_as_it_was_read: json, cut Refused, changed Mixed, 20_000;
     a_binary_request_is_written_as_it_was_read: binary, cut Mixed, changed Mixed, 20_000;
+    a_refusal_of_the_repositorys_routes_is_short_and_the_callers_fault: repository_call, cut Refused, changed Mixed, 20_000;
     a_refusal_of_feasts_routes_is_short_and_the_callers_fault: feast, cut Refused, changed Mixed, 20_000;
     headers_give_a_deadline_ahead_and_a_key_without_spaces: headers, cut Mixed, changed Mixed, 50_000;
     an_api_key_has_one_form: api_key, cut Refused, changed Mixed, 20_000;
@@ -69,6 +70,10 @@ fuzzed! {
     a_filter_matches_as_its_overlaps_and_templates_say: topics, cut Mixed, changed Mixed, 50_000;
     rows_of_a_message_keep_their_shape_and_refusals_are_short: message, cut Refused, changed Mixed, 5_000;
 
+    a_value_of_a_table_is_exported_as_it_was_imported: csv, cut Mixed, changed Mixed, 20_000;
+    a_value_of_json_lines_is_exported_as_it_was_imported: json_lines, cut Mixed, changed Mixed, 20_000;
+    words_of_a_trial_are_written_as_they_were_read_and_the_last_are_short: trial_report, cut Mixed, changed Mixed, 20_000;
+
     a_model_config_is_written_as_it_was_read: model_toml, cut Mixed, changed Mixed, 5_000;
     an_onnx_file_names_no_file_outside_its_folder: onnx, cut Mixed, changed Mixed, 20_000;
     a_tflite_file_gives_numbers_and_names_within_bounds: tflite, cut Mixed, changed Mixed, 20_000;
@@ -76,6 +81,8 @@ fuzzed! {
 
     metadata_says_what_was_signed: metadata, cut Refused, changed Mixed, 2_000;
     a_manifest_stays_within_its_bounds: manifest, cut Refused, changed Mixed, 20_000;
+    a_release_names_its_files_once_and_in_its_folder: release_description, cut Refused, changed Mixed, 20_000;
+    only_an_answer_of_2xx_opens_a_way_through_a_proxy: proxy_answer, cut Mixed, changed Mixed, 20_000;
     a_bundle_is_written_as_it_was_read: audit_bundle, cut Mixed, changed Mixed, 20_000;
     a_record_is_written_as_it_was_read: audit_record, cut Refused, changed Mixed, 20_000;
     the_path_of_a_tile_has_one_form_and_leads_out_of_no_folder: audit_path, cut Mixed, changed Mixed, 20_000;
@@ -84,11 +91,18 @@ fuzzed! {
 
     trusted_files_are_as_they_were_written: trusted_files, cut Refused, changed Refused, 20_000;
     a_store_of_keys_is_written_as_it_was_read: key_store, cut Refused, changed Mixed, 20_000;
+    a_kept_manifest_is_of_this_fleet_and_this_repository: kept_manifest, cut Refused, changed Mixed, 20_000;
+    states_of_updates_are_written_as_they_were_read: update_states, cut Refused, changed Mixed, 20_000;
+    the_record_of_loads_is_written_as_it_was_read: load_attempts, cut Mixed, changed Mixed, 20_000;
+    a_profile_is_written_as_it_was_read: profile, cut Refused, changed Mixed, 20_000;
+    counts_of_what_went_out_are_written_as_they_were_read: egress_counts, cut Refused, changed Mixed, 20_000;
     only_sealed_bytes_open: sealed, cut Refused, changed Refused, 20_000;
     only_a_sealed_file_opens_and_from_its_beginning: sealed_file, cut Refused, changed Refused, 20_000;
     a_line_of_master_keys_is_a_key: master_keys, cut Mixed, changed Mixed, 20_000;
     entries_of_a_journal_come_once_in_order_and_are_written_as_read: journal, cut Refused, changed Mixed, 20_000;
     a_snapshot_is_written_as_it_was_read_and_never_whole_without_its_end: snapshot, cut Mixed, changed Mixed, 20_000;
+    a_mark_of_pushes_is_read_only_as_it_is_written: acknowledged, cut Refused, changed Refused, 20_000;
+    erased_entities_are_written_as_they_were_read: erased_entities, cut Refused, changed Mixed, 20_000;
     a_catalog_is_read_only_as_it_is_written: feature_catalog, cut Refused, changed Mixed, 20_000;
     files_of_entity_keys_are_written_as_they_were_read: feature_keys, cut Refused, changed Mixed, 50_000;
     rows_and_records_are_written_as_they_were_read: feature_records, cut Refused, changed Mixed, 50_000;

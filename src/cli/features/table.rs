@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufRead, BufReader, BufWriter, Cursor, Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -179,7 +179,7 @@ pub fn read(format: Format, path: &Path, columns: &Columns) -> anyhow::Result<Re
     }
 }
 
-fn read_csv(file: File, columns: &Columns) -> anyhow::Result<Reader> {
+fn read_csv(file: impl Read + 'static, columns: &Columns) -> anyhow::Result<Reader> {
     let mut reader = csv::Reader::from_reader(file);
     let header = reader.headers().context("it has no header")?.clone();
     let places: Vec<Option<usize>> = header.iter().map(|name| columns.position(name)).collect();
@@ -208,7 +208,7 @@ fn read_csv(file: File, columns: &Columns) -> anyhow::Result<Reader> {
     Ok(Reader { rows: Box::new(rows), left_out })
 }
 
-fn read_jsonl(file: File, columns: &Columns) -> Reader {
+fn read_jsonl(file: impl Read + 'static, columns: &Columns) -> Reader {
     let columns = columns.clone();
     let lines = BufReader::new(file).lines().zip(1..);
     let rows =
@@ -223,4 +223,53 @@ fn read_jsonl(file: File, columns: &Columns) -> Reader {
 /// What is wrong with a cell, and where.
 pub fn wrong(line: u64, columns: &Columns, at: usize, reason: &str) -> anyhow::Error {
     anyhow::anyhow!("line {line}: column '{}': {reason}", columns.names().nth(at).unwrap_or_default())
+}
+
+/// Every type of value in a column.
+fn every_column() -> Columns {
+    let kinds = ScalarType::ALL.into_iter().flat_map(|kind| [ValueType::Scalar(kind), ValueType::Array(kind)]);
+    Columns { values: kinds.map(|kind| (kind.to_string(), kind)).collect(), time: "event_timestamp".to_owned() }
+}
+
+/// Reads comma-separated values to be imported; true when all rows are taken. A value is the same after it was exported and
+/// imported again. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_csv(data: &[u8]) -> bool {
+    let columns = every_column();
+    let reader = read_csv(Cursor::new(data.to_vec()), &columns);
+    reader.is_ok_and(|reader| check_rows(reader, &columns))
+}
+
+/// The same for an object of JSON a line.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_json_lines(data: &[u8]) -> bool {
+    let columns = every_column();
+    check_rows(read_jsonl(Cursor::new(data.to_vec()), &columns), &columns)
+}
+
+/// Whether there are rows, and all are taken.
+fn check_rows(reader: Reader, columns: &Columns) -> bool {
+    let Ok(rows) = reader.rows.collect::<anyhow::Result<Vec<InRow>>>() else { return false };
+    assert!(rows.is_sorted_by(|one, next| one.line < next.line), "lines are numbered from the first on");
+    for row in &rows {
+        assert_eq!(row.cells.len(), columns.names().count());
+        for (cell, (name, kind)) in row.cells.iter().zip(&columns.values) {
+            match Value::from_json(*kind, cell.as_ref().unwrap_or(&Json::Null)) {
+                Err(_) => return false,
+                Ok(None) => {}
+                Ok(Some(value)) => {
+                    let text = text_of(&value);
+                    let again = cell_of_text(*kind, &text).and_then(|json| Value::from_json(*kind, &json));
+                    // No text, and no bytes, are null in a table.
+                    let expected = Some(value.to_json()).filter(|_| !text.is_empty());
+                    assert_eq!(again.map(|again| again.map(|again| again.to_json())), Ok(expected), "{name}: {text}");
+                }
+            }
+        }
+    }
+    !rows.is_empty()
 }

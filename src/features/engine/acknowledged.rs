@@ -260,6 +260,13 @@ fn open(path: &Path, file: &OnceLock<File>, mark: &Mark) -> io::Result<()> {
     Ok(())
 }
 
+/// Reads a mark for the fuzzers; true when it is one. It is read only from exactly what is written of it.
+pub fn fuzz(data: &[u8]) -> bool {
+    let Ok(mark) = Mark::decode(data) else { return false };
+    assert_eq!(mark.encode(), data);
+    true
+}
+
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "what a broken disk leaves is written here")]
 mod tests {

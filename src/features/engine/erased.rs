@@ -49,7 +49,7 @@ pub enum Since {
 /// A keyed hash of an entity: the values of some join keys, with their names.
 type Hash = [u8; 16];
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 struct List {
     /// The secret behind the hashes.
     secret: [u8; 32],
@@ -207,6 +207,14 @@ impl ErasedEntities {
         let sealed = self.sealer.seal(SealPurpose::FeatureStore, PLACE, &list.encode()?);
         durable::replace_private(&self.path, &sealed.map_err(io::Error::other)?)
     }
+}
+
+/// Reads the list for the fuzzers; true when it is one. It is the same after it was written and read again.
+pub fn fuzz(data: &[u8]) -> bool {
+    let Ok(list) = List::decode(data) else { return false };
+    let written = list.encode().unwrap_or_default();
+    assert!(List::decode(&written).is_ok_and(|again| again == list), "{}", written.escape_ascii());
+    true
 }
 
 #[cfg(test)]

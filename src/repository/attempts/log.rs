@@ -239,13 +239,7 @@ impl State {
     }
 
     fn replace(&mut self) -> io::Result<()> {
-        let mut content = serde_json::to_vec(&self.attempts)?;
-        content.push(b'\n');
-        let first_line = content.len() as u64;
-        for attempt in self.attempts.under_way() {
-            serde_json::to_writer(&mut content, &Mark::Began(attempt.clone()))?;
-            content.push(b'\n');
-        }
+        let (content, first_line) = encode(&self.attempts)?;
         durable::replace(&self.path, &content)?;
         self.reopen(first_line)
     }
@@ -266,6 +260,18 @@ impl State {
                 "loads cannot be noted: a model that ends the process will be loaded again at the next start");
         }
     }
+}
+
+/// The content of the file, with the length of its first line.
+fn encode(attempts: &Attempts) -> serde_json::Result<(Vec<u8>, u64)> {
+    let mut content = serde_json::to_vec(attempts)?;
+    content.push(b'\n');
+    let first_line = content.len() as u64;
+    for attempt in attempts.under_way() {
+        serde_json::to_writer(&mut content, &Mark::Began(attempt.clone()))?;
+        content.push(b'\n');
+    }
+    Ok((content, first_line))
 }
 
 /// What the file says, with the length of its first line; nothing when there is none. A line that is cut off is passed over.
@@ -290,6 +296,20 @@ fn parse(content: &[u8]) -> serde_json::Result<(Attempts, u64)> {
     }
     // Nothing is appended to a line that has no end.
     Ok((attempts, if first.ends_with(b"\n") { first.len() as u64 } else { 0 }))
+}
+
+/// Reads the record of attempts; true when it is one. It is the same after it was written and read again, and appending
+/// begins behind a whole line. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_load_attempts(data: &[u8]) -> bool {
+    let Ok((attempts, first_line)) = parse(data) else { return false };
+    let (first, _) = data.split_at(usize::try_from(first_line).unwrap_or(usize::MAX));
+    assert!(first.is_empty() || first.ends_with(b"\n"));
+    let (written, first_line) = encode(&attempts).unwrap_or_default();
+    assert!(parse(&written).is_ok_and(|again| again == (attempts, first_line)), "{}", written.escape_ascii());
+    true
 }
 
 #[cfg(test)]

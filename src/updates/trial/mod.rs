@@ -10,6 +10,8 @@ pub mod model;
 mod requirements;
 mod watch;
 
+pub use watch::fuzz_trial_report;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -176,6 +176,22 @@ fn signal_name(number: i32) -> String {
     name.to_owned()
 }
 
+/// Reads the lines of a trial's process; true when it said something. Each thing said is the same after it was written and
+/// read again, and the last words are short. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_trial_report(data: &[u8]) -> bool {
+    let words = last_words(data);
+    assert!(words.chars().count() <= LAST_WORDS && !words.contains(char::is_control), "{words:?}");
+    let said = lines(data);
+    for line in &said {
+        let written = serde_json::to_vec(line).unwrap_or_default();
+        assert_eq!(lines(&written).as_slice(), std::slice::from_ref(line));
+    }
+    !said.is_empty()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,13 +7,12 @@ use ledge::updates::trust::fuzz::{metadata_seeds, trusted_files_seed};
 
 /// Requests with data of every kind.
 pub fn json() -> Vec<Vec<u8>> {
-    let seeds: &[&[u8]] = &[
-    br#"{"id":"1","inputs":[{"name":"IN","shape":[2,2],"datatype":"FP32","data":[[1,2.5],[-3e-1,4]]}],"outputs":[{"name":"OUT"}]}"#,
-    br#"{"inputs":[{"data":[true,false],"name":"a","datatype":"BOOL","shape":[2]},{"name":"b","shape":[0,3],"datatype":"INT8","data":[]}]}"#,
-    br#"{"parameters":{"binary_data_output":true,"timeout":10,"priority":1},"inputs":[{"name":"\u00e9","shape":[1,1,3],"datatype":"BYTES","data":["a","\n","\ud83d\ude00"]}]}"#,
-    br#"{"inputs":[{"name":"u","shape":[2],"datatype":"UINT64","data":[18446744073709551615,0]},{"name":"h","shape":[2],"datatype":"FP16","data":[0.1,65504]},{"name":"w","shape":[1],"datatype":"BF16","data":[1e38]},{"name":"d","shape":[1],"datatype":"FP64","data":[1e308]}]}"#,
-];
-    seeds.iter().map(|seed| seed.to_vec()).collect()
+    all(&[
+        br#"{"id":"1","inputs":[{"name":"IN","shape":[2,2],"datatype":"FP32","data":[[1,2.5],[-3e-1,4]]}],"outputs":[{"name":"OUT"}]}"#,
+        br#"{"inputs":[{"data":[true,false],"name":"a","datatype":"BOOL","shape":[2]},{"name":"b","shape":[0,3],"datatype":"INT8","data":[]}]}"#,
+        br#"{"parameters":{"binary_data_output":true,"timeout":10,"priority":1},"inputs":[{"name":"\u00e9","shape":[1,1,3],"datatype":"BYTES","data":["a","\n","\ud83d\ude00"]}]}"#,
+        br#"{"inputs":[{"name":"u","shape":[2],"datatype":"UINT64","data":[18446744073709551615,0]},{"name":"h","shape":[2],"datatype":"FP16","data":[0.1,65504]},{"name":"w","shape":[1],"datatype":"BF16","data":[1e38]},{"name":"d","shape":[1],"datatype":"FP64","data":[1e308]}]}"#,
+    ])
 }
 
 /// The same requests and some with data behind the JSON (a NaN and a one, or `abc`), each behind the length of its header.
@@ -37,28 +36,25 @@ pub fn binary() -> Vec<Vec<u8>> {
 
 /// Calls of Feast's client.
 pub fn feast() -> Vec<Vec<u8>> {
-    let seeds: &[&[u8]] = &[
-    br#"{"features":["driver_stats:trips"],"entities":{"driver_id":[1,2,null]},"full_feature_names":true}"#,
-    br#"{"feature_service":"s","entities":{"a":["x"],"b":[1.5]}}"#,
-    br#"{"push_source_name":"p","df":{"driver_id":[1],"event_timestamp":["2026-01-01T00:00:00Z"],"trips":[7]},"to":"online"}"#,
-];
-    seeds.iter().map(|seed| seed.to_vec()).collect()
+    all(&[
+        br#"{"features":["driver_stats:trips"],"entities":{"driver_id":[1,2,null]},"full_feature_names":true}"#,
+        br#"{"feature_service":"s","entities":{"a":["x"],"b":[1.5]}}"#,
+        br#"{"push_source_name":"p","df":{"driver_id":[1],"event_timestamp":["2026-01-01T00:00:00Z"],"trips":[7]},"to":"online"}"#,
+    ])
 }
 
 /// Headers of calls, a line each.
 pub fn headers() -> Vec<Vec<u8>> {
-    let seeds: &[&[u8]] = &[
+    all(&[
         b"authorization: Bearer ledge_0123abcd_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8\nx-ledge-priority: batch",
         b"x-api-key: k\nx-ledge-timeout-ms: 250\ncontent-encoding: gzip\naccept-encoding: gzip;q=0, deflate, *",
         b"inference-header-content-length: 18446744073709551615\nauthorization: bearer\nx-ledge-priority: 2",
-    ];
-    seeds.iter().map(|seed| seed.to_vec()).collect()
+    ])
 }
 
 /// A key.
 pub fn api_key() -> Vec<Vec<u8>> {
-    let seeds: &[&[u8]] = &[b"ledge_0123abcd_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"];
-    seeds.iter().map(|seed| seed.to_vec()).collect()
+    all(&[b"ledge_0123abcd_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"])
 }
 
 /// A certificate, and a list of revoked ones.
@@ -68,7 +64,7 @@ pub fn certificate() -> Vec<Vec<u8>> {
     let list = authority.revoke(&[]);
     let list: String = list.lines().filter(|line| !line.starts_with("-----")).collect();
     let list = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, list).unwrap();
-    vec![certificate.to_vec(), list]
+    vec![certificate, list]
 }
 
 /// Photographs of every format.
@@ -78,20 +74,19 @@ pub fn photograph() -> Vec<Vec<u8>> {
 
 /// Values of every type.
 pub fn feature_values() -> Vec<Vec<u8>> {
-    let seeds: &[&[u8]] = &[
+    all(&[
         b"[1,2.0,-3e0,9007199254740993,1e16]",
         b"[1.5,null,-0.0,3.4028235e38,5e-324]",
         b"[\"AAEC\",\"\",\"2026-11-21T01:00:00.5Z\"]",
         b"[true,false]",
         b"9223372036854775807",
         b"\"1969-12-31 23:59:59.999999+02:00\"",
-    ];
-    seeds.iter().map(|seed| seed.to_vec()).collect()
+    ])
 }
 
 /// Packets of a broker, behind the version (0: MQTT 5, 1: 3.1.1), how the stream is cut, and the largest message taken.
 pub fn mqtt_packets() -> Vec<Vec<u8>> {
-    let seeds: &[&[u8]] = &[
+    all(&[
     // CONNACK with each property that is read, PINGRESP, DISCONNECT with a reason in words.
     b"\0\x02\xff\x20\x1c\x01\0\x19\x11\0\0\x0e\x10\x21\0\x14\x24\x01\x25\x01\x27\0\x10\0\0\x2a\x01\x13\0\x3c\x22\0\x0a\
       \xd0\0\xe0\x07\x8e\x05\x1f\0\x02hi",
@@ -104,43 +99,39 @@ pub fn mqtt_packets() -> Vec<Vec<u8>> {
     b"\x01\x03\xff\x20\x02\x01\0\x90\x04\0\x01\x01\x80\x32\x0b\0\x03a/b\0\x07text\x40\x02\0\x07\xb0\x02\0\x01\xd0\0",
     // An old broker's refusal of MQTT 5.
     b"\0\0\xff\x20\x02\0\x01",
-];
-    seeds.iter().map(|seed| seed.to_vec()).collect()
+])
 }
 
 /// A filter, another one, a template and a topic.
 pub fn topics() -> Vec<Vec<u8>> {
-    let seeds: &[&[u8]] = &[
+    all(&[
         b"cameras/+/snapshot\ncameras/#\nvision/{1}/objects\ncameras/door/snapshot",
         b"#\n+/a/+\n{1}/{device}\nx/a/b",
         b"$share/g/a/+/#\na/b\n{2}-{model}/{1}\na/b",
         b"ledge/v1/+/infer/#\nledge/v1/box/+/m\nx/{2}\nledge/v1/box/infer/m/versions/3",
         b"$SYS/#\n+/+\n{1}\n$SYS/broker/load",
-    ];
-    seeds.iter().map(|seed| seed.to_vec()).collect()
+    ])
 }
 
 /// A path, and a message that it leads into.
 pub fn message() -> Vec<Vec<u8>> {
-    let seeds: &[&[u8]] = &[
+    all(&[
         b"$.image\n{\"image\":\"data:image/jpeg;base64,/9j/4A==\",\"t\":1}",
         b"$['a b'][-1]\n{\"a b\":[1,-2.5,1e300,18446744073709551615],\"t\":0}",
         b"$.v\n{\"v\":[true,false,\"x\",\"\\ud83d\\ude00\"],\"t\":[3]}",
         b"$.labels[0]['\\u006cabel']\n{\"labels\":[{\"label\":\"tripod\"}],\"t\":true}",
         b"$\n{\"t\":\"AAEC\"}",
-    ];
-    seeds.iter().map(|seed| seed.to_vec()).collect()
+    ])
 }
 
 /// Model configs of every kind of key.
 pub fn model_toml() -> Vec<Vec<u8>> {
-    let seeds: &[&[u8]] = &[
-    b"runtime = \"auto\"\nmax_batch_size = 8\nversion_policy = { latest = 2 }\n[instance_group]\ncount = 2\nthreads = 1\n",
-    b"version_policy = \"all\"\n[queue]\nmax_size = 3\ndefault_timeout_ms = 4\n[[golden]]\nfile = \"a.json\"\ntolerance = 0.1\n",
-    b"[[output]]\nname = \"y\"\nlabels = \"l.txt\"\n[pipeline.image_classification]\ncrop = [2, 2]\nmean = [1.0, 2.0, 3.0]\n",
-    b"version_policy = { specific = [1, 3] }\n[[input]]\nname = \"x\"\ndatatype = \"FP32\"\nshape = [-1, 4]\n",
-];
-    seeds.iter().map(|seed| seed.to_vec()).collect()
+    all(&[
+        b"runtime = \"auto\"\nmax_batch_size = 8\nversion_policy = { latest = 2 }\n[instance_group]\ncount = 2\nthreads = 1\n",
+        b"version_policy = \"all\"\n[queue]\nmax_size = 3\ndefault_timeout_ms = 4\n[[golden]]\nfile = \"a.json\"\ntolerance = 0.1\n",
+        b"[[output]]\nname = \"y\"\nlabels = \"l.txt\"\n[pipeline.image_classification]\ncrop = [2, 2]\nmean = [1.0, 2.0, 3.0]\n",
+        b"version_policy = { specific = [1, 3] }\n[[input]]\nname = \"x\"\ndatatype = \"FP32\"\nshape = [-1, 4]\n",
+    ])
 }
 
 /// A small model.
@@ -155,14 +146,13 @@ pub fn tflite() -> Vec<Vec<u8>> {
 
 /// Declarations of every kind of key.
 pub fn feature_views() -> Vec<Vec<u8>> {
-    let seeds: &[&[u8]] = &[
+    all(&[
     include_bytes!("../../../configs/feature_views.d/example.toml.example"),
     b"[[entity]]\nname = \"m\"\nvalue_type = \"Int64\"\n[[feature_view]]\nname = \"v\"\nentities = [\"m\"]\nttl = 0\n\
       schema = [{ name = \"a\", dtype = \"Array(Bytes)\" }, { name = \"b\", dtype = \"Int32\" }]\n\
       [[feature_view.aggregation]]\ncolumn = \"b\"\nfunction = \"std\"\ntime_window = \"61s\"\n\
       [[feature_service]]\nname = \"s\"\nfeatures = [\"v\"]\n",
-];
-    seeds.iter().map(|seed| seed.to_vec()).collect()
+])
 }
 
 /// Metadata of every role.
@@ -172,17 +162,15 @@ pub fn metadata() -> Vec<Vec<u8>> {
 
 /// Manifests of rollouts: with everything, and with the least.
 pub fn manifest() -> Vec<Vec<u8>> {
-    let seeds: &[&[u8]] = &[
-    br#"{"schema":1,"fleet":"shops","published":"2026-11-20T00:00:00Z","rollouts":[{"id":"r1","target":"models/minilm/2/model.onnx","start":"2026-11-20T01:00:00+01:00","waves":[{"seed_below":20,"after_s":3600},{"seed_below":2048,"after_s":86400}],"paused":true,"groups":["north"],"devices":["till-7"],"gate":{"golden_min":0.9},"shadow":{"share":0.5},"max_attempts":3,"byte_budget":1000,"allow_downgrade":true,"requires_ledge":"0.1.0"},{"id":"r2","target":"models/colours/1/model.tflite","start":"2026-11-20T00:00:00Z","waves":"ohno"}],"pins":{"till-7":{"models/minilm":1}},"revoked":["models/minilm/1"],"minimum":{"models/colours":1}}"#,
-    br#"{"schema":1,"fleet":"shops","published":"2026-11-20T00:00:00Z","rollouts":[]}"#,
-];
-    seeds.iter().map(|seed| seed.to_vec()).collect()
+    all(&[
+        br#"{"schema":1,"fleet":"shops","published":"2026-11-20T00:00:00Z","rollouts":[{"id":"r1","target":"models/minilm/2/model.onnx","start":"2026-11-20T01:00:00+01:00","waves":[{"seed_below":20,"after_s":3600},{"seed_below":2048,"after_s":86400}],"paused":true,"groups":["north"],"devices":["till-7"],"gate":{"golden_min":0.9},"shadow":{"share":0.5},"max_attempts":3,"byte_budget":1000,"allow_downgrade":true,"requires_ledge":"0.1.0"},{"id":"r2","target":"models/colours/1/model.tflite","start":"2026-11-20T00:00:00Z","waves":"ohno"}],"pins":{"till-7":{"models/minilm":1}},"revoked":["models/minilm/1"],"minimum":{"models/colours":1}}"#,
+        br#"{"schema":1,"fleet":"shops","published":"2026-11-20T00:00:00Z","rollouts":[]}"#,
+    ])
 }
 
 /// Two records.
 pub fn audit_bundle() -> Vec<Vec<u8>> {
-    let seeds: &[&[u8]] = &[b"\0\x03abc\0\x01x"];
-    seeds.iter().map(|seed| seed.to_vec()).collect()
+    all(&[b"\0\x03abc\0\x01x"])
 }
 
 /// Records of a few kinds.
@@ -194,8 +182,7 @@ pub fn audit_record() -> Vec<Vec<u8>> {
 
 /// Paths of records and of hashes.
 pub fn audit_path() -> Vec<Vec<u8>> {
-    let seeds: &[&[u8]] = &[b"tile/entries/x001/x234/067.p/112", b"tile/2/007"];
-    seeds.iter().map(|seed| seed.to_vec()).collect()
+    all(&[b"tile/entries/x001/x234/067.p/112", b"tile/2/007"])
 }
 
 /// One that is signed.
@@ -215,12 +202,11 @@ pub fn trusted_files() -> Vec<Vec<u8>> {
 
 /// A store of two keys.
 pub fn key_store() -> Vec<Vec<u8>> {
-    let seeds: &[&[u8]] = &[br#"{"version":1,"keys":[
+    all(&[br#"{"version":1,"keys":[
         {"id":"0123abcd","name":"till-7","blake3":"0000000000000000000000000000000000000000000000000000000000000000",
          "roles":["infer","viewer"],"models":["m"],"created_ms":1,"expires_ms":2,"max_rate":2.5,"max_concurrent":3},
         {"id":"89abcdef","name":"erp","blake3":"1111111111111111111111111111111111111111111111111111111111111111",
-         "roles":[],"created_ms":1,"revoked_ms":4}]}"#];
-    seeds.iter().map(|seed| seed.to_vec()).collect()
+         "roles":[],"created_ms":1,"revoked_ms":4}]}"#])
 }
 
 /// Sealed bytes.
@@ -240,13 +226,12 @@ pub fn master_keys() -> Vec<Vec<u8>> {
 
 /// The content of a group: the number of the first entry, how many there are, and entries that put, remove and put nothing.
 pub fn journal() -> Vec<Vec<u8>> {
-    let seeds: &[&[u8]] = &[
+    all(&[
         b"\x01\0\0\0\0\0\0\0\x02\0\0\0\
       \x1d\0\0\0\x01\0\0\0\0\0key of twenty bytes.row\
       \x1a\0\0\0\x02\0\0\0\0\0key of twenty bytes,",
         b"\x01\0\0\0\0\0\0\0\x01\0\0\0\x1a\0\0\0\x01\0\0\0\0\0key of twenty bytes.",
-    ];
-    seeds.iter().map(|seed| seed.to_vec()).collect()
+    ])
 }
 
 /// The content of a block of a snapshot: keys and records.
@@ -258,8 +243,7 @@ pub fn snapshot() -> Vec<Vec<u8>> {
 
 /// Catalogs, below their checksum.
 pub fn feature_catalog() -> Vec<Vec<u8>> {
-    let seeds: &[&[u8]] = &[br#"{"generation":1,"last_view":1,"views":{}}"#];
-    seeds.iter().map(|seed| seed.to_vec()).collect()
+    all(&[br#"{"generation":1,"last_view":1,"views":{}}"#])
 }
 
 /// A shard with its next number and one key, and a head, each as key files have them below their seal.
@@ -272,15 +256,110 @@ pub fn feature_keys() -> Vec<Vec<u8>> {
 
 /// Rows: the event time, join keys, fields; and records, of which those bytes are the end.
 pub fn feature_records() -> Vec<Vec<u8>> {
-    let seeds: &[&[u8]] = &[
+    all(&[
     b"\x40\x42\x0f\0\0\0\0\0\x02\x02\x01a\x04\x07\0\0\0\0\0\0\0\x02\x01\x06\0\0\x80\x3f\x02\x10\x02\0\0\x80\x3f\0\0\xc0\x7f",
     b"\x01\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0\x40\x42\x0f\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\x7f\
       \x40\x42\x0f\0\0\0\0\0\x01\x03\x07\0\0\0\x03\x01\x07\x01\x02\x0c\x02\x01a\x02bc\x80\x01\x11\x02\0\x01",
-];
-    seeds.iter().map(|seed| seed.to_vec()).collect()
+])
 }
 
 /// States of few events and of many.
 pub fn window() -> Vec<Vec<u8>> {
     window_seeds()
+}
+
+/// Calls of the model repository's routes.
+pub fn repository_call() -> Vec<Vec<u8>> {
+    all(&[
+        br#"{"ready":true}"#,
+        br#"{"parameters":{"config":"{}","file:1/model.onnx":"AAAA","x":1}}"#,
+        br#"{"parameters":{"unload_dependents":true}}"#,
+    ])
+}
+
+/// Tables with columns of a few types, and one that no view has.
+pub fn csv() -> Vec<Vec<u8>> {
+    all(&[
+        b"Int64,String,Float64,Bool,Array(Int32),UnixTimestamp,event_timestamp,other\n-1,a b,1.5,True,\"[1,2]\",1969-12-31 23:59:59+02:00,2026-11-20T00:00:00Z,x\n,,,,,,1795132800,\n",
+        b"Bytes,Float32,Int32,Array(String),Array(Float64)\nAAEC,3.0,3.0,\"[\"\"a\"\"]\",\"[1e16,-0.0]\"\n",
+    ])
+}
+
+/// The same in lines of JSON.
+pub fn json_lines() -> Vec<Vec<u8>> {
+    all(&[
+        br#"{"Int64":-1,"String":"a","Float64":1.5,"Bool":true,"Array(Int32)":[1,2],"event_timestamp":"2026-11-20T00:00:00Z"}"#,
+        b"{\"Bytes\":\"AAEC\",\"UnixTimestamp\":\"2026-11-20T00:00:00Z\"}\n\n{\"Array(Float32)\":[1.5,null]}\n",
+    ])
+}
+
+/// Words of a process that tries a release.
+pub fn trial_report() -> Vec<Vec<u8>> {
+    all(&[b"{\"step\":\"it was loaded\"}\nsomething else\n{\"step\":\"it ran\"}\n"])
+}
+
+/// Custom data of targets.
+pub fn release_description() -> Vec<Vec<u8>> {
+    all(&[
+        br#"{"ledge":{"schema":1}}"#,
+        br#"{"ledge":{"schema":1,"files":["model.toml","labels.txt"],"semantic_version":"1.2.3","requires":{"ledge":"0.1.0","runtimes":["openvino"],"architectures":["x86_64"],"memory_mb":512},"limits":{"memory_mb":1024,"seconds":60},"inputs":[{"name":"x","datatype":"FP32","shape":[-1,4]}],"outputs":[],"accuracy":{"top1":0.7},"reference":{"output":"y","classes":[0.25,0.75]},"tolerance":0.01}}"#,
+        br#"{"ledge":"{\"schema\":1,\"files\":[\"a\"]}"}"#,
+    ])
+}
+
+/// Answers that open a way, one of them with bytes of the destination behind it.
+pub fn proxy_answer() -> Vec<Vec<u8>> {
+    all(&[b"HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n", b"HTTP/1.0 200\r\n\r\n\x16\x03\x01\x02\0\r\n\r\n"])
+}
+
+/// A manifest, as it is kept.
+pub fn kept_manifest() -> Vec<Vec<u8>> {
+    all(&[
+        br#"{"repository":"https://updates.example/","expires_ms":1800000000000,"sha256":"a18ecf6c15a7566d14c79680600b14b63b55562217f9048c571f84b971cf4d73","manifest":"{\"schema\":1,\"fleet\":\"shops\",\"published\":\"2026-11-20T00:00:00Z\",\"rollouts\":[]}"}"#,
+    ])
+}
+
+/// States below their checksum: nothing, a release that is live, and one on its way.
+pub fn update_states() -> Vec<Vec<u8>> {
+    all(&[
+        b"{}",
+        br#"{"models/a":{"committed":{"version":3,"digest":"abababababababababababababababababababababababababababababababab"},"committed_by":"r0","committed_golden_min":0.5,"previous":{"version":2,"digest":"abababababababababababababababababababababababababababababababab"},"refused":[{"rollout":"r1","digest":"abababababababababababababababababababababababababababababababab","version":4}],"pinned":true}}"#,
+    ])
+}
+
+/// A record of a suspect, and of two attempts of which one has ended.
+pub fn load_attempts() -> Vec<Vec<u8>> {
+    all(&[
+        b"{\"boot\":\"b\",\"suspects\":{\"abababababababababababababababababababababababababababababababab\":{\"model\":\"m\",\"version\":1,\"alone\":2,\"among_others\":false,\"last_ms\":5,\"suspension\":{\"since_ms\":6,\"wait_s\":3600,\"finding\":\"it died\"}}}}\n{\"began\":{\"key\":\"k\",\"model\":\"m\",\"version\":1,\"began_ms\":7}}\n{\"began\":{\"key\":\"l\",\"model\":\"n\",\"version\":2,\"began_ms\":8}}\n{\"ended\":{\"key\":\"k\",\"model\":\"m\",\"version\":1,\"began_ms\":7}}\n",
+    ])
+}
+
+/// A choice, and how it came about.
+pub fn profile() -> Vec<Vec<u8>> {
+    all(&[
+        br#"{"choice":{"runtime":"openvino","threads":2,"instances":1,"batch":4},"effort":"tuned","goal":"latency","measured":"p50 2.1 ms"}"#,
+    ])
+}
+
+/// Counts of two destinations.
+pub fn egress_counts() -> Vec<Vec<u8>> {
+    all(&[
+        br#"{"schema":1,"since":"2026-11-20T00:00:00Z","after_damage":false,"destinations":[{"destination":"a:443","region":"eu","connections":3,"failures":1,"sent":{"audit":7},"received":9},{"destination":"b:8883","region":"","connections":0,"failures":0,"sent":{},"received":18446744073709551615}]}"#,
+    ])
+}
+
+/// How far pushes were acknowledged, and what the journal lacks.
+pub fn acknowledged() -> Vec<Vec<u8>> {
+    all(&[b"LEDGEACK\x01\0p\x11\x01\0\0\0\0\0\x03\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\x83\x12\x88u"])
+}
+
+/// Entities of two kinds, and a key that is doomed.
+pub fn erased_entities() -> Vec<Vec<u8>> {
+    all(&[
+        br#"{"secret":"abababababababababababababababababababababababababababababababab","doomed_keys":[5,7],"erased":[{"join_keys":["customer"],"entities":{"cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd":{"seq":40,"at_ms":6}}},{"join_keys":["customer","shop"],"entities":{}}]}"#,
+    ])
+}
+
+fn all(seeds: &[&[u8]]) -> Vec<Vec<u8>> {
+    seeds.iter().map(|seed| seed.to_vec()).collect()
 }
