@@ -24,10 +24,10 @@ use crate::client::Client;
 use crate::daemon::{TestDaemon, TestRoot, model_folder, write};
 use ledge::audit_event::AuditEvent;
 
-const SETTING: &str = "encryption.master_key_file=\"master.key\"";
+pub const SETTING: &str = "encryption.master_key_file=\"master.key\"";
 
 /// A model by its name, with its files.
-type Model = (&'static str, Vec<(String, Vec<u8>)>);
+pub type Model = (&'static str, Vec<(String, Vec<u8>)>);
 
 /// A root with a master key.
 fn sealed_root() -> TestRoot {
@@ -61,7 +61,7 @@ fn sha256(content: &[u8]) -> String {
 }
 
 /// The files of a model as a release has them, in one folder.
-fn flat(model: &str) -> Vec<(String, Vec<u8>)> {
+pub fn flat(model: &str) -> Vec<(String, Vec<u8>)> {
     let mut files = Vec::new();
     let folder = model_folder(model);
     for folder in [folder.clone(), folder.join("1"), folder.join("golden")] {
@@ -81,7 +81,7 @@ fn flat(model: &str) -> Vec<(String, Vec<u8>)> {
 }
 
 /// Puts a release of each model into the update store, as updates do, and makes it live.
-fn install(root: &TestRoot, models: &[Model], sealer: &Sealer) {
+pub fn install(root: &TestRoot, models: &[Model], sealer: &Sealer) {
     let folder = root.folder.path().join("updates");
     let store = BlobStore::open_with(&folder, sealer).unwrap();
     let mut persisted = Persisted::none(&folder);

@@ -52,6 +52,7 @@ mod private_files;
 mod quantized;
 mod right_answers;
 mod runtimes;
+mod stored_forms;
 mod systemd;
 mod tidy;
 mod tls;
