@@ -134,9 +134,10 @@ pub fn model_toml() -> Vec<Vec<u8>> {
     ])
 }
 
-/// A small model.
+/// A small model, and one whose weights are in a file of their own.
 pub fn onnx() -> Vec<Vec<u8>> {
-    vec![std::fs::read(crate::daemon::model_folder("add_sub").join("1/model.onnx")).unwrap()]
+    let model = |name| std::fs::read(crate::daemon::model_folder(name).join("1/model.onnx")).unwrap();
+    ["add_sub", "external_data"].map(model).into()
 }
 
 /// A classifier that takes and gives integers.
@@ -295,14 +296,15 @@ pub fn json_lines() -> Vec<Vec<u8>> {
 
 /// Words of a process that tries a release.
 pub fn trial_report() -> Vec<Vec<u8>> {
-    all(&[b"{\"step\":\"it was loaded\"}\nsomething else\n{\"step\":\"it ran\"}\n"])
+    let said = b"{\"step\":\"it was loaded\"}\nsomething else\n{\"step\":\"it ran\"}\n";
+    vec![said.to_vec(), [&said[..], &b"a long last word ".repeat(30)].concat()]
 }
 
 /// Custom data of targets.
 pub fn release_description() -> Vec<Vec<u8>> {
     all(&[
         br#"{"ledge":{"schema":1}}"#,
-        br#"{"ledge":{"schema":1,"files":["model.toml","labels.txt"],"semantic_version":"1.2.3","requires":{"ledge":"0.1.0","runtimes":["openvino"],"architectures":["x86_64"],"memory_mb":512},"limits":{"memory_mb":1024,"seconds":60},"inputs":[{"name":"x","datatype":"FP32","shape":[-1,4]}],"outputs":[],"accuracy":{"top1":0.7},"reference":{"output":"y","classes":[0.25,0.75]},"tolerance":0.01}}"#,
+        br#"{"ledge":{"schema":1,"files":["part-1.bin","part-2.bin"],"semantic_version":"1.2.3","requires":{"ledge":"0.1.0","runtimes":["openvino"],"architectures":["x86_64"],"memory_mb":512},"limits":{"memory_mb":1024,"seconds":60},"inputs":[{"name":"x","datatype":"FP32","shape":[-1,4]}],"outputs":[],"accuracy":{"top1":0.7},"reference":{"output":"y","classes":[0.25,0.75]},"tolerance":0.01}}"#,
         br#"{"ledge":"{\"schema\":1,\"files\":[\"a\"]}"}"#,
     ])
 }
