@@ -25,7 +25,8 @@ pub struct AuditConfig {
     pub inference: Detail,
     /// Models of which each call is a record, whatever `inference` says.
     pub calls: BTreeSet<ModelName>,
-    /// How many entities a record of feature reads or pushes lists, as tags; rows of further ones are counted in it.
+    /// How many entities a record of feature reads or pushes lists, as tags; rows of further ones are counted in it. A tag
+    /// takes some 40 bytes, and a record has 65,535 at most.
     #[serde(deserialize_with = "in_range::<0, 1500, _, _>")]
     pub feature_entities: u32,
     /// The most that the log takes on the disk, in MiB.

@@ -10,9 +10,6 @@ use crate::principal::Principal;
 /// How many entities a record lists, unless it is configured.
 pub const ENTITIES: u32 = 256;
 
-/// The most entities that a record may list: a tag takes some 40 bytes, and a record has 65,535 at most.
-pub const ENTITIES_MAX: u32 = 1500;
-
 /// What was done with the rows of a feature view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FeatureAction {

@@ -77,3 +77,71 @@ impl FeatureCaller {
         }
     }
 }
+
+/// A push on its way to the disk. It is recorded when this is dropped, so also where the caller hung up meanwhile.
+pub struct Pushing<'a> {
+    caller: FeatureCaller,
+    touched: Vec<Touched>,
+    audit: &'a AuditSink,
+}
+
+impl<'a> Pushing<'a> {
+    /// A push that the writer has taken.
+    pub fn new(caller: FeatureCaller, touched: Vec<Touched>, audit: &'a AuditSink) -> Self {
+        Self { caller, touched, audit }
+    }
+
+    /// Nothing of it was written.
+    pub fn failed(mut self) {
+        self.touched.clear();
+    }
+}
+
+impl Drop for Pushing<'_> {
+    fn drop(&mut self) {
+        self.caller.record(FeatureAction::Push, 1, &self.touched, self.audit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use serde_json::json;
+
+    use super::super::FeatureStore;
+    use super::super::config::FeaturesConfig;
+    use super::super::online::{Push, PushTarget};
+    use super::super::registry::Registry;
+    use super::*;
+    use crate::identity::sealing::Sealer;
+
+    const VIEW: &str = "[[entity]]\nname = \"customer\"\njoin_key = \"customer_id\"\nvalue_type = \"Int64\"\n\
+                        [[feature_view]]\nname = \"spend\"\nentities = [\"customer\"]\nsource = { name = \"p\" }\n\
+                        schema = [{ name = \"total\", dtype = \"Float64\" }]\n";
+
+    #[tokio::test]
+    async fn a_push_is_recorded_though_its_caller_hung_up_and_not_when_nothing_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = FeaturesConfig { path: folder.path().join("features"), ..FeaturesConfig::default() };
+        let (audit, mut queue) = AuditSink::channel();
+        let store = FeatureStore::open(&config, Registry::of(VIEW), audit, Sealer::none());
+        store.opened().await;
+        let push = |id: i64| {
+            let columns = vec![("customer_id".to_owned(), vec![json!(id)]), ("total".to_owned(), vec![json!(1.5)])];
+            let push = Push { target: PushTarget::View("spend".to_owned()), columns };
+            store.push(push, FeatureCaller::unlimited(Principal::User(7)))
+        };
+        let mut rows = || queue.take_features().into_values().map(|counts| counts.rows).sum::<u64>();
+        // The writer has it, and the caller is gone before the answer.
+        drop(push(1).now_or_never());
+        assert_eq!(rows(), 1);
+        push(2).await.unwrap();
+        assert_eq!(rows(), 1);
+        store.close();
+        push(3).await.unwrap_err();
+        assert_eq!(rows(), 0);
+        let touched = vec![Touched { view: "spend".into(), rows: 1, tags: Vec::new() }];
+        Pushing::new(FeatureCaller::unlimited(Principal::User(7)), touched, &store.shared.audit).failed();
+        assert_eq!(rows(), 0);
+    }
+}

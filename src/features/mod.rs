@@ -44,7 +44,6 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::audit_event::feature::FeatureAction;
 use crate::audit_event::{AuditEvent, AuditSink};
 use crate::clock::Settling;
 use crate::complaints::Complaints;
@@ -52,6 +51,7 @@ use crate::identity::sealing::Sealer;
 use crate::principal::Principal;
 use backup_cipher::BackupRecipient;
 pub use caller::FeatureCaller;
+use caller::Pushing;
 use config::FeaturesConfig;
 use engine::acknowledged::{Acknowledged, Found as Known};
 pub use engine::backup::Pieces;
@@ -302,8 +302,16 @@ impl FeatureStore {
                 FeatureError::Unavailable { reason: State::Closed.reason() }
             }
         })?;
-        let rows = answer.await.map_err(|_| FeatureError::Unavailable { reason: State::Closed.reason() })??;
-        caller.record(FeatureAction::Push, 1, &touched, &engine.audit);
+        let pushing = Pushing::new(caller, touched, &engine.audit);
+        let written = answer.await.map_err(|_| FeatureError::Unavailable { reason: State::Closed.reason() })?;
+        let rows = match written {
+            Ok(rows) => rows,
+            Err(error) => {
+                pushing.failed();
+                return Err(error);
+            }
+        };
+        drop(pushing);
         self.note_ignored(&views, Ignored::Columns(ignored.len()));
         Ok(PushOutcome { rows, ignored })
     }
