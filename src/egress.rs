@@ -37,6 +37,7 @@ use tls::Client;
 
 pub use account::DestinationStatistics;
 pub use address::{Host, HostPort, InvalidHostPort};
+pub use channel::UNLISTED;
 pub use daemon_connection::{Answer, DaemonAddress, DaemonConnection, DaemonError, Download};
 pub use http::{AuditClient, HttpAnswer, HttpClient, HttpDownload, HttpError, HttpSettings, REQUEST_HEADERS};
 pub use kept::{CountsError, CountsKeeper, DestinationCounts, EgressCounts, fuzz_egress_counts};

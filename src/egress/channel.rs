@@ -30,7 +30,7 @@ pub(super) struct Channel {
 }
 
 /// Stands in the audit log for a repository that the configuration does not name.
-const UNLISTED: &str = "unlisted";
+pub const UNLISTED: &str = "unlisted";
 
 /// Where a channel leads, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,6 +8,8 @@ use serde::Deserialize;
 
 use super::reply::{Failure, json};
 use super::{App, body};
+use crate::audit_event::AuditEvent;
+use crate::egress::{Purpose, UNLISTED};
 use crate::identity::access::Access;
 use crate::plain_words::in_json;
 use crate::principal::Principal;
@@ -51,7 +53,12 @@ pub async fn check(
     let from = source(&body.bytes)?;
     tracing::info!(%principal, from = from.as_ref().map(ToString::to_string), "asked to look for updates");
     let looking = updates.clone();
-    app.to_the_end(async move { looking.look(from).await }).await??;
+    let looked = app.to_the_end(async move { looking.look(from).await }).await?;
+    if matches!(looked, Err(LookRefused::Unlisted { .. })) {
+        let (destination, purpose) = (UNLISTED.to_owned(), Purpose::Updates.name().into());
+        app.serving().audit().record(&principal, AuditEvent::ConnectionRefused { destination, purpose });
+    }
+    looked?;
     Ok(report(&updates))
 }
 
