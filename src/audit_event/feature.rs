@@ -10,25 +10,25 @@ use crate::principal::Principal;
 /// How many entities a record lists, unless it is configured.
 pub const ENTITIES: u32 = 256;
 
-/// What was done with the rows of a feature view.
+/// A way to use the rows of a feature view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FeatureAction {
-    /// They were read.
+    /// A read.
     Read,
-    /// They were written.
+    /// A push.
     Push,
 }
 
-/// What reads and pushes are counted by.
+/// The key that reads and pushes are counted by.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FeatureKey {
-    /// What was done.
+    /// Read or pushed.
     pub action: FeatureAction,
     /// The feature view.
     pub view: Arc<str>,
     /// The model that read for the caller; `None` where the caller was answered with the values.
     pub model: Option<ModelName>,
-    /// Who called.
+    /// The caller.
     pub principal: Principal,
 }
 

@@ -1,6 +1,7 @@
 //! Where events wait until they are written. Whoever records one waits for nobody.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -175,9 +176,8 @@ impl AuditSink {
             return;
         }
         let mut pending = self.shared.lock();
-        let is_crowded = pending.counts.len() >= KEYS && !pending.counts.contains_key(&key);
-        let key = if is_crowded { CallKey { principal: Principal::Others, ..key } } else { key };
-        pending.counts.entry(key).or_default().count(us);
+        let others = |key| CallKey { principal: Principal::Others, ..key };
+        counts_of(&mut pending.counts, key, others).count(us);
         drop(pending);
         // Nobody is woken: the writer asks for the counts by the minute.
         self.shared.recorded.fetch_add(1, Ordering::Relaxed);
@@ -191,9 +191,8 @@ impl AuditSink {
         }
         let entities_max = self.shared.policy.feature_entities as usize;
         let mut features = self.shared.features();
-        let is_crowded = features.len() >= KEYS && !features.contains_key(&key);
-        let key = if is_crowded { FeatureKey { principal: Principal::Others, ..key } } else { key };
-        features.entry(key).or_default().count(calls, rows, tags, entities_max);
+        let others = |key| FeatureKey { principal: Principal::Others, ..key };
+        counts_of(&mut features, key, others).count(calls, rows, tags, entities_max);
         drop(features);
         self.shared.recorded.fetch_add(calls, Ordering::Relaxed);
     }
@@ -394,6 +393,12 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The counts of a key; beyond [`KEYS`], those of all `others` of its kind.
+fn counts_of<K: Eq + Hash, C: Default>(counts: &mut HashMap<K, C>, key: K, others: impl FnOnce(K) -> K) -> &mut C {
+    let is_crowded = counts.len() >= KEYS && !counts.contains_key(&key);
+    counts.entry(if is_crowded { others(key) } else { key }).or_default()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Who reads and pushes, what they may, and the record of it.
+//! Callers who read and push: the feature views that are theirs, and the record of what they touched.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::identity::access::ViewScope;
 use crate::names::ModelName;
 use crate::principal::Principal;
 
-/// Who reads or pushes, and in which feature views they may.
+/// A caller who reads or pushes, and the feature views that are theirs.
 #[derive(Debug, Clone)]
 pub struct FeatureCaller {
-    /// Who it is.
+    /// The name in records and messages.
     pub principal: Principal,
     /// The feature views whose values they may have.
     pub views: ViewScope,

@@ -10,7 +10,6 @@ use super::engine::Engine;
 use super::engine::orders::Incoming;
 use super::online::{FeatureError, Ignored, Push};
 use super::record::Row;
-use super::registry::Registry;
 use super::view::FeatureView;
 use super::{BRIEF_CELLS, FeatureStore, MAX_PUSH, cells, off_thread, record, typed, window};
 use crate::audit_event::tag::TagKey;
@@ -65,9 +64,8 @@ pub struct Times {
     pub is_ahead: bool,
 }
 
-/// Checks a push by the declared views. A trial of a push asks the same function.
-pub fn check(registry: &Registry, push: &Push, times: Times) -> Result<Checked, FeatureError> {
-    let views = registry.targets(&push.target)?;
+/// Checks a push by the views that it is for. A trial of a push asks the same function.
+pub fn check(views: Vec<Arc<FeatureView>>, push: &Push, times: Times) -> Result<Checked, FeatureError> {
     let unknown = typed::unknown(&views, &push.columns);
     let (mut checked, mut total) = (Vec::new(), 0);
     for view in &views {
@@ -116,7 +114,9 @@ impl FeatureStore {
         let taken_until = |engine: &Arc<Engine>| engine.taken_until(now_us);
         let latest_us = self.engine().map_or_else(|_| self.shared.config.taken_until(now_us), taken_until);
         let times = Times { stamp_us: now_us, latest_us, is_ahead: false };
-        prepared(push, move |push| check(&registry, push, times).map(|checked| checked.unknown)).await
+        let check =
+            move |push: &Push| check(registry.targets(&push.target)?, push, times).map(|checked| checked.unknown);
+        prepared(push, check).await
     }
 
     /// Counts the columns that were pushed to `views` and ignored, and logs them, at most once a minute for each view. The log

@@ -277,9 +277,10 @@ impl FeatureStore {
         let engine = self.engine()?;
         let (preparing, asking) = (engine.clone(), caller.clone());
         let prepare = move |push: &Push| {
-            let (registry, times) = (preparing.registry.load(), preparing.times());
-            asking.admit(registry.targets(&push.target)?.iter(), &preparing.audit)?;
-            let checked = incoming::check(&registry, push, times)?;
+            let times = preparing.times();
+            let views = preparing.registry.load().targets(&push.target)?;
+            asking.admit(views.iter(), &preparing.audit)?;
+            let checked = incoming::check(views, push, times)?;
             let touched = checked.touched(preparing.audit.tag_key().as_deref());
             if times.is_ahead {
                 let stamped = checked.rows_at(times.stamp_us) as u64;

@@ -203,7 +203,7 @@ pub enum FeatureError {
     OutOfScope {
         /// The view.
         view: String,
-        /// Who asked.
+        /// The caller.
         principal: String,
     },
     /// A text that names no feature.
