@@ -43,6 +43,7 @@ use crate::repository::profile::Profiles;
 use crate::repository::{ModelDefaults, Repository, Sources};
 use crate::serving::{Serving, ServingLimits};
 use crate::shutdown::Shutdown;
+use crate::sys;
 use crate::telemetry::messages::MessageStatistics;
 use crate::telemetry::process;
 use crate::telemetry::system::{CgroupLimits, Memory};
@@ -99,12 +100,12 @@ async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyho
     // Apart from the other tasks: it writes what they record to their very end.
     let (audit_writer, health) = app.spawn(&shutdown)?;
     let run = async move {
-        tokio::select! {
-            () = signals.received() => {}
-            () = shutdown.requested() => {}
-        }
+        let mut is_stop = tokio::select! {
+            () = signals.received() => true,
+            () = shutdown.requested() => false,
+        };
         repository.end_in_order();
-        if shutdown.is_restart() {
+        if shutdown.is_restart() && !is_stop {
             notify::reloading();
         } else {
             notify::stopping(grace + 2 * LAST_STEPS + CLOSING_FEATURES + LAST_RECORDS);
@@ -125,8 +126,11 @@ async fn serve(config: Config, registry: Registry, handover: &Handover) -> anyho
                 "some requests were still running at the end of the grace period"
             );
         }
-        // One that came since is a stop all the same.
-        let is_stop = tokio::time::timeout(Duration::ZERO, signals.received()).await.is_ok();
+        if shutdown.is_restart() && !is_stop {
+            // A stop from here on ends the process at once; one that came before is read below. None is lost.
+            sys::reset_signals();
+            is_stop = tokio::time::timeout(SIGNAL_DELIVERY, signals.received()).await.is_ok();
+        }
         match shutdown.failure() {
             Some(reason) => anyhow::bail!("{reason}"),
             None if shutdown.is_restart() && !is_stop => Ok(Ended::ToRestart),
@@ -148,6 +152,9 @@ pub enum Ended {
     /// It is to start anew, to take up what is read at the start alone.
     ToRestart,
 }
+
+/// How long a signal may take from its handler to whoever waits for it: a turn of the runtime.
+const SIGNAL_DELIVERY: Duration = Duration::from_millis(10);
 
 /// How long unloading models may take at the end.
 const LAST_STEPS: Duration = Duration::from_secs(2);

@@ -138,6 +138,17 @@ pub fn keep_files_private() {
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
 }
 
+/// Gives the signals that stop the daemon their default action, and ignores SIGHUP: for a process that has closed its stores
+/// and is about to replace its program. A handler would take a signal that nobody reads any more, and it would be lost.
+pub fn reset_signals() {
+    for (signal, action) in
+        [(libc::SIGTERM, libc::SIG_DFL), (libc::SIGINT, libc::SIG_DFL), (libc::SIGHUP, libc::SIG_IGN)]
+    {
+        // SAFETY: signal(2) takes numbers alone here; both actions are the kernel's, so no code of this process runs.
+        unsafe { libc::signal(signal, action) };
+    }
+}
+
 /// The system's allocator, which Ledge's own code may use a little beyond the bound that the runtimes have
 /// (`telemetry::process::bound_memory`). Where a runtime's allocation fails, a call fails; where one of Rust's does, the
 /// process ends. After a runtime has taken all that the bound leaves, that would be the next one of anybody.

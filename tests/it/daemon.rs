@@ -322,7 +322,10 @@ impl Log {
     fn wait_for_end(&self) {
         let state = self.state.lock().unwrap();
         let (state, timeout) = self.changed.wait_timeout_while(state, LIMIT, |state| !state.ended).unwrap();
-        assert!(!timeout.timed_out(), "the daemon did not end:\n{}", state.lines.join("\n"));
+        let lines = state.lines.join("\n");
+        // Released first, as above.
+        drop(state);
+        assert!(!timeout.timed_out(), "the daemon did not end:\n{lines}");
     }
 }
 

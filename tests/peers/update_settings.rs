@@ -124,20 +124,36 @@ fn settings_under_which_the_daemon_does_not_stay_up_are_given_up_by_themselves()
     assert_eq!(subject(&daemon, "configurations/night")["trial"], Value::Null);
 }
 
-#[test]
-fn a_stop_during_a_restart_in_place_is_a_stop() {
+/// Sends daemons that start anew to take up settings a signal, each two milliseconds later than the one before: a restart
+/// takes some 30 ms. Then has `check` look at each.
+fn signal_at_any_moment_of_a_restart(name: &str, check: impl Fn(TestDaemon)) {
     let fleet = Fleet::new("");
-    let mut daemon = fleet.enrol(TestRoot::new().models(&["wine_mlp"])).start();
     add_settings(&fleet, 1, "serving.max_queue_size = 17\n");
     fleet.platform.start("r-1", "configurations/night/1", &[]);
-    // A connection that lingers gives the signal its time.
-    let idle = daemon.client();
-    look(&daemon);
-    daemon.wait_for_log("the daemon starts anew to take up an update");
-    daemon.signal("TERM");
-    daemon.wait();
-    drop(idle);
-    assert!(starts(&daemon) <= 2);
+    for delay_ms in (0..60).step_by(2) {
+        let daemon = fleet.enrol(TestRoot::new().models(&["wine_mlp"])).start();
+        look(&daemon);
+        daemon.wait_for_log("the daemon starts anew to take up an update");
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        daemon.signal(name);
+        check(daemon);
+    }
+}
+
+#[test]
+fn a_stop_at_any_moment_of_a_restart_in_place_is_a_stop() {
+    signal_at_any_moment_of_a_restart("TERM", |mut daemon| {
+        daemon.wait();
+        assert!(starts(&daemon) <= 2, "{}", daemon.log());
+    });
+}
+
+#[test]
+fn a_reload_at_any_moment_of_a_restart_in_place_ends_nothing() {
+    signal_at_any_moment_of_a_restart("HUP", |daemon| {
+        daemon.wait_for_log("ready");
+        assert_eq!(daemon.client().post_json("/v2/models/wine_mlp/infer", &wine()).status, 200);
+    });
 }
 
 /// A folder with ONNX Runtime's library, cut off after so many bytes.
