@@ -79,7 +79,8 @@ impl Rounds {
             all.report.rounds = round;
             let daemon = all.start(root, told.take().as_ref());
             let (killed, after) = all.round(daemon);
-            if round % all.verified == 0 {
+            // A box that was killed before each of its uploads has brought nothing yet.
+            if round % all.verified == 0 && after.seen.copied > 0 {
                 // What there is of an upload that was cut off is a log as well.
                 all.verify_with_kit(&after.seen, &[]);
             }
