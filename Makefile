@@ -7,10 +7,10 @@ export ORT_DISABLE_TELEMETRY := 1
 
 # The tests find there what the set-up made.
 in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
-nextest = $(in_tests) .ledge/peers/cargo/bin/cargo-nextest nextest run --locked
+nextest = $(in_tests) .ledge/peers/cargo/bin/cargo-nextest nextest run --workspace --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-schemathesis setup-platform build run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm sbom release-check bench bench-fleet bench-peers clean
+.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-schemathesis setup-platform build build-dist run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm sbom release-check bench bench-fleet bench-peers clean
 .NOTPARALLEL:
 
 help: ## say what each target does
@@ -27,6 +27,9 @@ setup-test: ## the same, and what the tests need: small models, a client library
 
 build: ## compile the release binary, target/release/ledge
 	cargo build --release --locked
+
+build-dist: ## compile the binary as packages have it, target/dist/ledge: optimized across crates, in twice the time
+	cargo build --profile dist --locked
 
 run: setup build ## set up, build, start Ledge on port 8000 and ask it what is on a photograph
 	@PYTHON=$(PYTHON) models/demo.sh
@@ -96,7 +99,7 @@ sbom: ## write target/packages/ledge.cdx.json, the list of all that packages bri
 release-check: sbom ## what a release must pass besides the tests: licences, sources, and known flaws of what is linked in
 	@packaging/release-check
 
-bench: setup-test build ## print the budget table, and fail when a budget is missed: Ledge beside the runtime in-process (a quarter of an hour beside its builds; BENCH=--quick, BENCH=--long)
+bench: setup-test build-dist ## print the budget table, and fail when a budget is missed: Ledge beside the runtime in-process (a quarter of an hour beside its builds; BENCH=--quick, BENCH=--long)
 	$(PYTHON) benches/peers/fetch.py inprocess
 	$(PYTHON) benches/budget $(BENCH)
 
@@ -105,7 +108,7 @@ bench-fleet: ## simulate 10,000 boxes through rollouts of days, in minutes; figu
 	$(PYTHON) packaging/platform/setup
 	.ledge/platform/bin/python3 benches/fleet/simulate.py --plot target/fleet.svg --json target/fleet.json
 
-bench-peers: setup-test build ## fetch Triton, MLServer, mosec and Feast, and run them interleaved with Ledge (BENCH as above)
+bench-peers: setup-test build-dist ## fetch Triton, MLServer, mosec and Feast, and run them interleaved with Ledge (BENCH as above)
 	$(PYTHON) benches/peers/fetch.py
 	$(PYTHON) benches/budget --peers $(BENCH)
 

@@ -1,13 +1,14 @@
 //! The fuzz targets. `target.rs` runs them under libFuzzer, and `tests/it/fuzz.rs` compiles and runs them with the other
 //! tests, where each has its seeds.
 
+use ledge::engine::{onnx, tflite};
 use ledge::features::window::fuzz_window;
 use ledge::features::{fuzz as features, journal, snapshot};
 use ledge::identity::api_key::fuzz_key;
 use ledge::identity::keys::fuzz_keys;
 use ledge::identity::sealing::fuzz as sealing;
 use ledge::mqtt::client::fuzz::mqtt_packets;
-use ledge::repository::{model_config, onnx, tflite};
+use ledge::repository::model_config;
 use ledge::updates::trust::fuzz as trust;
 
 /// Reads an input, and panics when an invariant does not hold. True when the parser accepts the input.

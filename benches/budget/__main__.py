@@ -1,6 +1,6 @@
 """Prints the budget table of Ledge with what this machine measured; `make bench` and `make bench-peers` call it.
 
-The daemon measured is target/release/ledge. Nothing is written outside .ledge/bench, except the files of --json and
+The daemon measured is target/dist/ledge. Nothing is written outside .ledge/bench, except the files of --json and
 --markdown. It exits with 1 when a budget is missed or could not be measured; the closing lines name the rows.
 """
 import argparse
@@ -65,7 +65,7 @@ def parse():
     parser.add_argument("--peers", action="store_true", help="the rows of docs/performance.md and docs/mqtt.md, with the peers that are fetched")
     parser.add_argument("--rows", help="only these, with commas: " + " ".join(row.__name__ for row in ROWS))
     parser.add_argument("--workload", choices=["tensor", "photo"], default="tensor", help="what `overload` sends")
-    parser.add_argument("--binary", type=Path, default=ledge.BINARY, metavar="FILE", help="the ledge to measure [target/release/ledge]")
+    parser.add_argument("--binary", type=Path, default=ledge.BINARY, metavar="FILE", help="the ledge to measure [target/dist/ledge]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything measured to FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables for docs/performance.md to FILE")
     options = parser.parse_args(namespace=Options())

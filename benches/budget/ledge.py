@@ -9,7 +9,7 @@ from .servers import Server
 CHECKOUT = Path(__file__).resolve().parents[2]
 HOME = CHECKOUT / ".ledge"
 WORK = HOME / "bench"
-BINARY = CHECKOUT / "target" / "release" / "ledge"  # another one with --binary
+BINARY = CHECKOUT / "target" / "dist" / "ledge"  # as packages have it; another one with --binary
 ONE_THREAD = "instance_group = { count = 1, threads = 1 }\n"
 
 

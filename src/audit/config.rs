@@ -6,14 +6,13 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use ledge_base::names::ModelName;
+use ledge_base::secret::SecretFile;
+use ledge_base::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
+use ledge_egress::{Egress, EgressConfig, HostPort, TlsFiles, WebAddress};
+use ledge_service::audit_event::feature::ENTITIES;
+use ledge_service::audit_event::inference::{Detail, Policy};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::audit_event::feature::ENTITIES;
-use crate::audit_event::inference::{Detail, Policy};
-use crate::egress::{Egress, EgressConfig, HostPort, TlsFiles, WebAddress};
-use crate::names::ModelName;
-use crate::secret::SecretFile;
-use crate::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
 
 /// What is recorded, for how long it is kept, and where it is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -316,7 +315,7 @@ impl Problems<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::toml_check;
+    use ledge_base::toml_check;
 
     fn problems(text: &str, egress: &str) -> Vec<(String, String)> {
         let egress = toml_check::parse("e", egress).unwrap();

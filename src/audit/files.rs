@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use ledge_egress::{
+    Allowed, Content, Egress, EgressConfig, HttpClient, HttpError, HttpSettings, TlsSettings, WebAddress,
+};
+use ledge_service::audit_event::AuditSink;
 use tlog_tiles::Hash;
 
 use super::layout::{CHECKPOINT, TileKind, TilePath, WIDTH, whole_entries};
 use super::local::LocalLog;
 use super::record::LONGEST;
-use crate::audit_event::AuditSink;
-use crate::egress::{
-    Allowed, Content, Egress, EgressConfig, HttpClient, HttpError, HttpSettings, TlsSettings, WebAddress,
-};
 
 /// How many files are asked for at the same time. An answer takes as long as the way there and back.
 const CONNECTIONS: usize = 16;

@@ -9,13 +9,12 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ed25519_dalek::SigningKey;
+use ledge_base::durable;
+use ledge_base::names::DeviceName;
+use ledge_identity::sealing::{OpenError, Resealed, SealPurpose, Sealer, Survey};
 use signed_note::{Note, StandardSigner, StandardVerifier, Verifier as _, VerifierList};
 use tlog_tiles::{Checkpoint, Hash};
 use zeroize::Zeroizing;
-
-use crate::durable;
-use crate::identity::sealing::{OpenError, Resealed, SealPurpose, Sealer, Survey};
-use crate::names::DeviceName;
 
 /// The file in the folder of the log. Only its owner may read it.
 const FILE: &str = "key";

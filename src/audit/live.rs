@@ -11,15 +11,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ledge_base::names::DeviceName;
+use ledge_egress::Egress;
+use ledge_service::shutdown::Shutdown;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::time::{Instant, timeout_at};
 
 use super::config::AuditConfig;
 use super::status::{AuditState, CopyStatus, LiveRecord};
-use crate::egress::Egress;
-use crate::names::DeviceName;
-use crate::shutdown::Shutdown;
 
 /// How many records a copy keeps while it cannot send any.
 const BACKLOG: usize = 1000;

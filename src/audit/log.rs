@@ -18,6 +18,8 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ledge_base::durable;
+use ledge_service::audit_event::PreviousLog;
 use tlog_tiles::{Hash, record_hash};
 
 use self::frontier::{Frontier, Grown};
@@ -26,8 +28,6 @@ use super::layout::{CHECKPOINT, WIDTH, push_entry};
 use super::local;
 use super::record::LONGEST;
 use super::status::LogFigures;
-use crate::audit_event::PreviousLog;
-use crate::durable;
 
 /// Why the log cannot go on.
 #[derive(Debug, thiserror::Error)]

@@ -9,13 +9,12 @@
 
 use std::fmt;
 
+use ledge_base::clock;
+use ledge_base::principal::Principal;
+use ledge_service::audit_event::AuditEvent;
+use ledge_service::audit_event::tag::{Tag, TagKey};
 use schemars::{JsonSchema, Schema, schema_for};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::audit_event::AuditEvent;
-use crate::audit_event::tag::{Tag, TagKey};
-use crate::clock;
-use crate::principal::Principal;
 
 /// The version of the form of records.
 pub const VERSION: u32 = 1;
@@ -162,8 +161,8 @@ impl<'de> Deserialize<'de> for Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit_event::inference::Outcome;
-    use crate::audit_event::{Fallback, PreviousLog};
+    use ledge_service::audit_event::inference::Outcome;
+    use ledge_service::audit_event::{Fallback, PreviousLog};
 
     fn every_event() -> Vec<AuditEvent> {
         let (model, version) = (|| "m".parse().unwrap(), || 2.try_into().unwrap());

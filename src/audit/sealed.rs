@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use ledge_identity::sealing::{Reseal, Resealed, Sealer, Survey};
+
 use super::key::{self, KeyError};
 use super::tags::{self, TagsError};
-use crate::identity::sealing::{Reseal, Resealed, Sealer, Survey};
 
 /// The key that signs the log and those for its tags, in their folder.
 #[derive(Debug, Clone)]

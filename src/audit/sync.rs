@@ -15,6 +15,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ledge_base::backoff::{Backoff, random};
+use ledge_base::names::DeviceName;
+use ledge_egress::{Egress, HostPort};
+use ledge_service::shutdown::Shutdown;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -24,16 +28,11 @@ use super::layout::{FULL, TileKind, TilePath, WIDTH, entries, log_folder};
 use super::local::{LocalLog, generations};
 use super::record::AuditRecord;
 use super::status::{AuditState, PublishedHead, SyncNews, SyncStatus};
-use crate::backoff::{Backoff, random};
-use crate::egress::{Egress, HostPort};
-use crate::names::DeviceName;
-use crate::shutdown::Shutdown;
+pub use error::SyncError;
 use hint::Hint;
 use remote::{Remote, Server};
 use tiles::SignedLog;
 use upload::Upload;
-
-pub use error::SyncError;
 
 /// When it is sent.
 const PACE: Pace = Pace {

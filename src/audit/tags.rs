@@ -25,12 +25,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use ledge_base::clock;
+use ledge_identity::sealing::{OpenError, Resealed, Sealer, Survey};
+use ledge_service::audit_event::AuditEvent;
+use ledge_service::audit_event::tag::TagKey;
 use serde::{Deserialize, Serialize};
 
-use crate::audit_event::AuditEvent;
-use crate::audit_event::tag::TagKey;
-use crate::clock;
-use crate::identity::sealing::{OpenError, Resealed, Sealer, Survey};
 use files::{Folder, KeyFile};
 
 /// The clock must agree for this long that a key is old enough, in milliseconds of running time.

@@ -9,6 +9,7 @@ mod walk;
 
 use std::collections::BTreeSet;
 
+use ledge_service::audit_event::{AuditEvent, PreviousLog};
 use serde::{Serialize, Serializer};
 use tlog_tiles::Hash;
 
@@ -16,7 +17,6 @@ use super::files::{FilesError, LogFiles};
 use super::key::{CheckpointError, SignedCheckpoint};
 use super::layout::{TileKind, TilePath, whole_entries};
 use super::record::AuditRecord;
-use crate::audit_event::{AuditEvent, PreviousLog};
 use findings::{Finding, Findings, Wrong};
 use summary::Summary;
 use walk::Walk;

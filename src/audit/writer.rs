@@ -17,15 +17,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ledge_base::clock;
+use ledge_base::names::DeviceName;
+use ledge_base::principal::Principal;
+use ledge_identity::sealing::Sealer;
+use ledge_service::audit_event::sink::{Batch, Entry, Lost, Recorded};
+use ledge_service::audit_event::{AuditEvent, AuditQueue};
+
 use super::config::AuditConfig;
 use super::log::LogError;
 use super::status::{AuditState, LiveRecord, PublishedHead};
-use crate::audit_event::sink::{Batch, Entry, Lost, Recorded};
-use crate::audit_event::{AuditEvent, AuditQueue};
-use crate::clock;
-use crate::identity::sealing::Sealer;
-use crate::names::DeviceName;
-use crate::principal::Principal;
 use append::{Appended, append};
 use clock_watch::ClockWatch;
 use entries::sum;

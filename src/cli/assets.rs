@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Command, CommandFactory as _};
 use clap_complete::Shell;
 use clap_mangen::Man;
+use ledge_base::durable;
 use roff::{Roff, roman};
 
 use super::{Cli, Exit, Output};
-use crate::durable;
 
 /// The arguments of `ledge generate-assets`.
 #[derive(Debug, Args)]

@@ -14,9 +14,9 @@ mod verify;
 use std::io::Write as _;
 
 use clap::{Args, Subcommand};
+use ledge_audit::record::AuditRecord;
 
 use super::{Exit, Globals, Output};
-use crate::audit::record::AuditRecord;
 
 /// The arguments of `ledge audit`.
 #[derive(Debug, Args)]

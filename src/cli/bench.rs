@@ -25,17 +25,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use ledge_base::names::DeviceName;
+use ledge_base::principal::Principal;
+use ledge_base::telemetry::process::usable_cores;
+use ledge_models::serving::Serving;
+use ledge_mqtt::client::packet::Qos;
+use ledge_service::audit_event::AuditSink;
 use tokio::runtime::Runtime;
 
 use super::{Exit, Globals, Output};
-use crate::audit_event::AuditSink;
 use crate::config::Config;
 use crate::daemon;
-use crate::mqtt::client::packet::Qos;
-use crate::names::DeviceName;
-use crate::principal::Principal;
-use crate::serving::Serving;
-use crate::telemetry::process::usable_cores;
 use inputs::ShapeOf;
 use load::Load;
 use subject::Subject;

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand};
+use ledge_base::toml_check::Mistake;
+use ledge_egress::ip_filter::{self, Passed};
+use ledge_http::config::ListenAddress;
 
 use super::{BadConfiguration, Exit, Globals, Output};
 use crate::config::{Config, Verdict};
-use crate::egress::ip_filter::{self, Passed};
-use crate::http::config::ListenAddress;
-use crate::toml_check::Mistake;
 
 /// The arguments of `ledge config`.
 #[derive(Debug, Args)]
@@ -189,7 +189,7 @@ fn drop_in(config: &Config, clients: &[Network], resolver: &str) -> anyhow::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::toml_check;
+    use ledge_base::toml_check;
 
     fn config(text: &str) -> Config {
         toml_check::parse("f", text).unwrap()

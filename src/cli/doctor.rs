@@ -16,6 +16,7 @@ use std::io::Write;
 use std::path::Path;
 
 use clap::Args;
+use ledge_egress::{DaemonConnection, EgressCounts};
 use serde_json::Value;
 
 use super::checks::{Check, Status, text};
@@ -23,7 +24,6 @@ use super::top::own_daemon;
 use super::{BadConfiguration, Exit, Globals, Output, block_on};
 use crate::config::Config;
 use crate::daemon::formats;
-use crate::egress::{DaemonConnection, EgressCounts};
 
 /// The arguments of `ledge doctor`.
 #[derive(Debug, Args)]

@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use ledge_audit as audit;
+use ledge_base::durable;
+use ledge_base::secret::SecretFile;
+use ledge_features as features;
+use ledge_identity::sealing::{self, KEY, KeyId, Sealer, Survey};
+use ledge_updates::store;
 use zeroize::Zeroizing;
 
 use super::{Exit, Globals, Output};
-use crate::audit;
 use crate::config::Config;
-use crate::durable;
-use crate::features;
-use crate::identity::sealing::{self, KEY, KeyId, Sealer, Survey};
-use crate::secret::SecretFile;
-use crate::updates::store;
 
 /// The arguments of `ledge encryption`.
 #[derive(Debug, Args)]

@@ -10,25 +10,25 @@ use clap::{Args, ValueEnum};
 use futures_util::StreamExt;
 use futures_util::stream;
 use indicatif::{ProgressBar, ProgressStyle};
+use ledge_base::memory_budget::Account;
+use ledge_base::names::{ModelName, ModelVersion};
+use ledge_base::principal::Principal;
+use ledge_egress::DaemonConnection;
+use ledge_engine::pipeline::image::ImageFormat;
+use ledge_identity::access::ViewScope;
+use ledge_models::scheduling::terms::Priority;
+use ledge_models::serving::Serving;
+use ledge_protocol::call::{self, Call, Form};
+use ledge_protocol::decode::{self, ReplyFormat, Target};
+use ledge_protocol::encode;
+use ledge_service::audit_event::AuditSink;
 use serde_json::{Map, Value};
 
 use super::features::daemon::message;
 use super::server::ServerArgs;
 use super::{Exit, Globals, Output, block_on};
-use crate::audit_event::AuditSink;
 use crate::config::Config;
 use crate::daemon;
-use crate::egress::DaemonConnection;
-use crate::identity::access::ViewScope;
-use crate::inference::terms::Priority;
-use crate::names::{ModelName, ModelVersion};
-use crate::pipeline::image::ImageFormat;
-use crate::principal::Principal;
-use crate::principal::memory::Account;
-use crate::protocol::call::{self, Call, Form};
-use crate::protocol::decode::{self, ReplyFormat, Target};
-use crate::protocol::encode;
-use crate::serving::Serving;
 
 /// The arguments of `ledge infer`.
 #[derive(Debug, Args)]

@@ -8,16 +8,16 @@ use std::str::FromStr;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use ledge_base::clock;
+use ledge_base::names::{FeatureName, KeyName, ModelName};
+use ledge_base::token_bucket::Rate;
+use ledge_identity::access::{Role, ViewScope};
+use ledge_identity::api_key::ApiKey;
+use ledge_identity::keys::{KeyRecord, KeyStore, NewKey};
 use serde_json::{Value, json};
 
 use super::features::show::columns;
 use super::{Exit, Globals, Output};
-use crate::clock;
-use crate::identity::access::{Role, ViewScope};
-use crate::identity::api_key::ApiKey;
-use crate::identity::keys::{KeyRecord, KeyStore, NewKey};
-use crate::names::{FeatureName, KeyName, ModelName};
-use crate::token_bucket::Rate;
 
 /// The arguments of `ledge keys`.
 #[derive(Debug, Args)]

@@ -27,14 +27,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use ledge_base::names;
+use ledge_base::toml_check::Mistake;
+use ledge_features::registry::Registry;
+use ledge_identity::sealing::MasterKeyError;
 
 use crate::config::{Config, Loaded, Sources};
 use crate::daemon::formats::LaterVersion;
-use crate::features::registry::Registry;
-use crate::identity::sealing::MasterKeyError;
-use crate::names;
-use crate::toml_check::Mistake;
-
 pub use output::Output;
 
 /// Runs quantized models on a box without a GPU, and answers over local HTTP.

@@ -5,17 +5,17 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use ledge_base::names::ModelName;
+use ledge_base::principal::Principal;
+use ledge_engine::backend::Port;
+use ledge_models::repository::{Repository, Trial};
+use ledge_models::serving::undeclared_features;
+use ledge_service::audit_event::AuditSink;
 use serde_json::{Value, json};
 
 use super::{Exit, Globals, Output, block_on, load_registry};
-use crate::audit_event::AuditSink;
 use crate::config::Config;
 use crate::daemon;
-use crate::inference::backend::Port;
-use crate::names::ModelName;
-use crate::principal::Principal;
-use crate::repository::{Repository, Trial};
-use crate::serving::undeclared_features;
 
 /// The arguments of `ledge models`.
 #[derive(Debug, Args)]

@@ -7,11 +7,11 @@ pub mod trial;
 use std::io::Write;
 
 use clap::{Args, Subcommand};
+use ledge_identity::device;
+use ledge_mqtt::topics::DeviceTopics;
 
 use super::{Exit, Globals, Output};
 use crate::config::Config;
-use crate::identity::device;
-use crate::mqtt::topics::DeviceTopics;
 
 /// The arguments of `ledge mqtt`.
 #[derive(Debug, Args)]

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
+use ledge_base::telemetry::logging;
+use ledge_http::{Handover, LISTENERS_VARIABLE};
 use rustix::process::DumpableBehavior;
 
 use super::{BadConfiguration, Exit, Globals, Output};
 use crate::config::Loaded;
 use crate::daemon::{self, Ended};
-use crate::http::{Handover, LISTENERS_VARIABLE};
-use crate::telemetry::logging;
 
 /// The arguments of `ledge serve`.
 #[derive(Debug, Args)]

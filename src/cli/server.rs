@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;
-
-use crate::egress::DaemonAddress;
-use crate::identity::api_key::ApiKey;
-use crate::secret::SecretFile;
+use ledge_base::secret::SecretFile;
+use ledge_egress::DaemonAddress;
+use ledge_identity::api_key::ApiKey;
 
 /// How a server is recognized, and how it recognizes this caller.
 #[derive(Debug, Clone, Default, Args)]

@@ -97,7 +97,7 @@ fn what_show_writes_is_a_configuration_again() {
     let (exit, text) = ledge(&["config", "show", "--set", "log.level=debug"]);
     assert_eq!(exit.unwrap(), Exit::Success);
     assert!(text.contains("level = \"debug\"  # from --set log.level\n"), "{text}");
-    let again: Config = crate::toml_check::parse("shown", &text).unwrap();
+    let again: Config = ledge_base::toml_check::parse("shown", &text).unwrap();
     assert_eq!(again.log.level.to_string(), "debug");
     let (_, json) = ledge(&["config", "show", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();

@@ -4,11 +4,11 @@ use std::io::Write as _;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use ledge_base::clock;
+use ledge_http::config::{HttpConfig, ListenAddress};
+use ledge_http::tls::{self, CertificateFacts};
 
 use super::{Exit, Globals, Output};
-use crate::clock;
-use crate::http::config::{HttpConfig, ListenAddress};
-use crate::http::tls::{self, CertificateFacts};
 
 /// The arguments of `ledge tls`.
 #[derive(Debug, Args)]

@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use ledge_base::clock;
+use ledge_egress::{DaemonAddress, DaemonConnection};
+use ledge_http::config::ListenAddress;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::features::daemon::message;
 use super::server::ServerArgs;
 use super::{Exit, Globals, Output, block_on};
-use crate::clock;
-use crate::egress::{DaemonAddress, DaemonConnection};
-use crate::http::config::ListenAddress;
 use render::{History, Room};
 use snapshot::Snapshot;
 use view::View;

@@ -7,14 +7,14 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use ledge_base::names::{ModelName, ModelVersion};
+use ledge_models::repository::profile::{Choice, Effort, Profile};
+use ledge_models::repository::search::{Goal, Measure, Row, Thoroughness, candidates, search};
+use ledge_models::repository::tuning::{self, Load};
+use ledge_models::repository::{LoadedModel, Repository};
 use serde_json::{Value, json};
 
 use super::{Exit, Globals, Output, block_on, models};
-use crate::names::{ModelName, ModelVersion};
-use crate::repository::profile::{Choice, Effort, Profile};
-use crate::repository::search::{Goal, Measure, Row, Thoroughness, candidates, search};
-use crate::repository::tuning::{self, Load};
-use crate::repository::{LoadedModel, Repository};
 
 /// The arguments of `ledge tune`.
 #[derive(Debug, Args)]
@@ -141,7 +141,7 @@ struct Subject {
     name: ModelName,
     version: ModelVersion,
     digest: String,
-    runtimes: Vec<crate::inference::backend::Runtime>,
+    runtimes: Vec<ledge_engine::backend::Runtime>,
 }
 
 impl Subject {

@@ -10,14 +10,14 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use ledge_base::toml_check::{self, Checked, Misread, Mistake, Place};
+use ledge_features::config::FeaturesConfig;
+use ledge_features::registry::Registry;
+use ledge_http::LISTENERS_VARIABLE;
+use ledge_updates::configuration;
 use toml::de::DeValue;
 
 use super::{BindingFindings, Config, PACKAGED_FILE, PACKAGED_ROOT};
-use crate::features::config::FeaturesConfig;
-use crate::features::registry::Registry;
-use crate::http::LISTENERS_VARIABLE;
-use crate::toml_check::{self, Checked, Misread, Mistake, Place};
-use crate::updates::configuration;
 
 /// The largest configuration file, in bytes. The one that names every key has under 10,000.
 const MAX_FILE: u64 = 1 << 20;

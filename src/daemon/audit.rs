@@ -3,20 +3,20 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use ledge_audit::config::AuditConfig;
+use ledge_audit::live;
+use ledge_audit::status::AuditState;
+use ledge_audit::sync::{self, SyncSettings};
+use ledge_audit::writer::Writer;
+use ledge_base::names::DeviceName;
+use ledge_egress::Egress;
+use ledge_identity::device;
+use ledge_identity::sealing::Sealer;
+use ledge_service::audit_event::{AuditEvent, AuditQueue, AuditSink};
+use ledge_service::shutdown::Shutdown;
 use tokio::sync::oneshot;
 
-use crate::audit::config::AuditConfig;
-use crate::audit::live;
-use crate::audit::status::AuditState;
-use crate::audit::sync::{self, SyncSettings};
-use crate::audit::writer::Writer;
-use crate::audit_event::{AuditEvent, AuditQueue, AuditSink};
 use crate::config::Config;
-use crate::egress::Egress;
-use crate::identity::device;
-use crate::identity::sealing::Sealer;
-use crate::names::DeviceName;
-use crate::shutdown::Shutdown;
 
 /// Records what a command line did while no daemon has the log.
 pub fn record_alone(config: &Config, event: AuditEvent) -> anyhow::Result<()> {

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use ledge_base::durable;
+
 use crate::config::Config;
-use crate::durable;
 
 /// Where the settings of the last start are kept. Only the owner may read it.
 const FILE: &str = "configuration.toml";

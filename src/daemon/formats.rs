@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use crate::audit::layout;
-use crate::identity::keys;
-use crate::updates::store;
-use crate::{durable, features};
+use ledge_audit::layout;
+use ledge_base::durable;
+use ledge_features as features;
+use ledge_identity::keys;
+use ledge_updates::store;
 
 /// The stores, and the form of each that this version writes. A number is raised in the commit after which the version before
 /// could not read everything that the store may hold any more; beside each stands why.

@@ -10,15 +10,15 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ledge_audit::status::AuditState;
+use ledge_base::telemetry::messages::MessageStatistics;
+use ledge_models::repository::{State, UNLOADED};
+use ledge_models::serving::Serving;
+use ledge_service::readiness::Readiness;
+use ledge_service::shutdown::Shutdown;
 use tokio::sync::oneshot;
 
 use super::notify;
-use crate::audit::status::AuditState;
-use crate::readiness::Readiness;
-use crate::repository::{State, UNLOADED};
-use crate::serving::Serving;
-use crate::shutdown::Shutdown;
-use crate::telemetry::messages::MessageStatistics;
 
 /// How often signs of life are looked for where no watchdog says how often.
 const UNWATCHED: Duration = Duration::from_secs(30);

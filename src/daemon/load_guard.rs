@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use ledge_base::telemetry::system::boot_id;
+use ledge_models::repository::attempts::Finding;
+use ledge_models::repository::attempts::log::AttemptLog;
+use ledge_models::repository::{Repository, SeparateTrial, VersionOnDisk};
+use ledge_service::audit_event::{AuditEvent, AuditSink};
+use ledge_service::readiness::Readiness;
+use ledge_service::shutdown::Shutdown;
+use ledge_updates::trial::{self, TrialError, TrialSettings};
 
-use crate::audit_event::{AuditEvent, AuditSink};
 use crate::config::Config;
-use crate::readiness::Readiness;
-use crate::repository::attempts::Finding;
-use crate::repository::attempts::log::AttemptLog;
-use crate::repository::{Repository, SeparateTrial, VersionOnDisk};
-use crate::shutdown::Shutdown;
-use crate::telemetry::system::boot_id;
-use crate::updates::trial::{self, TrialError, TrialSettings};
 
 struct LoadTrial(TrialSettings);
 

@@ -4,24 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ledge_audit::status::AuditState;
+use ledge_base::clock;
+use ledge_base::telemetry::machine::MachineMonitor;
+use ledge_base::telemetry::messages::MessageStatistics;
+use ledge_egress::Egress;
+use ledge_identity::authentication::Authenticator;
+use ledge_identity::device::DeviceIdentity;
+use ledge_models::serving::Serving;
+use ledge_mqtt::config::MqttConfig;
+use ledge_mqtt::gateway::Gateway;
+use ledge_mqtt::topics::DeviceTopics;
+use ledge_service::readiness::Readiness;
+use ledge_service::shutdown::Shutdown;
+use ledge_updates::Updates;
+use ledge_updates::fleet::reported::{self, Facts};
+use ledge_updates::status::{Milestone, UpdatesStatus};
 use tokio::sync::watch;
-
-use crate::audit::status::AuditState;
-use crate::clock;
-use crate::egress::Egress;
-use crate::fleet::reported::{self, Facts};
-use crate::identity::authentication::Authenticator;
-use crate::identity::device::DeviceIdentity;
-use crate::mqtt::config::MqttConfig;
-use crate::mqtt::gateway::Gateway;
-use crate::mqtt::topics::DeviceTopics;
-use crate::readiness::Readiness;
-use crate::serving::Serving;
-use crate::shutdown::Shutdown;
-use crate::telemetry::machine::MachineMonitor;
-use crate::telemetry::messages::MessageStatistics;
-use crate::updates::Updates;
-use crate::updates::status::{Milestone, UpdatesStatus};
 
 /// What MQTT works with.
 pub struct Messaging {

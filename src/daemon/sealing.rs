@@ -6,13 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
+use ledge_identity::sealing::{EncryptionConfig, KeyId, Reseal, Resealed, Sealer};
+use ledge_service::audit_event::{AuditEvent, AuditSink};
+use ledge_service::readiness::Readiness;
+use ledge_service::shutdown::Shutdown;
+use ledge_updates::store;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-
-use crate::audit_event::{AuditEvent, AuditSink};
-use crate::identity::sealing::{EncryptionConfig, KeyId, Reseal, Resealed, Sealer};
-use crate::readiness::Readiness;
-use crate::shutdown::Shutdown;
-use crate::updates::store;
 
 /// What OpenVINO calls the models that it compiled.
 const COMPILED: &str = "blob";

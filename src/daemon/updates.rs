@@ -4,30 +4,30 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use ledge_base::backoff;
+use ledge_base::names::ModelName;
+use ledge_egress::{Egress, HostPort};
+use ledge_identity::device::DeviceIdentity;
+use ledge_identity::sealing::{Reseal, Sealer};
+use ledge_models::repository::{ManagedVersion, Repository};
+use ledge_service::audit_event::AuditSink;
+use ledge_service::readiness::Readiness;
+use ledge_service::shutdown::Shutdown;
+use ledge_updates::Updates;
+use ledge_updates::config::RepositoryAddress;
+use ledge_updates::download::DownloadLimits;
+use ledge_updates::fleet::kept::Kept;
+use ledge_updates::fleet::poller::{Asked, DECIDE, Poller};
+use ledge_updates::handle::UpdaterInbox;
+use ledge_updates::platform::Platform;
+use ledge_updates::source::Source;
+use ledge_updates::trial::TrialSettings;
+use ledge_updates::updater::{self, Parts, Prepared, Updater};
 use tokio::sync::oneshot;
 
 use super::notify;
 use super::sealing::ClosedStore;
-use crate::audit_event::AuditSink;
-use crate::backoff;
 use crate::config::Config;
-use crate::egress::{Egress, HostPort};
-use crate::fleet::kept::Kept;
-use crate::fleet::poller::{Asked, DECIDE, Poller};
-use crate::identity::device::DeviceIdentity;
-use crate::identity::sealing::{Reseal, Sealer};
-use crate::names::ModelName;
-use crate::readiness::Readiness;
-use crate::repository::{ManagedVersion, Repository};
-use crate::shutdown::Shutdown;
-use crate::updates::Updates;
-use crate::updates::config::RepositoryAddress;
-use crate::updates::download::DownloadLimits;
-use crate::updates::handle::UpdaterInbox;
-use crate::updates::platform::Platform;
-use crate::updates::source::Source;
-use crate::updates::trial::TrialSettings;
-use crate::updates::updater::{self, Parts, Prepared, Updater};
 
 /// What is known of updates before any model is loaded.
 pub struct Found {
@@ -177,7 +177,7 @@ pub fn trial_settings(config: &Config, repository: &Repository, sealer: &Sealer)
 }
 
 /// Another repository than the configured one, with the same certificates.
-fn source_at(address: &RepositoryAddress, config: &crate::updates::config::UpdatesConfig, egress: &Egress) -> Source {
-    let config = crate::updates::config::UpdatesConfig { repository: Some(address.clone()), ..config.clone() };
+fn source_at(address: &RepositoryAddress, config: &ledge_updates::config::UpdatesConfig, egress: &Egress) -> Source {
+    let config = ledge_updates::config::UpdatesConfig { repository: Some(address.clone()), ..config.clone() };
     Source::configured(&config, egress).unwrap_or_else(|| Source::new(address, None))
 }

@@ -4,9 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use ledge_base::toml_check::from_text;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::toml_check::from_text;
 
 /// The longest name that DNS has, in bytes (RFC 1035, section 2.3.4).
 const LONGEST_NAME: usize = 253;

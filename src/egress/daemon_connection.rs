@@ -13,11 +13,11 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use ledge_base::secret::SecretFile;
 use tokio::net::{TcpStream, UnixStream};
 
 use super::address::HostPort;
 use super::tls::{Client, TlsError, TlsSettings};
-use crate::secret::SecretFile;
 
 /// A daemon that does not take the connection within this time is not there.
 pub(super) const CONNECT: Duration = Duration::from_secs(10);

@@ -89,7 +89,7 @@ fn name_servers(text: &str) -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::toml_check;
+    use ledge_base::toml_check;
 
     const ALLOWED: &str = "[[allow]]\nhost = 'b.example:1'\nregion = 'eu'\n[[allow]]\nhost = '[2001:db8::1]:2'\nregion = \
                            'ch'\n[[allow]]\nhost = '127.0.0.1:3'\nregion = 'eu'";

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ledge_base::clock;
+use ledge_base::durable;
+use ledge_service::shutdown::Shutdown;
 use serde::{Deserialize, Serialize};
 
 use super::Egress;
 use super::account::DestinationStatistics;
-use crate::clock;
-use crate::durable;
-use crate::shutdown::Shutdown;
 
 /// The file in the folder of what this box remembers.
 const FILE: &str = "egress.json";
@@ -221,9 +221,9 @@ pub fn fuzz_egress_counts(data: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit_event::AuditSink;
-    use crate::egress::{Content, EgressConfig, HostPort};
-    use crate::toml_check;
+    use crate::{Content, EgressConfig, HostPort};
+    use ledge_base::toml_check;
+    use ledge_service::audit_event::AuditSink;
 
     fn egress() -> Egress {
         let text = "[[allow]]\nhost = 'a:1'\nregion = 'eu'\nsend = ['answers']";

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
+use ledge_base::names::RegionName;
 use serde::{Deserialize, Serialize};
 
 use super::address::HostPort;
-use crate::names::RegionName;
 
 /// The region of what is on this box.
 pub const LOCAL: &str = "local";
@@ -176,7 +176,7 @@ fn list(regions: &[RegionName]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::toml_check;
+    use ledge_base::toml_check;
 
     fn config(text: &str) -> EgressConfig {
         toml_check::parse("f", text).unwrap()

@@ -8,13 +8,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::BytesMut;
 use futures_util::FutureExt;
+use ledge_base::principal::Principal;
+use ledge_base::toml_check;
+use ledge_service::audit_event::AuditQueue;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
 
 use super::*;
-use crate::audit_event::AuditQueue;
-use crate::principal::Principal;
-use crate::toml_check;
 
 /// A way out by the TOML text of the section, and the audit events.
 fn egress(text: &str) -> (Egress, AuditQueue) {

@@ -4,6 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ledge_base::clock::{self, Floor};
+use ledge_base::secret::{SecretError, SecretFile};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::time_provider::TimeProvider;
@@ -13,12 +15,10 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::address::{Host, HostPort};
-use crate::clock::{self, Floor};
-use crate::secret::{SecretError, SecretFile};
 
 /// The largest file of certificates or of lists of revoked ones, in bytes: an authority with a million revoked ones has a list
 /// of some 40 MB.
-pub(crate) const LARGEST_LIST: u64 = 64 << 20;
+pub const LARGEST_LIST: u64 = 64 << 20;
 
 /// How the other side is recognized, and how this side is. The files are read at each connection, so that a renewed
 /// certificate needs no restart.
@@ -137,9 +137,11 @@ pub(super) struct Client {
 
 /// The time at which certificates are judged: that of the clock, but never before what is known to have passed.
 #[derive(Debug)]
-pub(crate) struct CertificateTime {
-    pub(crate) system_ms: fn() -> u64,
-    pub(crate) floor: &'static Floor,
+pub struct CertificateTime {
+    /// The clock, in milliseconds since the Unix epoch.
+    pub system_ms: fn() -> u64,
+    /// What is known to have passed.
+    pub floor: &'static Floor,
 }
 
 impl TimeProvider for CertificateTime {
@@ -313,7 +315,8 @@ fn roots(ca: Option<&SecretFile>) -> Result<RootCertStore, TlsError> {
     if roots.is_empty() { Err(TlsError::NoSystemCa) } else { Ok(roots) }
 }
 
-pub(crate) fn certificates(file: &SecretFile) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+/// Reads a PEM file of certificates, of which there is at least one. It blocks.
+pub fn certificates(file: &SecretFile) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let pem = file.read_at_most(LARGEST_LIST)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match found {
@@ -323,13 +326,15 @@ pub(crate) fn certificates(file: &SecretFile) -> Result<Vec<CertificateDer<'stat
     }
 }
 
-pub(crate) fn private_key(file: &SecretFile) -> Result<PrivateKeyDer<'static>, TlsError> {
+/// Reads a PEM file with a private key. It blocks.
+pub fn private_key(file: &SecretFile) -> Result<PrivateKeyDer<'static>, TlsError> {
     let pem = file.read()?;
     PrivateKeyDer::from_pem_slice(&pem)
         .map_err(|error| TlsError::BadKey { file: file.clone(), reason: error.to_string() })
 }
 
-pub(crate) fn identity_error(error: Error, certificate: &SecretFile, key: &SecretFile) -> TlsError {
+/// Says in words why a certificate and its key cannot be used.
+pub fn identity_error(error: Error, certificate: &SecretFile, key: &SecretFile) -> TlsError {
     match error {
         Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
             TlsError::KeyMismatch { certificate: certificate.clone(), key: key.clone() }

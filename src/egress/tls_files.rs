@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use ledge_base::secret::SecretFile;
+use ledge_base::toml_check::{empty_if_none, none_if_empty};
 use serde::{Deserialize, Serialize};
 
 use super::tls::TlsSettings;
-use crate::secret::SecretFile;
-use crate::toml_check::{empty_if_none, none_if_empty};
 
 /// Whom a server must be signed by, and how this box proves who it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

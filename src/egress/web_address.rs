@@ -3,10 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use ledge_base::toml_check::from_text;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::HostPort;
-use crate::toml_check::from_text;
 
 /// `https://HOST[:PORT]/PATH`, or `http://` on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]

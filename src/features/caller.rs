@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ledge_base::names::ModelName;
+use ledge_base::principal::Principal;
+use ledge_identity::access::ViewScope;
+use ledge_service::audit_event::AuditSink;
+use ledge_service::audit_event::feature::{FeatureAction, FeatureKey};
+use ledge_service::audit_event::tag::{Tag, TagKey};
+
 use super::online::FeatureError;
 use super::value::Value;
 use super::view::FeatureView;
-use crate::audit_event::AuditSink;
-use crate::audit_event::feature::{FeatureAction, FeatureKey};
-use crate::audit_event::tag::{Tag, TagKey};
-use crate::identity::access::ViewScope;
-use crate::names::ModelName;
-use crate::principal::Principal;
 
 /// A caller who reads or pushes, and the feature views that are theirs.
 #[derive(Debug, Clone)]
@@ -113,7 +114,7 @@ mod tests {
     use super::super::online::{Push, PushTarget};
     use super::super::registry::Registry;
     use super::*;
-    use crate::identity::sealing::Sealer;
+    use ledge_identity::sealing::Sealer;
 
     const VIEW: &str = "[[entity]]\nname = \"customer\"\njoin_key = \"customer_id\"\nvalue_type = \"Int64\"\n\
                         [[feature_view]]\nname = \"spend\"\nentities = [\"customer\"]\nsource = { name = \"p\" }\n\
@@ -124,7 +125,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let config = FeaturesConfig { path: folder.path().join("features"), ..FeaturesConfig::default() };
         let (audit, mut queue) = AuditSink::channel();
-        let store = FeatureStore::open(&config, Registry::of(VIEW), audit, Sealer::none());
+        let store = FeatureStore::open(&config, Registry::parse(VIEW).unwrap(), audit, Sealer::none());
         store.opened().await;
         let push = |id: i64| {
             let columns = vec![("customer_id".to_owned(), vec![json!(id)]), ("total".to_owned(), vec![json!(1.5)])];

@@ -11,13 +11,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ledge_base::durable;
+use ledge_base::toml_check::from_text;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::value::{ScalarType, ValueType};
 use super::view::{FeatureView, FieldId, ViewId};
-use crate::durable;
-use crate::toml_check::from_text;
 pub use translation::{StoredView, Translation};
 
 /// The two files.

@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
+use ledge_base::clock;
+use ledge_base::toml_check::in_range;
 use serde::{Deserialize, Serialize};
-
-use crate::clock;
-use crate::toml_check::in_range;
 
 /// Where feature views are declared, and where and how their values are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -22,10 +22,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
+use ledge_identity::sealing::{OpenError, Sealer};
+
 use super::seal::KEY;
 use super::value::Value;
 use super::wire::{Damaged, put_value, put_varint};
-use crate::identity::sealing::{OpenError, Sealer};
 use files::{Added, Disk};
 pub use files::{copies, is_added};
 use form::{Head, KeyEntry, SHARDS, Tag, shard_of, shard_of_tag};

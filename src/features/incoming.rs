@@ -4,6 +4,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use bytes::Bytes;
+use ledge_base::clock;
+use ledge_service::audit_event::tag::TagKey;
 
 use super::caller::Touched;
 use super::engine::Engine;
@@ -12,8 +14,6 @@ use super::online::{FeatureError, Ignored, Push};
 use super::record::Row;
 use super::view::FeatureView;
 use super::{BRIEF_CELLS, FeatureStore, MAX_PUSH, cells, off_thread, record, typed, window};
-use crate::audit_event::tag::TagKey;
-use crate::clock;
 
 /// The most bytes of a row in a view with aggregates; they take the rest of the record.
 const MAX_ROW_BESIDE_WINDOWS: usize = 4 << 10;

@@ -20,9 +20,9 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use ledge_base::durable;
 
 use super::key::IndexKey;
-use crate::durable;
 pub use chain::list;
 use chain::{Chain, End, SegmentReader, Step, file_name};
 pub use damage::{Damage, Reason};

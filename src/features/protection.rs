@@ -181,8 +181,8 @@ pub enum Unsealable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::features::key::HashKey;
-    use crate::identity::sealing::Sealer;
+    use crate::key::HashKey;
+    use ledge_identity::sealing::Sealer;
 
     fn record(entity: i64, seq: u64) -> Record {
         let row = Row { entity: vec![Value::Int64(entity)], event_us: 5, values: Vec::new() };

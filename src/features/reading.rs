@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use ledge_base::clock;
+use ledge_service::audit_event::feature::FeatureAction;
+
 use super::caller::{FeatureCaller, Touched};
 use super::engine::{Engine, State};
 use super::key::IndexKey;
@@ -17,8 +20,6 @@ use super::typed;
 use super::value::Value;
 use super::view::{Feature, FeatureIndex, FeatureView};
 use super::window::WindowState;
-use crate::audit_event::feature::FeatureAction;
-use crate::clock;
 
 /// Reads that are expected to take so long at most are done where they are asked for, in nanoseconds. Waking another thread
 /// and being woken by it costs more than that on a busy machine.

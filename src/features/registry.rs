@@ -11,10 +11,11 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use ledge_base::toml_check::Mistake;
+
 use super::catalog::{Catalog, Conflict};
 use super::online::{FeatureError, PushTarget, Selection};
 use super::view::{Feature, FeatureIndex, FeatureService, FeatureView, ViewId};
-use crate::toml_check::Mistake;
 use declared::Declared;
 use file::Sources;
 
@@ -67,12 +68,11 @@ impl Registry {
         }
     }
 
-    /// What is read from one text, for a store that has nothing in it yet.
-    #[cfg(test)]
-    pub(crate) fn of(text: &str) -> Self {
+    /// Reads the declarations of one text, for a store that has nothing in it yet.
+    pub fn parse(text: &str) -> Result<Self, Vec<Mistake>> {
         let mut read = Sources::default();
         read.add("views.toml".into(), text);
-        Self::build(&read, Catalog::default()).expect("the declarations of a test are right")
+        Self::build(&read, Catalog::default())
     }
 
     fn build(read: &Sources, mut catalog: Catalog) -> Result<Self, Vec<Mistake>> {

@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use ledge_base::principal::Principal;
+use ledge_identity::sealing::{OVERHEAD, Reseal, Resealed, Sealer, Survey};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -14,8 +16,6 @@ use super::engine::orders::Job;
 use super::entity_keys::form;
 use super::online::{Erased, FeatureError};
 use super::{FeatureStore, entity_keys};
-use crate::identity::sealing::{OVERHEAD, Reseal, Resealed, Sealer, Survey};
-use crate::principal::Principal;
 
 /// Under which master keys the files of the store in `folder` are, for one who only looks. Values are under the keys of their
 /// entities, which are in those files.

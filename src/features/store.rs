@@ -14,12 +14,12 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ledge_base::durable;
 use serde::{Deserialize, Serialize};
 use sled::{Db, IVec, Tree};
 
 use super::key::IndexKey;
 use super::record;
-use crate::durable;
 
 /// Opening takes milliseconds, and under a second with a million entities; a damaged store may never open.
 const OPEN_LIMIT: Duration = Duration::from_mins(2);
@@ -388,10 +388,10 @@ fn guard<T>(work: impl FnOnce() -> Result<T, IndexError>) -> Result<T, IndexErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::features::key::HashKey;
-    use crate::features::record::{Record, Row};
-    use crate::features::value::Value;
-    use crate::features::view::ViewId;
+    use crate::key::HashKey;
+    use crate::record::{Record, Row};
+    use crate::value::Value;
+    use crate::view::ViewId;
 
     fn record(number: i64, purge_us: i64) -> (IndexKey, Vec<u8>) {
         let row = Row { entity: vec![Value::Int64(number)], event_us: 1, values: vec![] };

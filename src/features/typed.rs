@@ -3,13 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use ledge_base::clock;
 use serde_json::Value as Json;
 
 use super::online::{Columns, EVENT_TIMESTAMP, FeatureError, listed};
 use super::record::Row;
 use super::value::{Value, ValueType};
 use super::view::{FeatureView, Field, JoinKey};
-use crate::clock;
 
 /// Feast's names for the time at which a row was made, in its client and in its examples. A row has one next to its event
 /// time, and the online store of Feast does not keep it either.

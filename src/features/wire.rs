@@ -228,7 +228,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::features::value::tests::any_value;
+    use crate::value::tests::any_value;
 
     proptest! {
         #[test]

@@ -8,12 +8,12 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use ledge_audit::status::AuditState;
+use ledge_service::audit_event::sink::Mark;
+use ledge_service::audit_event::{AuditEvent, AuditSink};
 
 use super::reply::Failure;
 use super::{App, body};
-use crate::audit::status::AuditState;
-use crate::audit_event::sink::Mark;
-use crate::audit_event::{AuditEvent, AuditSink};
 
 /// How long an answer waits for its audit records. A disk that takes longer is as good as none.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -6,15 +6,15 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
+use ledge_audit::layout::{self, TilePath};
+use ledge_audit::local::LocalLog;
+use ledge_audit::status::{AuditStatus, CopyStatus, SyncStatus};
+use ledge_base::clock;
 use serde::Serialize;
 
 use super::App;
 use super::models::PathParts;
 use super::reply::{Failure, json};
-use crate::audit::layout::{self, TilePath};
-use crate::audit::local::LocalLog;
-use crate::audit::status::{AuditStatus, CopyStatus, SyncStatus};
-use crate::clock;
 
 /// `GET /audit/status`.
 pub async fn status(State(app): State<App>) -> Response {
@@ -161,7 +161,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::audit::status::LogFigures;
+    use ledge_audit::status::LogFigures;
 
     #[test]
     fn the_status_has_everything_that_is_known() {

@@ -1,8 +1,7 @@
 //! Bodies: read with a limit and a deadline, unpacked, and packed again on the way out.
 
-use std::time::Duration;
-
 use std::io::Read;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::request::Parts;
@@ -13,12 +12,13 @@ use flate2::Compression;
 use flate2::bufread::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use ledge_base::memory_budget::{Account, Hold, NoRoom, SMALL};
+use ledge_base::principal::Principal;
+use ledge_service::off_thread::off_thread;
 
 use super::config::HttpConfig;
 use super::reply::Failure;
 use super::{App, held};
-use crate::principal::Principal;
-use crate::principal::memory::{Account, Hold, NoRoom, SMALL};
 
 /// Smaller answers are not packed: the header would weigh as much as what is saved.
 const LEAST_PACKED: usize = 1024;
@@ -97,7 +97,7 @@ pub async fn read(parts: &Parts, body: Body, app: &App) -> Result<Received, Fail
     let bytes = hold.keep(bytes);
     let Some(encoding) = encoding else { return Ok(Received { bytes, account }) };
     let mut hold = account.hold();
-    let unpacking = account.off_thread(move || {
+    let unpacking = off_thread(&account, move || {
         let unpacked = unpack(encoding, &bytes, limit, &mut hold)?;
         Ok(hold.keep(unpacked.into()))
     });
@@ -248,7 +248,7 @@ pub async fn pack(asked: &HeaderMap, response: Response, account: &Account) -> R
         let packed = compress(encoding, std::iter::once(bytes))?;
         Ok::<_, std::io::Error>(to.take_anyway(packed.len()).keep(packed.into()))
     };
-    match account.off_thread(packing).await {
+    match off_thread(account, packing).await {
         Ok(packed) => {
             parts.headers.insert(header::CONTENT_ENCODING, encoding.name());
             parts.headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
@@ -269,7 +269,7 @@ pub async fn pack_pieces(
         let packed = compress(encoding, pieces)?;
         Ok::<_, std::io::Error>(to.take_anyway(packed.len()).keep(packed.into()))
     };
-    let packed = account.off_thread(packing).await?;
+    let packed = off_thread(account, packing).await?;
     let mut response = super::reply::json_bytes(packed);
     response.headers_mut().insert(header::CONTENT_ENCODING, encoding.name());
     response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept-encoding"));
@@ -314,7 +314,7 @@ pub(super) fn accepted(headers: &HeaderMap) -> Option<Encoding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::principal::memory::RequestMemory;
+    use ledge_base::memory_budget::MemoryBudget;
 
     fn headers(name: header::HeaderName, value: &'static str) -> HeaderMap {
         HeaderMap::from_iter([(name, HeaderValue::from_static(value))])
@@ -351,7 +351,7 @@ mod tests {
         let packed = compress(Encoding::Gzip, std::iter::once(vec![0; 10 << 20].into())).unwrap();
         assert!(matches!(unpacked(Encoding::Gzip, &packed, 1000), Err(Unread::TooLarge)));
         assert!(matches!(unpacked(Encoding::Gzip, b"not gzip", 1000), Err(Unread::Other(_))));
-        let memory = RequestMemory::new(1 << 20);
+        let memory = MemoryBudget::new(1 << 20);
         let unpacked = unpack(Encoding::Gzip, &packed, 10 << 20, &mut memory.account(Principal::Others).hold());
         assert!(matches!(unpacked, Err(Unread::NoRoom)));
         assert_eq!(memory.used(), 0);

@@ -7,10 +7,9 @@ use std::str::FromStr;
 
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
+use ledge_base::toml_check::from_text;
+use ledge_egress::{Host, HostPort};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::egress::{Host, HostPort};
-use crate::toml_check::from_text;
 
 /// Where a browser says in which relation the page is that had it ask (Fetch Metadata). `none` is a person who typed the
 /// address.

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use ledge_base::toml_check::{from_text, in_range};
 use serde::de::{SeqAccess, Visitor, value::SeqAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::browser::HostName;
 use super::tls::config::HttpTlsConfig;
-use crate::toml_check::{from_text, in_range};
 
 /// The longest path of a Unix socket that Linux takes, in bytes.
 const MAX_SOCKET_PATH: usize = 107;

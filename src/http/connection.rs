@@ -15,6 +15,9 @@ use axum::http::{HeaderValue, Request, StatusCode, Version, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use ledge_identity::authentication::Peer;
+use ledge_service::readiness::Readiness;
+use ledge_service::shutdown::Shutdown;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
@@ -27,9 +30,6 @@ use super::refusal::{Calls, Refusing};
 use super::reply;
 use super::stall::Impatient;
 use super::tls::{ServerTls, TlsCaller};
-use crate::identity::authentication::Peer;
-use crate::readiness::Readiness;
-use crate::shutdown::Shutdown;
 
 /// After a failed accept (no file descriptors left, say) the listener rests for this long.
 const REST: Duration = Duration::from_millis(100);

@@ -8,22 +8,23 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
+use ledge_base::memory_budget::{Account, Hold};
+use ledge_base::principal::Principal;
+use ledge_features::online::{Columns, FeatureError, PushOutcome, Pushed, bytes_of};
+use ledge_features::view::{FeatureService, FeatureView};
+use ledge_features::{FeatureCaller, FeatureStore};
+use ledge_identity::access::Access;
+use ledge_protocol::call::LARGE_JSON;
+use ledge_protocol::feast::describe::{self, EntityDocument, ServiceDocument, ViewDocument};
+use ledge_protocol::feast::{self, FeastError, LongAnswer, OnlineFeaturesCall, PushCall, PushMode};
+use ledge_service::off_thread::off_thread;
 use serde::Serialize;
 
 use super::App;
 use super::body::{self, Received};
 use super::held::{self, ReturnsMemory};
 use super::models::PathParts;
-use super::reply::{Failure, json, json_bytes};
-use crate::features::online::{Columns, FeatureError, PushOutcome, Pushed, bytes_of};
-use crate::features::view::{FeatureService, FeatureView};
-use crate::features::{FeatureCaller, FeatureStore};
-use crate::identity::access::Access;
-use crate::principal::Principal;
-use crate::principal::memory::{Account, Hold};
-use crate::protocol::call::LARGE_JSON;
-use crate::protocol::feast::describe::{self, EntityDocument, ServiceDocument, ViewDocument};
-use crate::protocol::feast::{self, FeastError, LongAnswer, OnlineFeaturesCall, PushCall, PushMode};
+use super::reply::{Failure, FeastFailure, json, json_bytes};
 
 /// Says what came of the rows of a push: Feast's answer has no place for it.
 const PUSHED: &str = "x-ledge-pushed";
@@ -49,7 +50,7 @@ pub async fn get_online_features(
     Extension(principal): Extension<Principal>,
     Extension(access): Extension<Access>,
     request: Request,
-) -> Result<Response, FeastError> {
+) -> Result<Response, FeastFailure> {
     let (parts, body) = request.into_parts();
     let Received { bytes, account } = body::read(&parts, body, &app).await.map_err(Failure::into_feast)?;
     let store = app.serving().features();
@@ -73,7 +74,7 @@ async fn long_answer(
     call: OnlineFeaturesCall,
     caller: FeatureCaller,
     account: Account,
-) -> Result<Response, FeastError> {
+) -> Result<Response, FeastFailure> {
     let of_store = |error: FeatureError| FeastError::of_store(&error, "entities");
     let mut read = store.long_read(call.request, caller).map_err(of_store)?;
     let mut answer = LongAnswer::new(&read, call.full_feature_names)?;
@@ -81,7 +82,7 @@ async fn long_answer(
     loop {
         hold.cover(answer.bytes()).map_err(|error| Failure::from(error).into_feast())?;
         let turn = store.long_read_turn().await;
-        let slice = account.off_thread(move || {
+        let slice = off_thread(&account, move || {
             let _turn = turn;
             let slice = read.next(MANY_CELLS).map_err(of_store)?;
             slice.as_deref().map(|slice| answer.add(slice)).transpose()?;
@@ -111,7 +112,7 @@ pub async fn push(
     Extension(principal): Extension<Principal>,
     Extension(access): Extension<Access>,
     request: Request,
-) -> Result<Response, FeastError> {
+) -> Result<Response, FeastFailure> {
     let Received { bytes, account } = received(&app, request).await?;
     let call = decode(bytes, &account, feast::decode_push).await?;
     let _held = held(&account, &call.push.columns)?;
@@ -124,7 +125,7 @@ pub async fn write_to_online_store(
     Extension(principal): Extension<Principal>,
     Extension(access): Extension<Access>,
     request: Request,
-) -> Result<Response, FeastError> {
+) -> Result<Response, FeastFailure> {
     let registry = app.serving().features().registry();
     let Received { bytes, account } = received(&app, request).await?;
     let call = decode(bytes, &account, move |body| feast::decode_write(body, &registry)).await?;
@@ -137,7 +138,7 @@ fn caller(principal: Principal, access: &Access) -> FeatureCaller {
 }
 
 /// Writes rows. The answer is `null`, as from Feast's server; a header has the counts.
-async fn write(app: &App, call: PushCall, caller: FeatureCaller) -> Result<Response, FeastError> {
+async fn write(app: &App, call: PushCall, caller: FeatureCaller) -> Result<Response, FeastFailure> {
     let PushCall { push, mode } = call;
     let principal = caller.principal.clone();
     let target = push.target.clone();
@@ -191,12 +192,12 @@ fn percent_encoded(name: &str) -> String {
 }
 
 /// `POST /materialize` and `/materialize-incremental`: there is nothing to materialize from.
-pub async fn materialize(State(app): State<App>, request: Request) -> FeastError {
+pub async fn materialize(State(app): State<App>, request: Request) -> FeastFailure {
     let (parts, body) = request.into_parts();
     body::turn_down(&parts.headers, body, app.config()).await;
     let message =
         "Ledge has no offline store to materialize from: rows come in by /push, /write-to-online-store or MQTT";
-    FeastError::new(StatusCode::NOT_IMPLEMENTED.as_u16(), message)
+    FeastError::new(StatusCode::NOT_IMPLEMENTED.as_u16(), message).into()
 }
 
 async fn received(app: &App, request: Request) -> Result<Received, FeastError> {
@@ -210,7 +211,7 @@ async fn decode<T: Send + 'static>(
     account: &Account,
     decode: impl FnOnce(&[u8]) -> Result<T, FeastError> + Send + 'static,
 ) -> Result<T, FeastError> {
-    if body.len() > LARGE_JSON { account.off_thread(move || decode(&body)).await } else { decode(&body) }
+    if body.len() > LARGE_JSON { off_thread(account, move || decode(&body)).await } else { decode(&body) }
 }
 
 /// Counts the cells of a frame, of which there are never too many to be made first.

@@ -8,17 +8,17 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::Response;
 use http_body_util::BodyExt;
+use ledge_base::clock;
+use ledge_base::plain_words::in_json;
+use ledge_base::principal::Principal;
+use ledge_features::Entity;
+use ledge_features::backup_cipher::BackupRecipient;
+use ledge_features::statistics::{FeatureStatistics, ViewStatistics};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::reply::{Failure, json};
 use super::{App, body};
-use crate::clock;
-use crate::features::Entity;
-use crate::features::backup_cipher::BackupRecipient;
-use crate::features::statistics::{FeatureStatistics, ViewStatistics};
-use crate::plain_words::in_json;
-use crate::principal::Principal;
 
 /// `GET /features/status`.
 pub async fn status(State(app): State<App>) -> Response {

@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use ledge_protocol::decode;
 
 use super::body::{accepted, encoding};
 use super::guard::presented;
 use super::terms::HeaderTerms;
-use crate::protocol::decode;
 
 /// Reads the headers of a call, a line each, with everything that reads one. True when each line is a header, and the call
 /// is not refused for any.

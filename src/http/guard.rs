@@ -7,13 +7,13 @@ use axum::extract::{RawPathParams, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use ledge_base::names::{FeatureName, ModelName};
+use ledge_identity::access::{Access, Role};
+use ledge_identity::authentication::{Caller, Lacking, Peer, Place, Proof, Refused};
 
-use super::reply::Failure;
+use super::reply::{Failure, FeastFailure};
 use super::routes::{Form, Route, Scope};
 use super::{App, body, browser, held};
-use crate::identity::access::{Access, Role};
-use crate::identity::authentication::{Caller, Lacking, Peer, Place, Proof, Refused};
-use crate::names::{FeatureName, ModelName};
 
 /// Where clients that know no bearer tokens put an API key.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -59,7 +59,7 @@ pub async fn guard(State(Guard { app, route }): State<Guard>, mut request: Reque
             }
             let mut response = match route.form {
                 Form::Ledge => failure.into_response(),
-                Form::Feast => failure.into_feast().into_response(),
+                Form::Feast => FeastFailure::from(failure.into_feast()).into_response(),
             };
             if let Some(challenge) = challenge {
                 response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
@@ -71,7 +71,7 @@ pub async fn guard(State(Guard { app, route }): State<Guard>, mut request: Reque
 
 async fn admit(app: &App, route: &Route, request: &mut Request) -> Result<Place, Denied> {
     let caller = authenticate(app, request)?;
-    let limited = |limited: crate::identity::authentication::Limited| Denied {
+    let limited = |limited: ledge_identity::authentication::Limited| Denied {
         failure: Failure::later(StatusCode::TOO_MANY_REQUESTS, limited.to_string(), limited.retry_after()),
         challenge: None,
         is_known: true,

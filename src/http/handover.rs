@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ledge_base::sys;
 use rustix::io::FdFlags;
 use serde::{Deserialize, Serialize};
 
 use super::config::ListenAddress;
-use crate::sys;
 
 /// The variable in which a program tells the next one of its process which sockets it left open.
 pub const VARIABLE: &str = "LEDGE_LISTENERS";

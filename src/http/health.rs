@@ -2,10 +2,10 @@
 
 use axum::extract::State;
 use axum::response::Response;
+use ledge_protocol::metadata::{Live, Ready, ServerMetadata};
 
 use super::App;
 use super::reply::{json, not_ready};
-use crate::protocol::metadata::{Live, Ready, ServerMetadata};
 
 /// The extensions of the protocol that every route together makes up.
 const EXTENSIONS: [&str; 6] =

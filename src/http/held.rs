@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
-
-use crate::principal::memory::{Account, SMALL};
-use crate::sys;
+use ledge_base::memory_budget::{Account, SMALL};
+use ledge_base::sys;
 
 /// On an answer whose bytes count already.
 #[derive(Debug, Clone, Copy)]
@@ -111,8 +110,8 @@ mod tests {
     use http_body_util::BodyExt;
 
     use super::*;
-    use crate::principal::Principal;
-    use crate::principal::memory::RequestMemory;
+    use ledge_base::memory_budget::MemoryBudget;
+    use ledge_base::principal::Principal;
 
     #[test]
     fn what_an_answer_holds_it_holds_until_its_last_piece_is_gone() {
@@ -130,7 +129,7 @@ mod tests {
 
     #[test]
     fn an_answer_counts_once_and_until_its_last_piece_is_sent_and_a_small_one_does_not() {
-        let memory = RequestMemory::new(1000);
+        let memory = MemoryBudget::new(1000);
         let account = memory.account(Principal::Others);
         let answer = |bytes: usize| counted(Response::new(Body::from(vec![0; bytes])), &account);
         let large = counted(answer(100_001), &account);

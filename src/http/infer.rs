@@ -6,16 +6,16 @@ use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
+use ledge_base::principal::Principal;
+use ledge_identity::access::Access;
+use ledge_protocol::call::{self, Call, Form, HEADER_LENGTH};
+use ledge_protocol::decode;
 
 use super::body::{self, Received};
 use super::models::{PathParts, target};
 use super::reply::{Failure, json_bytes};
 use super::terms::HeaderTerms;
 use super::{App, held};
-use crate::identity::access::Access;
-use crate::principal::Principal;
-use crate::protocol::call::{self, Call, Form, HEADER_LENGTH};
-use crate::protocol::decode;
 
 /// Says what the response cache did.
 const CACHE: &str = "x-ledge-cache";

@@ -17,6 +17,9 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use ledge_base::clock;
+use ledge_identity::access::Access;
+use ledge_models::repository::statistics::Histogram;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -27,9 +30,6 @@ use self::exposition::Exposition;
 use super::App;
 use super::reply::error;
 use super::updates::visible;
-use crate::clock;
-use crate::identity::access::Access;
-use crate::repository::statistics::Histogram;
 
 /// Answers with the metrics.
 pub async fn metrics(State(app): State<App>, Extension(access): Extension<Access>, headers: HeaderMap) -> Response {

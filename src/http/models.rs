@@ -8,24 +8,24 @@ use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::Response;
-
-use super::reply::{Failure, json, not_ready};
-use super::{App, body};
-use crate::identity::access::Access;
-use crate::inference::backend::{Port, Runtime};
-use crate::inference::terms::Priority;
-use crate::names::{InvalidName, ModelVersion};
-use crate::principal::Principal;
-use crate::protocol::Target;
-use crate::protocol::metadata::{
+use ledge_base::names::{InvalidName, ModelVersion};
+use ledge_base::principal::Principal;
+use ledge_engine::backend::{Port, Runtime};
+use ledge_identity::access::Access;
+use ledge_models::repository::model_config::{self, PortConfig};
+use ledge_models::repository::statistics::{BatchTotals, Counters, Total};
+use ledge_models::repository::{LoadedModel, State as Loaded};
+use ledge_models::scheduling::terms::Priority;
+use ledge_models::serving::join_keys;
+use ledge_protocol::Target;
+use ledge_protocol::metadata::{
     self as documents, BatchStatistics, Duration, DynamicBatching, IndexRequest, IndexRow, InferenceStatistics,
     InputConfig, InstanceGroup, LoadRequest, MemoryUsage, ModelMetadata, ModelParameter, ModelState, ModelStatistics,
     OutputConfig, QueuePolicy, Ready, ResponseCache, StatisticsReply, TimeoutAction, UnloadRequest, VersionPolicy,
 };
-use crate::repository::model_config::{self, PortConfig};
-use crate::repository::statistics::{BatchTotals, Counters, Total};
-use crate::repository::{LoadedModel, State as Loaded};
-use crate::serving::join_keys;
+
+use super::reply::{Failure, json, not_ready};
+use super::{App, body};
 
 /// The named parts of a path, percent-decoded; what is not UTF-8 is a 400 like any other.
 #[derive(Debug)]

@@ -17,11 +17,10 @@ use std::time::Duration;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::StatusCode;
 use hyper::body::{Frame, SizeHint};
+use ledge_protocol::call::ErrorBody;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::Instant;
-
-use crate::protocol::call::ErrorBody;
 
 /// How long a caller is read whose call is answered: in all, and while it sends nothing.
 const LINGER: Duration = Duration::from_secs(10);

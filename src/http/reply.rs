@@ -5,15 +5,14 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use ledge_base::memory_budget::NoRoom;
+use ledge_features::online::FeatureError;
+use ledge_models::repository::{LoadModelError, PinError, UnloadModelError};
+use ledge_models::serving::ServingError;
+use ledge_protocol::call::{CallError, ErrorBody};
+use ledge_protocol::feast::FeastError;
+use ledge_protocol::{ProtocolError, status};
 use serde::Serialize;
-
-use crate::features::online::FeatureError;
-use crate::principal::memory::NoRoom;
-use crate::protocol::call::{CallError, ErrorBody};
-use crate::protocol::feast::FeastError;
-use crate::protocol::{ProtocolError, status};
-use crate::repository::{LoadModelError, PinError, UnloadModelError};
-use crate::serving::ServingError;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
@@ -79,11 +78,22 @@ impl Failure {
     }
 }
 
-impl IntoResponse for FeastError {
+/// An error of Feast's feature server, as an answer.
+#[derive(Debug)]
+pub struct FeastFailure(FeastError);
+
+impl From<FeastError> for FeastFailure {
+    fn from(error: FeastError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for FeastFailure {
     fn into_response(self) -> Response {
-        let mut response = json_bytes(self.to_json());
-        *response.status_mut() = status_code(self.status);
-        if let Some(seconds) = self.retry_after_s {
+        let Self(error) = self;
+        let mut response = json_bytes(error.to_json());
+        *response.status_mut() = status_code(error.status);
+        if let Some(seconds) = error.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response

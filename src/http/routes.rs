@@ -4,11 +4,11 @@
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, get, post};
+use ledge_identity::access::{Permission, Role};
 
 use super::administration::Audited;
 use super::guard::{Guard, guard};
 use super::{App, administration, audit, features, features_admin, health, infer, metrics, models, openapi, updates};
-use crate::identity::access::{Permission, Role};
 
 /// What a route is about, for callers that are for a part of the box alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use axum::http::{HeaderMap, StatusCode};
+use ledge_models::scheduling::terms::Priority;
 
 use super::reply::Failure;
-use crate::inference::terms::Priority;
 
 /// How urgent the call is: `interactive`, `batch`, or a level as in Triton.
 const PRIORITY: &str = "x-ledge-priority";

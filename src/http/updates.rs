@@ -4,21 +4,21 @@ use axum::Extension;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use ledge_base::plain_words::in_json;
+use ledge_base::principal::Principal;
+use ledge_egress::{Purpose, UNLISTED};
+use ledge_identity::access::Access;
+use ledge_service::audit_event::AuditEvent;
+use ledge_updates::Updates;
+use ledge_updates::config::RepositoryAddress;
+use ledge_updates::handle::{LookRefused, Order, OrderError};
+use ledge_updates::report::UpdatesReport;
+use ledge_updates::status::UpdatesStatus;
+use ledge_updates::subject::{Kind, Subject};
 use serde::Deserialize;
 
 use super::reply::{Failure, json};
 use super::{App, body};
-use crate::audit_event::AuditEvent;
-use crate::egress::{Purpose, UNLISTED};
-use crate::identity::access::Access;
-use crate::plain_words::in_json;
-use crate::principal::Principal;
-use crate::updates::Updates;
-use crate::updates::config::RepositoryAddress;
-use crate::updates::handle::{LookRefused, Order, OrderError};
-use crate::updates::report::UpdatesReport;
-use crate::updates::status::UpdatesStatus;
-use crate::updates::subject::{Kind, Subject};
 
 /// `GET /updates`.
 pub async fn status(State(app): State<App>, Extension(access): Extension<Access>) -> Result<Response, Failure> {

@@ -4,11 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use ledge_base::names::{FeatureName, ModelName};
+use ledge_base::toml_check::from_text;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::listed_names;
-use crate::names::{FeatureName, ModelName};
-use crate::toml_check::from_text;
 
 /// What a request asks for. Every route needs exactly one of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -5,13 +5,13 @@ use std::fs;
 use std::path::Path;
 use std::str::FromStr;
 
+use ledge_base::names::ModelName;
+use ledge_base::token_bucket::Rate;
+use ledge_base::toml_check::{from_text, in_range};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::access::{Access, Role, ViewScope};
 use super::listed_names;
-use crate::names::ModelName;
-use crate::token_bucket::Rate;
-use crate::toml_check::{from_text, in_range};
 
 /// Where this system lists its users.
 const USERS: &str = "/etc/passwd";
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn by_default_who_is_on_this_machine_looks_asks_and_pushes_and_no_more() {
-        use crate::identity::access::Permission;
+        use crate::access::Permission;
         let AccessConfig { loopback, socket, mqtt, .. } = AccessConfig::default();
         assert_eq!(loopback, socket);
         let access = Access::new(loopback, None, None);

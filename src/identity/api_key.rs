@@ -8,9 +8,8 @@ use std::str::FromStr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ledge_base::toml_check::from_text;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::toml_check::from_text;
 
 /// What every key begins with, so that tools that look for leaked secrets know one when they see it.
 const PREFIX: &str = "ledge_";

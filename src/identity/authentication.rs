@@ -14,16 +14,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use ledge_base::clock;
+use ledge_base::names::ModelName;
+use ledge_base::principal::Principal;
+use ledge_service::audit_event::AuditSink;
 
 use super::access::{Access, Permission};
 use super::access_config::AccessConfig;
 use super::api_key::{ApiKey, KeyId};
 use super::certificate::PeerCertificate;
 use super::keys::{self, KeyRecord, KeysError, Recorded, SecretHash, Stamp};
-use crate::audit_event::AuditSink;
-use crate::clock;
-use crate::names::ModelName;
-use crate::principal::Principal;
 use failures::{Failures, Source};
 use gate::Gate;
 pub use gate::{Limited, Place};

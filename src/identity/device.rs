@@ -6,11 +6,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use ledge_base::durable;
+use ledge_base::names::{DeviceName, InvalidName};
+use ledge_base::toml_check::{empty_if_none, none_if_empty};
 use serde::{Deserialize, Serialize};
-
-use crate::durable;
-use crate::names::{DeviceName, InvalidName};
-use crate::toml_check::{empty_if_none, none_if_empty};
 
 /// The file in the state folder that holds the name made on this box.
 const FILE: &str = "device-id";

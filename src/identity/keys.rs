@@ -11,13 +11,13 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ledge_base::durable;
+use ledge_base::names::{KeyName, ModelName};
+use ledge_base::token_bucket::Rate;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::access::{Access, Role, ViewScope};
 use super::api_key::{ApiKey, KeyId};
-use crate::durable;
-use crate::names::{KeyName, ModelName};
-use crate::token_bucket::Rate;
 pub use file::{FORM, Stamp, fuzz_keys, read};
 pub use recorded::Recorded;
 

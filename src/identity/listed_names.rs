@@ -3,9 +3,8 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
+use ledge_base::toml_check::from_text;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::toml_check::from_text;
 
 /// Stands for all names. It is no name itself.
 const ALL: &str = "*";

@@ -18,12 +18,10 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, Nonce, UnboundKey};
+use ledge_base::secret::{SecretError, SecretFile};
+use ledge_base::toml_check::{empty_if_none, none_if_empty};
 use serde::{Deserialize, Serialize};
-
 use zeroize::{Zeroize, Zeroizing};
-
-use crate::secret::{SecretError, SecretFile};
-use crate::toml_check::{empty_if_none, none_if_empty};
 
 pub use folder::{FolderError, OpenedFolder, SealedFolder, remove_leftovers};
 pub use stream::{CHUNK, Header, StreamError, chunk_ids, chunks, open_chunk, open_stream, seal_chunk, seal_stream};

@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
+use ledge_base::names::DeviceName;
+use ledge_protocol::call::{Answered, CallError, ErrorBody, HEADER_LENGTH};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::client::packet::{Message, Properties, Qos};
 use super::topics::TopicName;
-use crate::names::DeviceName;
-use crate::protocol::call::{Answered, CallError, ErrorBody, HEADER_LENGTH};
 
 /// User property of every answer: the status as in HTTP. A message that has it asks for nothing.
 pub const STATUS: &str = "status";
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn the_properties_that_are_told_are_those_that_are_sent() {
         let device = "box".parse().unwrap();
-        let cache = Some(crate::serving::request::CacheOutcome::Hit);
+        let cache = Some(ledge_models::serving::request::CacheOutcome::Hit);
         let answered = Answered { body: "{}..".into(), header_length: Some(2), version: 3.try_into().unwrap(), cache };
         let failure = Failure { retry_after_s: Some(3), ..Failure::new(429, "no") };
         let messages = [path().answer(&device, answered), path().failure(&device, &failure, b"")];

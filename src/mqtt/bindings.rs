@@ -11,6 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ledge_base::names::{DeviceName, ModelName};
+use ledge_models::serving::Serving;
+use ledge_protocol::call::Form;
 
 pub use self::check::{KnownModel, Problem, against_model, against_views};
 pub use self::config::{BindingConfig, problems};
@@ -18,9 +21,6 @@ pub use self::extract::{BindingError, Extracted, request_of_rows};
 pub use self::rows::{KeySource, Origin, PushRows, entities, join_keys, push_rows};
 use super::client::packet::Qos;
 use super::topics::{TopicFilter, TopicName, TopicTemplate};
-use crate::names::{DeviceName, ModelName};
-use crate::protocol::call::Form;
-use crate::serving::Serving;
 
 /// A valid binding. What it says is in its configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]

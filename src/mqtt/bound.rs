@@ -4,6 +4,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use ledge_base::clock;
+use ledge_base::memory_budget::Account;
+use ledge_base::names::{DeviceName, ModelName};
+use ledge_features::online::{Columns, Ignored, Push};
+use ledge_features::registry::Registry;
+use ledge_features::view::FeatureView;
+use ledge_identity::access::ViewScope;
+use ledge_models::serving::Serving;
+use ledge_protocol::call::{self, Answered, Call, Form, LARGE_JSON};
+use ledge_protocol::{Target, status};
 
 use super::answer::{self, Failure, ReturnPath};
 use super::bindings::{Binding, Extracted, Origin, PushRows, entities, join_keys, push_rows, request_of_rows};
@@ -13,16 +23,6 @@ use super::held::Hold;
 use super::push::{self, Pusher, Unpushed};
 use super::request::{Unanswered, principal};
 use super::topics::TopicName;
-use crate::clock;
-use crate::features::online::{Columns, Ignored, Push};
-use crate::features::registry::Registry;
-use crate::features::view::FeatureView;
-use crate::identity::access::ViewScope;
-use crate::names::{DeviceName, ModelName};
-use crate::principal::memory::Account;
-use crate::protocol::call::{self, Answered, Call, Form, LARGE_JSON};
-use crate::protocol::{Target, status};
-use crate::serving::Serving;
 
 /// A message for one binding.
 #[derive(Debug)]

@@ -3,13 +3,14 @@
 
 use std::time::{Duration, Instant};
 
+use ledge_base::names::ModelName;
+use ledge_base::principal::Principal;
+use ledge_identity::access::Permission;
+use ledge_identity::authentication::{Authenticator, Caller, Lacking, Place, Proof, Refused};
+use ledge_service::audit_event::AuditSink;
+
 use super::answer::Failure;
 use super::client::packet::Properties;
-use crate::audit_event::AuditSink;
-use crate::identity::access::Permission;
-use crate::identity::authentication::{Authenticator, Caller, Lacking, Place, Proof, Refused};
-use crate::names::ModelName;
-use crate::principal::Principal;
 
 /// The user property with an API key, as in HTTP's header: `Bearer ledge_...`.
 const AUTHORIZATION: &str = "authorization";
@@ -99,10 +100,10 @@ fn later(message: String, wait: Duration) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::access::Role;
-    use crate::identity::access_config::AccessConfig;
-    use crate::identity::keys::{KeyStore, NewKey};
-    use crate::token_bucket::Rate;
+    use ledge_base::token_bucket::Rate;
+    use ledge_identity::access::Role;
+    use ledge_identity::access_config::AccessConfig;
+    use ledge_identity::keys::{KeyStore, NewKey};
 
     fn with_key(text: &str) -> Option<PresentedKey> {
         let user = vec![("Authorization".to_owned(), text.to_owned())];

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
+use ledge_base::names::{DeviceName, InvalidName};
+use ledge_egress::{Content, Egress};
 use serde::Serialize;
 
 use super::bindings::Bindings;
@@ -15,8 +17,6 @@ use super::config::MqttConfig;
 use super::dial::{self, Failed};
 use super::subscriptions::{IN_A_PACKET, wanted};
 use super::topics::{DeviceTopics, TopicFilter};
-use crate::egress::{Content, Egress};
-use crate::names::{DeviceName, InvalidName};
 
 /// What is published, and to the results of what.
 const PAYLOAD: &[u8] = br#"{"check":true}"#;

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
+use ledge_base::secret::SecretFile;
+use ledge_base::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
+use ledge_egress::{HostPort, TlsFiles};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::bindings::{self, BindingConfig};
 use super::topics::TopicFilter;
-use crate::egress::{HostPort, TlsFiles};
-use crate::secret::SecretFile;
-use crate::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
 
 /// The largest content of a packet, in bytes (MQTT 5.0, section 1.5.5).
 const MAX_PAYLOAD: u64 = 268_435_455;

@@ -6,6 +6,14 @@ mod bound;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ledge_base::complaints::Complaints;
+use ledge_base::names::DeviceName;
+use ledge_base::telemetry::messages::{self, MessageKind, MessageStatistics};
+use ledge_egress::Content;
+use ledge_identity::authentication::Authenticator;
+use ledge_models::serving::Serving;
+use ledge_service::shutdown::Shutdown;
+use ledge_updates::Updates;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use self::bound::Bound;
@@ -19,14 +27,6 @@ use super::push::Pusher;
 use super::request::{Request, Unanswered, overload, too_large};
 use super::subscriptions::Subscriptions;
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
-use crate::complaints::Complaints;
-use crate::egress::Content;
-use crate::identity::authentication::Authenticator;
-use crate::names::DeviceName;
-use crate::serving::Serving;
-use crate::shutdown::Shutdown;
-use crate::telemetry::messages::{self, MessageKind, MessageStatistics};
-use crate::updates::Updates;
 
 /// While so many messages are being dealt with no more are read. They end by themselves, so that never lasts.
 ///

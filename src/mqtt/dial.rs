@@ -1,12 +1,13 @@
 //! How this box connects to its broker and takes its leave: the same for the daemon and for `ledge mqtt check`.
 
+use ledge_base::secret::{SecretError, SecretFile};
+use ledge_egress::{Content, Destination, Egress};
+
 use super::client::connection::{Connection, ConnectionError, Writer};
 use super::client::packet::{Connect, Message, Outgoing, Properties, Qos, Reason, Version};
 use super::config::{MqttConfig, Protocol};
 use super::request::HEAD;
 use super::topics::{DeviceTopics, TopicName};
-use crate::egress::{Content, Destination, Egress};
-use crate::secret::{SecretError, SecretFile};
 
 /// The payloads of [`DeviceTopics::online`].
 pub const ONLINE: &str = "online";

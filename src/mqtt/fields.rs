@@ -3,10 +3,9 @@
 use std::fmt::{self, Write};
 use std::str::FromStr;
 
+use ledge_base::toml_check::from_text;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
-
-use crate::toml_check::from_text;
 
 /// The largest index, in either direction (RFC 9535, section 2.1): what every JSON number can say exactly.
 const MAX_INDEX: i64 = (1 << 53) - 1;

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use ledge_base::tensor::DataType;
+use ledge_engine::backend::{Port, Signature};
+use ledge_models::serving::request::Inputs;
+use ledge_protocol::{Target, decode_request};
 
 use super::bindings::{Binding, BindingConfig, Bindings, Extracted, request_of_rows};
 use super::fields::FieldPath;
 use super::topics::{DeviceTopics, TopicFilter, TopicName, TopicTemplate};
-use crate::inference::backend::{Port, Signature};
-use crate::protocol::{Target, decode_request};
-use crate::serving::request::Inputs;
-use crate::tensor::DataType;
 
 /// The longest message that a refusal may have, in bytes: it quotes excerpts only.
 const LONGEST_MESSAGE: usize = 8 * 1024;

@@ -7,6 +7,13 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use ledge_base::backoff::{Backoff, random};
+use ledge_base::telemetry::messages::MessageStatistics;
+use ledge_egress::{Content, Egress};
+use ledge_identity::authentication::Authenticator;
+use ledge_models::serving::Serving;
+use ledge_service::shutdown::Shutdown;
+use ledge_updates::Updates;
 use tokio::sync::watch;
 
 use super::bindings::Bindings;
@@ -18,13 +25,6 @@ use super::dial::{self, Failed, OFFLINE, ONLINE, presence};
 use super::pulse::{Beat, Moved, Pulse};
 use super::request::HEAD;
 use super::topics::DeviceTopics;
-use crate::backoff::{Backoff, random};
-use crate::egress::{Content, Egress};
-use crate::identity::authentication::Authenticator;
-use crate::serving::Serving;
-use crate::shutdown::Shutdown;
-use crate::telemetry::messages::MessageStatistics;
-use crate::updates::Updates;
 
 /// No more packets are put into the writer while so many bytes are not sent.
 const QUEUED: usize = 256 << 10;

@@ -14,14 +14,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ledge_base::principal::Principal;
+use ledge_features::online::{FeatureError, Push, PushOutcome};
+use ledge_features::{FeatureCaller, FeatureStore};
+use ledge_protocol::status;
+use ledge_service::shutdown::Shutdown;
 use tokio::sync::Semaphore;
 
 use super::answer::Failure;
-use crate::features::online::{FeatureError, Push, PushOutcome};
-use crate::features::{FeatureCaller, FeatureStore};
-use crate::principal::Principal;
-use crate::protocol::status;
-use crate::shutdown::Shutdown;
 
 /// How long pushes are tried again.
 #[derive(Debug, Clone, Copy)]

@@ -4,22 +4,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use ledge_base::memory_budget::Account;
+use ledge_base::names::DeviceName;
+use ledge_base::principal::Principal;
+use ledge_identity::access::ViewScope;
+use ledge_identity::authentication::{Authenticator, Place};
+use ledge_models::scheduling::terms::Priority;
+use ledge_models::serving::Serving;
+use ledge_protocol::call::{self, Call, Form, HEADER_LENGTH};
+use ledge_protocol::{Target, parse_header_length};
+use ledge_service::audit_event::AuditSink;
 
 use super::answer::{Failure, ReturnPath, STATUS};
 use super::bindings::Binding;
 use super::caller::{self, PresentedKey};
 use super::client::packet::{Message, Properties, Received};
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, ROOT, TopicFilter, TopicName};
-use crate::audit_event::AuditSink;
-use crate::identity::access::ViewScope;
-use crate::identity::authentication::{Authenticator, Place};
-use crate::inference::terms::Priority;
-use crate::names::DeviceName;
-use crate::principal::Principal;
-use crate::principal::memory::Account;
-use crate::protocol::call::{self, Call, Form, HEADER_LENGTH};
-use crate::protocol::{Target, parse_header_length};
-use crate::serving::Serving;
 
 /// Room for the topic and the properties of a message beside its payload, in bytes.
 pub const HEAD: usize = 64 << 10;
@@ -217,7 +217,7 @@ fn call(target: Target, body: Bytes, properties: &Properties, arrived: Instant) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mqtt::client::packet::Qos;
+    use crate::client::packet::Qos;
 
     fn read(topic: &str, message: Message) -> Result<Request, Unanswered> {
         let topics = DeviceTopics { device: "box".parse().unwrap(), group: "shop".parse().ok(), looked_after: false };

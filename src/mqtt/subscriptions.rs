@@ -83,9 +83,9 @@ fn send<'s>(session: &mut Session, subscriptions: impl Iterator<Item = &'s Subsc
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mqtt::bindings::BindingConfig;
-    use crate::mqtt::client::packet::{ConnAck, Outgoing};
-    use crate::mqtt::client::session::Step;
+    use crate::bindings::BindingConfig;
+    use crate::client::packet::{ConnAck, Outgoing};
+    use crate::client::session::Step;
 
     fn subscriptions(count: usize) -> (Subscriptions, Session) {
         let binding = |index| -> BindingConfig {

@@ -5,6 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use ledge_base::names::{DeviceName, ModelName};
+use ledge_base::principal::Principal;
+use ledge_identity::authentication::Authenticator;
+use ledge_models::serving::Serving;
 
 use super::answer::Failure;
 use super::bindings::{Binding, BindingConfig, Bindings};
@@ -13,10 +17,6 @@ use super::client::packet::{Message, PacketId, Properties, Qos, Received};
 use super::held::HeldBytes;
 use super::request::{Request, too_large};
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
-use crate::identity::authentication::Authenticator;
-use crate::names::{DeviceName, ModelName};
-use crate::principal::Principal;
-use crate::serving::Serving;
 
 /// A box without a broker.
 #[derive(Debug)]

@@ -4,6 +4,17 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use ledge_base::complaints::Complaints;
+use ledge_base::memory_budget::{Account, NoRoom};
+use ledge_base::names::ModelVersion;
+use ledge_base::principal::Principal;
+use ledge_engine::pipeline::image::ImageFormat;
+use ledge_features::online::bytes_of;
+use ledge_identity::access::ViewScope;
+use ledge_models::scheduling::terms::Priority;
+use ledge_models::serving::request::{CacheOutcome, PhotographRequest};
+use ledge_models::serving::{Serving, ServingError};
+use ledge_service::off_thread::off_thread;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -12,16 +23,6 @@ use super::encode::encode_within;
 use super::error::ProtocolError;
 use super::photograph::PhotographAnswer;
 use super::status;
-use crate::complaints::Complaints;
-use crate::features::online::bytes_of;
-use crate::identity::access::ViewScope;
-use crate::inference::terms::Priority;
-use crate::names::ModelVersion;
-use crate::pipeline::image::ImageFormat;
-use crate::principal::Principal;
-use crate::principal::memory::{Account, NoRoom};
-use crate::serving::request::{CacheOutcome, PhotographRequest};
-use crate::serving::{Serving, ServingError};
 
 /// JSON above this, in bytes, is not decoded on an async thread, which would keep other callers waiting.
 pub const LARGE_JSON: usize = 256 << 10;
@@ -277,7 +278,7 @@ async fn decode(
         return decode_within(target, body, header_length, arrived, account);
     }
     let payer = account.clone();
-    account.off_thread(move || decode_within(target, body, header_length, arrived, &payer)).await
+    off_thread(account, move || decode_within(target, body, header_length, arrived, &payer)).await
 }
 
 #[cfg(test)]

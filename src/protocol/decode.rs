@@ -3,14 +3,14 @@
 use std::time::Instant;
 
 use bytes::Bytes;
+use ledge_base::memory_budget::Account;
+use ledge_base::names::{ModelName, ModelVersion};
+use ledge_identity::access::ViewScope;
+use ledge_models::scheduling::terms::Priority;
+use ledge_models::serving::request::{FeatureRequest, InferRequest, Inputs, OutputRequest};
 
 use super::error::{ProtocolError, excerpt};
 use super::wire;
-use crate::identity::access::ViewScope;
-use crate::inference::terms::Priority;
-use crate::names::{ModelName, ModelVersion};
-use crate::principal::memory::Account;
-use crate::serving::request::{FeatureRequest, InferRequest, Inputs, OutputRequest};
 
 /// The model that a request is for, as its path or topic says.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,16 +6,16 @@ use std::io::{self, Write};
 
 use bytes::Bytes;
 use half::{bf16, f16};
+use ledge_base::memory_budget::{Account, Hold, NoRoom};
+use ledge_base::names::ModelName;
+use ledge_base::tensor::{DataType, Tensor};
+use ledge_models::serving::request::InferResponse;
 use schemars::{JsonSchema, Schema, schema_for};
 use serde::Serialize;
 
 use super::decode::ReplyFormat;
 use super::error::{ProtocolError, excerpt};
 use super::used_features::{Cells, UsedFeatures};
-use crate::names::ModelName;
-use crate::principal::memory::{Account, Hold, NoRoom};
-use crate::serving::request::InferResponse;
-use crate::tensor::{DataType, Tensor};
 
 /// An answer ready to be sent.
 #[derive(Debug, Clone)]
@@ -222,7 +222,7 @@ impl<'a> Data<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::fuzz::response;
+    use crate::fuzz::response;
 
     fn encode(tensor: Tensor, id: Option<&str>, format: &ReplyFormat) -> Result<Encoded, ProtocolError> {
         encode_response(&response(vec![("OUT".into(), tensor)]), id, format)

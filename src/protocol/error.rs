@@ -1,8 +1,8 @@
 //! Why a message of the protocol is refused, in the words that the client gets.
 
-use crate::names::ModelName;
-use crate::principal::memory::NoRoom;
-use crate::tensor::DataType;
+use ledge_base::memory_budget::NoRoom;
+use ledge_base::names::ModelName;
+use ledge_base::tensor::DataType;
 
 /// Why a request cannot be read or an answer cannot be written. Texts are Triton's where it has one.
 ///

@@ -3,6 +3,10 @@
 use std::time::Instant;
 
 use bytes::Bytes;
+use ledge_base::names::ModelVersion;
+use ledge_base::tensor::Tensor;
+use ledge_engine::backend::Runtime;
+use ledge_models::serving::request::{InferResponse, Inputs, Timings};
 
 use super::call::ErrorBody;
 use super::decode::{DecodedRequest, ReplyFormat, Target, decode_request};
@@ -10,10 +14,6 @@ use super::encode::encode_response;
 use super::error::ProtocolError;
 use super::feast;
 use super::metadata::{IndexRequest, LoadRequest, UnloadRequest};
-use crate::inference::backend::Runtime;
-use crate::names::ModelVersion;
-use crate::serving::request::{InferResponse, Inputs, Timings};
-use crate::tensor::Tensor;
 
 /// Named tensors of a request or an answer.
 type Tensors = Vec<(String, Tensor)>;

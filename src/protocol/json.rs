@@ -10,15 +10,15 @@
 use std::fmt;
 
 use half::{bf16, f16};
+use ledge_base::memory_budget::{Account, Hold};
+use ledge_base::plain_words::in_json;
+use ledge_base::tensor::{DataType, Element, Tensor, element_count, push_string};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, Visitor};
 
 use self::nest::Level;
 use super::error::{ProtocolError, excerpt};
 use super::object::Failure;
-use crate::plain_words::in_json;
-use crate::principal::memory::{Account, Hold};
-use crate::tensor::{DataType, Element, Tensor, element_count, push_string};
 
 mod nest;
 

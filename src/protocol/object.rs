@@ -5,11 +5,11 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use ledge_base::plain_words::in_json;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::error::{ProtocolError, excerpt};
-use crate::plain_words::in_json;
 
 /// Reads `json`, one object, into a [`Fields`], which may have left a better reason for an error in its [`Failure`].
 pub(super) fn read<'de>(json: &'de [u8], fields: &mut impl Fields<'de>) -> Result<(), ProtocolError> {

@@ -1,11 +1,10 @@
 //! The answer to a photograph, in the domain's words. The same over HTTP and on the command line.
 
+use ledge_engine::pipeline::classification::Label;
+use ledge_models::serving::Classified;
+use ledge_models::serving::request::Timings;
 use schemars::{JsonSchema, Schema, schema_for};
 use serde::Serialize;
-
-use crate::pipeline::classification::Label;
-use crate::serving::Classified;
-use crate::serving::request::Timings;
 
 /// `{"model_name", "model_version", "runtime", "labels": [...], "time_ms": {...}}`.
 #[derive(Debug, Serialize, JsonSchema)]

@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use half::{bf16, f16};
+use ledge_base::tensor::{DataType, Tensor};
+use ledge_models::serving::request::Inputs;
 use proptest::prelude::*;
 use serde_json::value::RawValue;
 
 use super::decode::{ReplyFormat, Target, decode_request};
 use super::fuzz::back;
-use crate::serving::request::Inputs;
-use crate::tensor::{DataType, Tensor};
 
 /// Shapes of up to four dimensions, zero dimensions too.
 fn shapes() -> impl Strategy<Value = Vec<usize>> {

@@ -2,11 +2,12 @@
 //!
 //! One exhaustive match without `_`: a new error does not compile until someone decides.
 
+use ledge_features::online::FeatureError;
+use ledge_models::repository::feature_elements::Unconvertible;
+use ledge_models::repository::{LoadModelError, PinError, UnloadModelError};
+use ledge_models::serving::{FeatureInputError, ServingError};
+
 use super::error::ProtocolError;
-use crate::features::online::FeatureError;
-use crate::repository::feature_elements::Unconvertible;
-use crate::repository::{LoadModelError, PinError, UnloadModelError};
-use crate::serving::{FeatureInputError, ServingError};
 
 impl ProtocolError {
     /// The HTTP status.
@@ -130,7 +131,7 @@ pub fn of_unload(error: &UnloadModelError) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::repository::ManagedModel;
+    use ledge_models::repository::ManagedModel;
 
     #[test]
     fn the_client_is_told_its_own_faults_with_400_and_ours_with_500() {

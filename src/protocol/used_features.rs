@@ -1,13 +1,12 @@
 //! The feature values that an answer says were used: `"features": {"VIEW:FEATURE": {...}}`, a list each for values, statuses,
 //! event timestamps and sources, with an element for each batch element. Values, statuses and timestamps are as Feast writes them.
 
+use ledge_base::clock;
+use ledge_features::value::Value;
+use ledge_models::serving::request::{UsedCell, UsedFeature};
 use schemars::JsonSchema;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
-
-use crate::clock;
-use crate::features::value::Value;
-use crate::serving::request::{UsedCell, UsedFeature};
 
 /// All of them, in the order of the model's inputs.
 #[derive(Debug, Clone, Copy)]

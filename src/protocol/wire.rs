@@ -3,6 +3,10 @@
 use std::mem::replace;
 
 use bytes::Bytes;
+use ledge_base::memory_budget::{Account, SMALL};
+use ledge_base::names::ModelName;
+use ledge_base::tensor::Tensor;
+use ledge_features::online::Columns;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess};
 
 use self::columns::ColumnsReader;
@@ -11,10 +15,6 @@ use super::cells::MOST_VALUES;
 use super::error::{ProtocolError, excerpt};
 use super::object::{self, Array, Failure, Fields, Items, Nullable, Object};
 use super::parameters::{Known, OutputParameters, Parameters, RequestParameters};
-use crate::features::online::Columns;
-use crate::names::ModelName;
-use crate::principal::memory::{Account, SMALL};
-use crate::tensor::Tensor;
 
 mod columns;
 mod input;

@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use ledge_base::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
+use ledge_egress::{Egress, EgressConfig, HostPort, TlsFiles, WebAddress};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::egress::{Egress, EgressConfig, HostPort, TlsFiles, WebAddress};
-use crate::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
 
 /// Where signed updates come from, and what they may take.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

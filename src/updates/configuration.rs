@@ -9,11 +9,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use ledge_base::names::ModelName;
+
 use super::persisted::Persisted;
 use super::state::SubjectState;
 use super::store::release_folder;
 use super::subject::{Kind, Subject};
-use crate::names::ModelName;
 
 /// The one file of a configuration.
 pub const FILE: &str = "settings.toml";
@@ -68,7 +69,7 @@ pub(super) fn live(folder: &Path, kind: Kind) -> Vec<(Subject, PathBuf)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::updates::state::Installed;
+    use crate::state::Installed;
 
     #[test]
     fn only_what_is_in_the_closed_set_may_be_set() {

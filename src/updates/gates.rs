@@ -18,10 +18,11 @@
 //!   above 0.25 the population is another one. `N` answers drawn from the reference itself have an index of about
 //!   `(K - 1) / N`: judged from where that is half of the limit, and from [`DRIFT_FLOOR`] answers on.
 
+use ledge_models::repository::observations::{Observed, Side};
+
 use super::package::Reference;
 use super::plan::Gate;
 use super::state::{Cause, Reason};
-use crate::repository::observations::{Observed, Side};
 
 /// Fewer requests are no rate.
 pub const RATE_FLOOR: u64 = 20;

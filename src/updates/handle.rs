@@ -2,14 +2,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ledge_base::principal::Principal;
+use ledge_egress::HostPort;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::config::RepositoryAddress;
 use super::plan::Wishes;
 use super::status::{LookStatus, UpdatesStatus};
 use super::subject::Subject;
-use crate::egress::HostPort;
-use crate::principal::Principal;
 
 /// Orders of people that may wait.
 const ORDERS: usize = 16;
@@ -268,7 +268,7 @@ pub enum LookRefused {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::updates::plan::Wish;
+    use crate::plan::Wish;
 
     fn subject() -> Subject {
         "models/m".parse().unwrap()

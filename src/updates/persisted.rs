@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ledge_base::durable;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::state::{Installed, SubjectState};
 use super::subject::Subject;
-use crate::durable;
 
 /// The two files.
 const FILES: [&str; 2] = ["state.0.json", "state.1.json"];

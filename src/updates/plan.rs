@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ledge_base::names::{DeviceName, ModelVersion};
 use serde::{Deserialize, Serialize};
 
 use super::subject::{Subject, TargetPath};
-use crate::names::{DeviceName, ModelVersion};
 
 /// What is wanted of everything that is updated. A subject that is not in it is left as it is, a trial of it withdrawn.
 pub type Wishes = BTreeMap<Subject, Wish>;

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ledge_base::principal::Principal;
+use ledge_service::audit_event::{AuditEvent, AuditSink};
 use tokio::sync::{MappedMutexGuard, Mutex as AsyncMutex, MutexGuard};
 
 use super::source::Source;
 use super::trust::{Trust, TrustError};
-use crate::audit_event::{AuditEvent, AuditSink};
-use crate::principal::Principal;
 
 /// The platform, as this box knows it. Clones share one state.
 #[derive(Debug, Clone)]

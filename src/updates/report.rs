@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use ledge_base::clock;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::state::{Fault, Outcome, SubjectState, Trial};
 use super::status::{UpdatesStatus, Waiting};
 use super::subject::Subject;
-use crate::clock;
 
 /// The stage of what has no trial.
 pub const IDLE: &str = "idle";
@@ -204,88 +204,12 @@ impl From<&Outcome> for LastReport {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::updates::plan::{Allow, Gate, Plan, Step};
-    use crate::updates::state::{Cause, Installed, Reason, Stage};
-    use crate::updates::status::{LookStatus, RoleStatus};
-
-    /// A status with one subject in the middle of a trial, and one that has only something to wait for.
-    pub(crate) fn status() -> UpdatesStatus {
-        let version = |number: u64| number.try_into().unwrap();
-        let installed = |number, digest: &str| Installed { version: version(number), digest: digest.repeat(32) };
-        let plan = Plan {
-            rollout: "r-3".parse().unwrap(),
-            target: "models/m/3/model.onnx".parse().unwrap(),
-            shadow: Step::SHADOW,
-            canary: Step::CANARY,
-            soak: Step::SOAK,
-            gate: Gate::default(),
-            max_attempts: 5,
-            byte_budget: None,
-            allow_downgrade: false,
-        };
-        let trial = Trial {
-            plan,
-            release: installed(3, "cd"),
-            package: None,
-            stage: Stage::Staged,
-            in_stage_s: 7,
-            starts_left: 3,
-            failures: 1,
-            fetched_bytes: 9,
-            fault: Some(Fault {
-                reason: Reason::new(Cause::Download, "status 404"),
-                since_ms: 1_795_132_800_000,
-                lasted_s: 7,
-                attempts: 2,
-                next_ms: 1_795_136_400_000,
-                came: 0,
-                before_s: 0,
-            }),
-            allow: Allow::Prepare,
-            held: true,
-        };
-        let reason = Reason::new(Cause::Golden, "7 of 10");
-        let state = SubjectState {
-            committed: Some(installed(2, "ab")),
-            previous: Some(installed(1, "00")),
-            trial: Some(trial),
-            outcome: Some(Outcome {
-                rollout: "r-2".parse().unwrap(),
-                version: version(4),
-                rolled_back: Some((Stage::Verified, reason)),
-            }),
-            ..SubjectState::default()
-        };
-        let waiting = |rollout: &str, number, reason: &str| Waiting {
-            rollout: rollout.parse().unwrap(),
-            version: version(number),
-            reason: reason.into(),
-        };
-        let roles = [("root", 3, None), ("timestamp", 41, Some(1_795_136_400_000))];
-        let roles = roles.map(|(role, version, expires_ms)| (role.to_owned(), RoleStatus { version, expires_ms }));
-        UpdatesStatus {
-            look: LookStatus {
-                repository: "https://updates.example/ledge/".into(),
-                checked_ms: Some(1_795_132_800_000),
-                error: Some("no way".into()),
-                roles: roles.into(),
-                published_ms: Some(1_795_132_800_000),
-                waiting: [
-                    ("models/m".parse().unwrap(), waiting("r-3", 3, "paused by the platform")),
-                    ("models/a".parse().unwrap(), waiting("r-9", 1, "needs Ledge 9.0.0")),
-                ]
-                .into(),
-            },
-            subjects: [("models/m".parse().unwrap(), state)].into(),
-            errors: [("models/m".parse().unwrap(), "disk: no room".to_owned())].into(),
-            fetched_bytes: 1234,
-            rollbacks: [("golden", 2)].into(),
-        }
-    }
+    use crate::state::Stage;
+    use crate::status_example::status;
 
     #[test]
     fn a_report_says_what_runs_what_is_tried_and_what_waits() {

@@ -9,7 +9,7 @@ use super::configuration::live;
 use super::subject::Kind;
 
 /// The folders of the runtimes that are live as releases, by the state of the update store in `folder`: for
-/// [`crate::inference::Runtimes::with_own_folders`].
+/// [`ledge_engine::Runtimes::with_own_folders`].
 pub fn active(folder: &Path) -> BTreeMap<String, PathBuf> {
     live(folder, Kind::Runtime).into_iter().map(|(subject, release)| (subject.name.to_string(), release)).collect()
 }

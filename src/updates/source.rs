@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ledge_egress::{Egress, HttpClient, HttpDownload, HttpError, HttpSettings, TlsSettings};
 
 use super::config::{RepositoryAddress, UpdatesConfig};
-use crate::egress::{Egress, HttpClient, HttpDownload, HttpError, HttpSettings, TlsSettings};
 use folder::OpenFile;
 
 /// Where a repository is read from. Clones share one connection.
@@ -155,7 +155,7 @@ impl Source {
 pub fn client(
     address: &RepositoryAddress,
     egress: &Egress,
-    proxy: Option<crate::egress::HostPort>,
+    proxy: Option<ledge_egress::HostPort>,
     settings: impl FnOnce() -> TlsSettings,
 ) -> Option<HttpClient> {
     let RepositoryAddress::Http { tls, at, .. } = address else { return None };

@@ -17,13 +17,12 @@ mod trial;
 use std::fmt;
 use std::sync::Arc;
 
+use ledge_base::names::{DeviceName, ModelVersion};
 use serde::{Deserialize, Serialize};
 
 use super::package::Package;
 use super::plan::{Allow, Plan, Wish};
 use super::subject::Kind;
-use crate::names::{DeviceName, ModelVersion};
-
 pub use fault::{Fault, LONGEST_PAUSE_MS};
 pub use reason::{Cause, Reason};
 pub use superseded::Superseded;

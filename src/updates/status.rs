@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use ledge_base::names::{DeviceName, ModelVersion};
+
 use super::state::{Installed, Outcome, Stage, SubjectState};
 use super::subject::Subject;
-use crate::names::{DeviceName, ModelVersion};
 
 /// Everything that is known of updates at one moment.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -42,13 +42,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::digest::{Context, SHA256};
+use ledge_base::durable;
+use ledge_identity::sealing::{Header, OpenError, SealPurpose, Sealer, StreamError, open_stream};
 
 use super::state::{Cause, Installed};
 use super::subject::Subject;
-use crate::durable;
-use crate::identity::sealing::{Header, OpenError, SealPurpose, Sealer, StreamError, open_stream};
 use survey::Lies;
-
 pub use survey::{StoreSurvey, survey};
 
 /// The form of all that lies there. 2: blobs may be sealed in chunks, which a version that knows no sealing would find damaged

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use ledge_base::names::{InvalidName, ModelName, ModelVersion};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::names::{InvalidName, ModelName, ModelVersion};
 
 /// The kinds of things that a platform updates, each below a folder of its own in the TUF repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -153,7 +152,7 @@ macro_rules! as_text {
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                crate::toml_check::from_text(deserializer)
+                ledge_base::toml_check::from_text(deserializer)
             }
         }
     )*};

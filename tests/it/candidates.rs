@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use ledge::memory_budget::Account;
 use ledge::principal::Principal;
-use ledge::principal::memory::Account;
 use ledge::repository::{Candidate, CandidateShare};
 use ledge::serving::request::{CacheOutcome, InferRequest, OutputRequest, PhotographRequest};
 

@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ledge::inference::Runtimes;
+use ledge::engine::Runtimes;
 use ledge::names::ModelName;
 use ledge::repository::attempts::log::{AttemptLog, suspects};
 use ledge::repository::attempts::{Attempt, AttemptKey};

@@ -1,6 +1,6 @@
 //! Classifiers that take and give integers, as those made for small accelerators do.
 
-use ledge::repository::tflite::quantization;
+use ledge::engine::tflite::quantization;
 use serde_json::{Value, json};
 
 use crate::client::Client;

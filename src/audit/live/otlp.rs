@@ -8,18 +8,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue};
+use ledge_base::backoff::{Backoff, random};
+use ledge_base::clock;
+use ledge_base::names::DeviceName;
+use ledge_base::secret::SecretFile;
+use ledge_egress::{
+    AuditClient, Egress, EgressError, HttpAnswer, HttpClient, HttpError, HttpSettings, Purpose, TlsSettings, WebAddress,
+};
+use ledge_service::shutdown::Shutdown;
 use tokio::time::{Instant, timeout};
 
 use super::super::status::LiveRecord;
 use super::{AT_ONCE, FIRST_PAUSE, Feed, LAST, LONGEST_PAUSE};
-use crate::backoff::{Backoff, random};
-use crate::clock;
-use crate::egress::{
-    AuditClient, Egress, EgressError, HttpAnswer, HttpClient, HttpError, HttpSettings, Purpose, TlsSettings, WebAddress,
-};
-use crate::names::DeviceName;
-use crate::secret::SecretFile;
-use crate::shutdown::Shutdown;
 
 /// How long records of this copy's own connections wait for others. A server that ends the connection after each request
 /// makes one of them with each request: they must not go round in a circle.

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use ledge_base::backoff::{Backoff, random};
+use ledge_base::clock;
+use ledge_base::names::DeviceName;
+use ledge_egress::{Egress, EgressError, HostPort, MessageStream, TlsSettings};
+use ledge_service::shutdown::Shutdown;
 use tokio::time::{Instant, timeout};
 
 use super::super::status::LiveRecord;
 use super::{AT_ONCE, FIRST_PAUSE, Feed, LAST, LONGEST_PAUSE};
-use crate::backoff::{Backoff, random};
-use crate::clock;
-use crate::egress::{Egress, EgressError, HostPort, MessageStream, TlsSettings};
-use crate::names::DeviceName;
-use crate::shutdown::Shutdown;
 
 /// "Log audit" (RFC 5424, section 6.2.1).
 const FACILITY: u8 = 13;
@@ -169,7 +169,8 @@ mod tests {
 
     fn copy() -> Syslog {
         let device = "box-7".parse().unwrap();
-        let egress = Egress::new(&crate::egress::EgressConfig::default(), crate::audit_event::AuditSink::to_nowhere());
+        let egress =
+            Egress::new(&ledge_egress::EgressConfig::default(), ledge_service::audit_event::AuditSink::to_nowhere());
         Syslog::new("127.0.0.1:6514".parse().unwrap(), None, &device, egress)
     }
 

@@ -2,12 +2,12 @@
 
 use std::sync::Mutex;
 
+use ledge_egress::EgressConfig;
+use ledge_service::audit_event::AuditSink;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::audit_event::AuditSink;
-use crate::egress::EgressConfig;
 
 /// Copies that run, and what they are fed with.
 struct Copies {

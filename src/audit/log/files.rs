@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use ledge_base::durable;
 use tlog_tiles::{Hash, record_hash};
 
 use super::super::layout::{HEIGHT, TileKind, TilePath, WIDTH, whole_entries};
@@ -13,7 +14,6 @@ use super::LogError;
 use super::frontier::{Frontier, Grown};
 use super::hashes::{LEVELS, hashes_path, whole_tile};
 use super::inspect::{Found, entries_path};
-use crate::durable;
 
 /// Writes at a place of a file, which is made when the place is its beginning. Whether it was made.
 fn write_at(path: &Path, content: &[u8], offset: u64) -> Result<(File, bool), LogError> {

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use ledge_base::names::DeviceName;
+use ledge_service::audit_event::PreviousLog;
 use rustix::io::Errno;
 use tlog_tiles::{Checkpoint, Hash, record_hash};
 
@@ -14,8 +16,6 @@ use super::super::local;
 use super::super::record::AuditRecord;
 use super::frontier::{Frontier, Grown};
 use super::{LogError, hashes};
-use crate::audit_event::PreviousLog;
-use crate::names::DeviceName;
 
 /// The most records that a log without a checkpoint may have. Its first checkpoint follows its first commit, so it is a
 /// log whose daemon was killed in between or had no room for more; another one lost its checkpoint.

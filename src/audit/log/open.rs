@@ -3,6 +3,10 @@
 use std::fs::{File, TryLockError};
 use std::path::Path;
 
+use ledge_base::durable;
+use ledge_base::names::DeviceName;
+use ledge_service::audit_event::PreviousLog;
+
 use super::super::key::{AuditKey, origin};
 use super::super::layout::{WIDTH, log_folder};
 use super::super::local;
@@ -10,9 +14,6 @@ use super::files;
 use super::frontier::{Frontier, Grown};
 use super::inspect::{self, Found, Verdict, encoded};
 use super::{Begun, Log, LogError, Opened};
-use crate::audit_event::PreviousLog;
-use crate::durable;
-use crate::names::DeviceName;
 
 impl Log {
     /// Opens the last log in the folder of all logs, or begins one.

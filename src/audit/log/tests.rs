@@ -6,15 +6,15 @@ mod pruning;
 
 use std::collections::BTreeMap;
 
+use ledge_base::names::DeviceName;
+use ledge_service::audit_event::AuditEvent;
 use proptest::prelude::*;
 use tlog_tiles::{EMPTY_HASH, HashReader, Tile, node_hash, tree_hash};
 
 use super::*;
-use crate::audit::layout::{FULL, HEIGHT, TileKind, TilePath, changed, entries};
-use crate::audit::local::{LocalLog, generations};
-use crate::audit::record::{Actor, ActorKind, AuditRecord, Timestamp, VERSION};
-use crate::audit_event::AuditEvent;
-use crate::names::DeviceName;
+use crate::layout::{FULL, HEIGHT, TileKind, TilePath, changed, entries};
+use crate::local::{LocalLog, generations};
+use crate::record::{Actor, ActorKind, AuditRecord, Timestamp, VERSION};
 
 /// The disk of a box.
 struct Disk {
@@ -28,7 +28,7 @@ impl Disk {
         let folder = tempfile::tempdir().unwrap();
         let device: DeviceName = "box-1".parse().unwrap();
         let (key, _) =
-            AuditKey::load_or_create(folder.path(), &device, &crate::identity::sealing::Sealer::none()).unwrap();
+            AuditKey::load_or_create(folder.path(), &device, &ledge_identity::sealing::Sealer::none()).unwrap();
         Self { folder, device, key }
     }
 
@@ -54,7 +54,7 @@ impl Disk {
     }
 
     fn log(&self, generation: u32) -> PathBuf {
-        crate::audit::layout::log_folder(self.folder.path(), generation)
+        crate::layout::log_folder(self.folder.path(), generation)
     }
 
     /// The files of a log.

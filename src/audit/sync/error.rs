@@ -4,9 +4,10 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::audit::key::CheckpointError;
-use crate::egress::HttpError;
-use crate::secret::SecretError;
+use ledge_base::secret::SecretError;
+use ledge_egress::HttpError;
+
+use crate::key::CheckpointError;
 
 /// Why the copy of the log does not go on.
 #[derive(Debug, thiserror::Error)]

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use ledge_base::durable;
 use serde::{Deserialize, Serialize};
-
-use crate::durable;
 
 /// The file in the folder of the log.
 const FILE: &str = "sync.json";

@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, IF_NONE_MATCH};
+use ledge_egress::{AuditClient, Egress, HttpAnswer, HttpClient, HttpSettings, Purpose};
 
 use super::error::hint;
 use super::s3::{self, S3};
 use super::{SyncError, SyncSettings};
-use crate::audit::config::SyncAddress;
-use crate::egress::{AuditClient, Egress, HttpAnswer, HttpClient, HttpSettings, Purpose};
+use crate::config::SyncAddress;
 
 /// The longest checkpoint: a few lines, and signatures of witnesses.
 const LONGEST_CHECKPOINT: usize = 64 << 10;

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use ledge_base::clock;
+use ledge_egress::{HostPort, WebAddress};
 use rusty_s3::{Bucket, Credentials, S3Action, UrlStyle};
 
 use super::SyncError;
-use crate::audit::config::SyncConfig;
-use crate::clock;
-use crate::egress::{HostPort, WebAddress};
+use crate::config::SyncConfig;
 
 /// How long a signed address may be used: what is put on its way now is there by then, if clocks are not far apart.
 const VALID: Duration = Duration::from_mins(15);
@@ -88,13 +88,13 @@ pub fn code(body: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::toml_check;
+    use ledge_base::toml_check;
 
     fn open(text: &str, bucket: &str) -> (S3, String) {
         let folder = tempfile::tempdir().unwrap();
         let key = |name: &str, content: &[u8]| {
             let path = folder.path().join(name);
-            crate::durable::replace(&path, content).unwrap();
+            ledge_base::durable::replace(&path, content).unwrap();
             format!("{name}_file = {path:?}\n")
         };
         let keys = [key("access_key_id", b"AKIDEXAMPLE\n"), key("secret_access_key", b"wJalrXUtnFEMI\n")].concat();

@@ -7,13 +7,13 @@ mod turns;
 
 use std::collections::BTreeMap;
 
+use ledge_service::audit_event::AuditSink;
 use tempfile::TempDir;
 
 use super::*;
-use crate::audit::key::AuditKey;
-use crate::audit::layout::changed;
-use crate::audit::log::Log;
-use crate::audit_event::AuditSink;
+use crate::key::AuditKey;
+use crate::layout::changed;
+use crate::log::Log;
 use platform::Platform;
 
 /// A box with a log, and what copies it.
@@ -28,7 +28,7 @@ impl TestBox {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (key, _) =
-            AuditKey::load_or_create(folder.path(), &device(), &crate::identity::sealing::Sealer::none()).unwrap();
+            AuditKey::load_or_create(folder.path(), &device(), &ledge_identity::sealing::Sealer::none()).unwrap();
         let log = Log::open(folder.path(), &device(), &key).unwrap().log;
         Self { folder, key, log, state: AuditState::default() }
     }
@@ -52,7 +52,7 @@ impl TestBox {
         let config = SyncConfig { url: Some(platform.url().parse().unwrap()), ..SyncConfig::default() };
         let (folder, verifier_key) = (self.folder.path().to_owned(), self.key.verifier_key().to_owned());
         let settings = SyncSettings { config, folder, device: device(), verifier_key };
-        let egress = Egress::new(&crate::egress::EgressConfig::default(), AuditSink::channel().0);
+        let egress = Egress::new(&ledge_egress::EgressConfig::default(), AuditSink::channel().0);
         let server = Server::of(&settings, &egress).unwrap().unwrap();
         let ms = Duration::from_millis;
         let pace = Pace { gather: ms(1), apart: ms(1), first_pause: ms(1), longest_pause: ms(2) };

@@ -10,9 +10,9 @@ use bytes::Bytes;
 use tlog_tiles::{Hash, HashReader, Tile, record_hash, stored_hash_index, tree_hash};
 
 use super::SyncError;
-use crate::audit::key::SignedCheckpoint;
-use crate::audit::layout::{HEIGHT, TileKind, TilePath, WIDTH, entries};
-use crate::audit::local::LocalLog;
+use crate::key::SignedCheckpoint;
+use crate::layout::{HEIGHT, TileKind, TilePath, WIDTH, entries};
+use crate::local::LocalLog;
 
 /// A log on this box, up to a signed head.
 #[derive(Debug, Clone)]
@@ -153,17 +153,17 @@ impl HashReader for Tiles<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit::key::AuditKey;
-    use crate::audit::layout::{changed, log_folder};
-    use crate::audit::log::Log;
-    use crate::durable;
+    use crate::key::AuditKey;
+    use crate::layout::{changed, log_folder};
+    use crate::log::Log;
+    use ledge_base::durable;
 
     #[test]
     fn a_log_gives_its_tiles_and_earlier_roots_and_no_tile_of_which_a_byte_is_another() {
         let folder = tempfile::tempdir().unwrap();
         let device = "box-1".parse().unwrap();
         let (key, _) =
-            AuditKey::load_or_create(folder.path(), &device, &crate::identity::sealing::Sealer::none()).unwrap();
+            AuditKey::load_or_create(folder.path(), &device, &ledge_identity::sealing::Sealer::none()).unwrap();
         let mut log = Log::open(folder.path(), &device, &key).unwrap().log;
         let mut heads: Vec<SignedCheckpoint> = Vec::new();
         for size in [1, 255, 256, 257, 512, 600, 900, 66_000] {

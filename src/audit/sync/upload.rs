@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
+use ledge_base::clock;
 
 use super::hint::{Hint, Sending, Synced};
 use super::remote::{Found, Put, Remote};
 use super::tiles::SignedLog;
 use super::{SyncError, SyncSettings};
-use crate::audit::key::{CheckpointError, SignedCheckpoint, origin};
-use crate::audit::layout::{CHECKPOINT, FULL, TileKind, TilePath, WIDTH, changed};
-use crate::clock;
+use crate::key::{CheckpointError, SignedCheckpoint, origin};
+use crate::layout::{CHECKPOINT, FULL, TileKind, TilePath, WIDTH, changed};
 
 /// How many requests are under way at a time: what one connection loses by waiting for answers, others make good.
 const UNDER_WAY: usize = 4;

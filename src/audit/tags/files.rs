@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use ledge_base::durable;
+use ledge_identity::sealing::{OpenError, Resealed, SealPurpose, Sealer, Survey};
+use ledge_service::audit_event::tag::TagKey;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::TagsError;
-use crate::audit_event::tag::TagKey;
-use crate::durable;
-use crate::identity::sealing::{OpenError, Resealed, SealPurpose, Sealer, Survey};
 
 const FOLDER: &str = "tags";
 const LIST: &str = "list.json";

@@ -286,7 +286,7 @@ fn sealed_keys_make_the_same_tags_and_without_their_master_key_nothing_is_lost()
     let told_again = AuditEvent::TagKeyMade { period: FIRST };
     assert_eq!((tag(&tags.current()), events), (before, vec![told_again]));
     // Another period's file in its place is no key of this one.
-    crate::durable::replace_private(&audit.path().join(format!("tags/{}.key", FIRST - 1)), &sealed).unwrap();
+    ledge_base::durable::replace_private(&audit.path().join(format!("tags/{}.key", FIRST - 1)), &sealed).unwrap();
     assert!(matches!(Folder::of(audit.path(), &new).read(FIRST - 1), Err(TagsError::Damaged { .. })));
     assert!(destroy(audit.path(), FIRST).unwrap());
 }

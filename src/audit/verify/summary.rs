@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use ledge_service::audit_event::{AuditEvent, PreviousLog};
 use serde::Serialize;
 
-use crate::audit::record::{AuditRecord, Timestamp};
-use crate::audit_event::{AuditEvent, PreviousLog};
+use crate::record::{AuditRecord, Timestamp};
 
 /// How many records about lost ones are listed; beyond them they are only added up.
 const LISTED: usize = 100;

@@ -1,18 +1,18 @@
 use std::path::{Path, PathBuf};
 
+use ledge_base::durable;
+use ledge_base::names::DeviceName;
+use ledge_base::principal::Principal;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::audit::key::{AuditKey, origin};
-use crate::audit::layout::{CHECKPOINT, WIDTH, changed, log_folder, push_entry};
-use crate::audit::local::LocalLog;
-use crate::audit::log::Log;
-use crate::audit::proof::{Proof, ProofError};
-use crate::audit::record::{Actor, Timestamp, VERSION};
-use crate::durable;
-use crate::names::DeviceName;
-use crate::principal::Principal;
+use crate::key::{AuditKey, origin};
+use crate::layout::{CHECKPOINT, WIDTH, changed, log_folder, push_entry};
+use crate::local::LocalLog;
+use crate::log::Log;
+use crate::proof::{Proof, ProofError};
+use crate::record::{Actor, Timestamp, VERSION};
 
 /// A box with a log.
 struct Writer {
@@ -34,7 +34,7 @@ impl Writer {
     fn new() -> Self {
         let audit = tempfile::tempdir().unwrap();
         let (key, _) =
-            AuditKey::load_or_create(audit.path(), &device(), &crate::identity::sealing::Sealer::none()).unwrap();
+            AuditKey::load_or_create(audit.path(), &device(), &ledge_identity::sealing::Sealer::none()).unwrap();
         let log = Log::open(audit.path(), &device(), &key).unwrap().log;
         Self { audit, key, log }
     }
@@ -215,7 +215,7 @@ async fn another_history_under_the_same_key_is_a_fork() {
     for (size, found) in [(300, Wrong::Fork), (700, Wrong::Fork), (299, Wrong::Tampered)] {
         // A box that was set back to an image of an earlier day.
         let mut twin = Writer::new();
-        twin.key = AuditKey::load_or_create(writer.audit.path(), &device(), &crate::identity::sealing::Sealer::none())
+        twin.key = AuditKey::load_or_create(writer.audit.path(), &device(), &ledge_identity::sealing::Sealer::none())
             .unwrap()
             .0;
         twin.append(10);
@@ -374,7 +374,7 @@ async fn a_log_says_what_the_one_before_it_had() {
 
 #[test]
 fn a_tile_has_what_the_tree_has_at_its_place() {
-    use crate::audit::files::tile_of;
+    use crate::files::tile_of;
     for size in [1, 255, 256, 257, 65_535, 65_536, 70_000] {
         for tile in changed(0, size) {
             assert_eq!(tile_of(tile.kind, tile.index, size), tile, "{size}");

@@ -4,7 +4,7 @@
 
 use tlog_tiles::{Hash, node_hash};
 
-use crate::audit::layout::WIDTH;
+use crate::layout::WIDTH;
 
 /// The Merkle tree (RFC 6962) of the records so far.
 #[derive(Debug, Clone, Default)]
@@ -106,7 +106,7 @@ pub fn subtree(hashes: &[Hash]) -> Hash {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit::layout::{TileKind, changed};
+    use crate::layout::{TileKind, changed};
     use tlog_tiles::record_hash;
 
     /// RFC 6962, section 2.1, word by word.

@@ -8,9 +8,9 @@ use super::findings::{Findings, Wrong};
 use super::summary::Summary;
 use super::tree::{HashTile, Tree};
 use super::{Evidence, Point};
-use crate::audit::files::{FilesError, LogFiles, hashes_of, tile_of};
-use crate::audit::layout::{TileKind, TilePath, WIDTH, whole_entries};
-use crate::audit::record::AuditRecord;
+use crate::files::{FilesError, LogFiles, hashes_of, tile_of};
+use crate::layout::{TileKind, TilePath, WIDTH, whole_entries};
+use crate::record::AuditRecord;
 
 /// A walk through a log that is under way.
 pub(super) struct Walk<'a> {

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use ledge_service::audit_event::AuditQueue;
+use ledge_service::audit_event::sink::{Entry, Lost};
+
 use super::super::log::LogError;
 use super::super::record::{Actor, AuditRecord, Timestamp, VERSION};
 use super::super::status::LiveRecord;
 use super::entries;
 use super::open::OpenLog;
-use crate::audit_event::AuditQueue;
-use crate::audit_event::sink::{Entry, Lost};
 
 /// What became of entries.
 pub struct Appended {

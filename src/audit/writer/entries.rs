@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::audit_event::feature::{FeatureAction, FeatureCounts, FeatureKey};
-use crate::audit_event::inference::{CallCounts, CallKey, CallRecord, Taggable};
-use crate::audit_event::sink::{Entry, Lost, Recorded};
-use crate::audit_event::tag::{Tag, TagKey};
-use crate::audit_event::{AuditEvent, AuditQueue};
-use crate::principal::Principal;
+use ledge_base::principal::Principal;
+use ledge_service::audit_event::feature::{FeatureAction, FeatureCounts, FeatureKey};
+use ledge_service::audit_event::inference::{CallCounts, CallKey, CallRecord, Taggable};
+use ledge_service::audit_event::sink::{Entry, Lost, Recorded};
+use ledge_service::audit_event::tag::{Tag, TagKey};
+use ledge_service::audit_event::{AuditEvent, AuditQueue};
 
 /// The counts of a minute as events that happened now, those of one caller and model beside each other.
 pub fn of_counts(counts: HashMap<CallKey, CallCounts>, at_ms: u64) -> Vec<Entry> {

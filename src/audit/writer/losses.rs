@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::audit_event::AuditEvent;
-use crate::audit_event::sink::Lost;
+use ledge_service::audit_event::AuditEvent;
+use ledge_service::audit_event::sink::Lost;
 
 /// Losses that go on are told this often.
 const AGAIN: Duration = Duration::from_hours(1);

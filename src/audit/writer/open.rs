@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use ledge_base::durable;
+use ledge_service::audit_event::AuditEvent;
+
 use super::super::key::{AuditKey, KeyError};
 use super::super::layout::{self, TileKind, TilePath, WIDTH, log_folder};
 use super::super::local::LocalLog;
@@ -11,8 +14,6 @@ use super::super::record::AuditRecord;
 use super::super::status::{PublishedHead, SyncNews};
 use super::super::tags::{Tags, TagsError};
 use super::{LONGEST_FORK, RETRY, Writer, clock_watch, own};
-use crate::audit_event::AuditEvent;
-use crate::durable;
 
 /// What there is while the log can be written.
 pub struct OpenLog {

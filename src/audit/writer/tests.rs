@@ -1,11 +1,12 @@
 //! The writer by itself, turn by turn.
 
+use ledge_service::audit_event::AuditSink;
+
 use super::*;
-use crate::audit::layout::{log_folder, whole_entries};
-use crate::audit::local::generations;
-use crate::audit::record::AuditRecord;
-use crate::audit::status::SyncNews;
-use crate::audit_event::AuditSink;
+use crate::layout::{log_folder, whole_entries};
+use crate::local::generations;
+use crate::record::AuditRecord;
+use crate::status::SyncNews;
 
 struct Bench {
     folder: tempfile::TempDir,
@@ -29,7 +30,7 @@ impl Bench {
             &"box-1".parse().unwrap(),
             queue,
             state.clone(),
-            crate::identity::sealing::Sealer::none(),
+            ledge_identity::sealing::Sealer::none(),
         );
         Self { folder, sink, state, writer }
     }
@@ -184,7 +185,7 @@ async fn another_history_on_the_platform_is_an_alarm_and_another_log_begins() {
     let config = AuditConfig { path: folder.path().to_owned(), ..AuditConfig::default() };
     let ((sink, queue), state) = (AuditSink::channel(), AuditState::default());
     let writer =
-        Writer::new(&config, &"box-1".parse().unwrap(), queue, state.clone(), crate::identity::sealing::Sealer::none());
+        Writer::new(&config, &"box-1".parse().unwrap(), queue, state.clone(), ledge_identity::sealing::Sealer::none());
     let thread = std::thread::spawn(move || writer.run());
     let mut heads = state.heads();
     let is_of = |generation| {

@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 
 use clap::Args;
+use ledge_egress::{Content, CountsError, DestinationCounts, EgressConfig, EgressCounts, Purpose};
 use serde::Serialize;
 
 use super::super::{Exit, Globals, Output};
 use crate::config::Config;
-use crate::egress::{Content, CountsError, DestinationCounts, EgressConfig, EgressCounts, Purpose};
 use contents::Message;
 
 /// The arguments of `ledge audit egress`.
@@ -189,7 +189,7 @@ fn destinations(config: &EgressConfig, counts: Vec<DestinationCounts>) -> Vec<El
         // What is on this box needs no entry.
         let grant = counts.destination.parse().ok().and_then(|host| config.grant(&host).ok());
         let grant = grant.filter(|grant| grant.region == counts.region);
-        let contents = |grant: crate::egress::Grant| {
+        let contents = |grant: ledge_egress::Grant| {
             Content::ALL.into_iter().filter(|content| grant.permits(*content)).map(Content::name).collect()
         };
         found.push(with(counts, grant.map(contents)));
@@ -200,7 +200,7 @@ fn destinations(config: &EgressConfig, counts: Vec<DestinationCounts>) -> Vec<El
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::toml_check;
+    use ledge_base::toml_check;
 
     #[test]
     fn what_was_allowed_once_is_told_apart_from_what_is() {

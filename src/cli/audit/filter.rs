@@ -6,17 +6,17 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use ledge_audit::record::{ActorKind, AuditRecord};
+use ledge_audit::tags;
+use ledge_base::clock;
+use ledge_base::names::ModelName;
+use ledge_base::plain_words::in_json;
+use ledge_identity::sealing::Sealer;
+use ledge_service::audit_event::AuditEvent;
+use ledge_service::audit_event::tag::{Tag, TagKey};
 use serde_json::Value;
 
 use super::super::Globals;
-use crate::audit::record::{ActorKind, AuditRecord};
-use crate::audit::tags;
-use crate::audit_event::AuditEvent;
-use crate::audit_event::tag::{Tag, TagKey};
-use crate::clock;
-use crate::identity::sealing::Sealer;
-use crate::names::ModelName;
-use crate::plain_words::in_json;
 
 /// The most ways to read the join keys of an entity.
 const MOST_READINGS: usize = 256;
@@ -300,8 +300,8 @@ fn feature_view(event: &AuditEvent) -> Option<&String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit::record::{Actor, Timestamp, VERSION};
-    use crate::principal::Principal;
+    use ledge_audit::record::{Actor, Timestamp, VERSION};
+    use ledge_base::principal::Principal;
 
     #[test]
     fn a_moment_is_a_time_or_how_long_ago() {
@@ -340,7 +340,7 @@ mod tests {
             model: Some("m".parse().unwrap()),
             version: None,
             digest: None,
-            outcome: crate::audit_event::inference::Outcome::Ok,
+            outcome: ledge_service::audit_event::inference::Outcome::Ok,
             us: 1,
             input: Some(key.of_photograph(b"a photograph")),
             output: None,

@@ -4,9 +4,9 @@ use std::io::Write as _;
 
 use anyhow::bail;
 use clap::Args;
+use ledge_audit::tags;
 
 use super::super::{Exit, Globals, Output};
-use crate::audit::tags;
 
 /// The arguments of `ledge audit forget`.
 #[derive(Debug, Args)]

@@ -4,19 +4,19 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use ledge_audit::files::{FilesError, LogFiles, WebLog};
+use ledge_audit::key::AuditKey;
+use ledge_audit::layout::log_folder;
+use ledge_audit::local::{self, LocalLog};
+use ledge_audit::verify::{Place, Scope};
+use ledge_base::names::DeviceName;
+use ledge_base::secret::SecretFile;
+use ledge_egress::{TlsFiles, WebAddress};
+use ledge_identity::device;
+use ledge_identity::sealing::Sealer;
 
 use super::super::Globals;
-use crate::audit::files::{FilesError, LogFiles, WebLog};
-use crate::audit::key::AuditKey;
-use crate::audit::layout::log_folder;
-use crate::audit::local::{self, LocalLog};
-use crate::audit::verify::{Place, Scope};
 use crate::config::Config;
-use crate::egress::{TlsFiles, WebAddress};
-use crate::identity::device;
-use crate::identity::sealing::Sealer;
-use crate::names::DeviceName;
-use crate::secret::SecretFile;
 
 /// Which log it is about.
 #[derive(Debug, Clone, Default, Args)]

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use ledge_audit::key::SignedCheckpoint;
+use ledge_audit::proof::{Proof, ProofError};
+use ledge_base::durable;
 use serde_json::json;
 
 use super::super::{Exit, Globals, Output, block_on};
 use super::place::{LogArgs, own_key, verifier_key};
-use crate::audit::key::SignedCheckpoint;
-use crate::audit::proof::{Proof, ProofError};
-use crate::durable;
 
 /// The arguments of `ledge audit prove`.
 #[derive(Debug, Args)]

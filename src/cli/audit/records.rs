@@ -3,13 +3,13 @@
 use std::io::Write as _;
 
 use bytes::Bytes;
+use ledge_audit::files::{FilesError, LogFiles, tile_of};
+use ledge_audit::layout::{TileKind, WIDTH, whole_entries};
+use ledge_audit::record::AuditRecord;
+use ledge_service::audit_event::AuditEvent;
 
 use super::super::Output;
 use super::filter::Filter;
-use crate::audit::files::{FilesError, LogFiles, tile_of};
-use crate::audit::layout::{TileKind, WIDTH, whole_entries};
-use crate::audit::record::AuditRecord;
-use crate::audit_event::AuditEvent;
 
 /// A log that is read.
 pub struct Records<'a> {

@@ -5,12 +5,12 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use clap::Args;
+use ledge_audit::layout::WIDTH;
 
 use super::super::{Exit, Globals, Output, block_on};
 use super::filter::{Filter, FilterArgs};
 use super::place::LogArgs;
 use super::records::{self, Line, Records};
-use crate::audit::layout::WIDTH;
 
 /// How often the files are looked at for records that came.
 const TICK: Duration = Duration::from_millis(200);

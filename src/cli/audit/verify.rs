@@ -5,14 +5,14 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;
+use ledge_audit::key::SignedCheckpoint;
+use ledge_audit::verify::findings::Wrong;
+use ledge_audit::verify::{self, LogReport};
+use ledge_base::clock;
 use serde_json::json;
 
 use super::super::{Exit, Globals, Output, block_on};
 use super::place::LogArgs;
-use crate::audit::key::SignedCheckpoint;
-use crate::audit::verify::findings::Wrong;
-use crate::audit::verify::{self, LogReport};
-use crate::clock;
 
 /// The arguments of `ledge audit verify`.
 #[derive(Debug, Args)]

@@ -6,6 +6,10 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
+use ledge_base::tensor::{Tensor, to_f64};
+use ledge_models::serving::Serving;
+use ledge_models::serving::request::InferResponse;
+use ledge_protocol::decode::Target;
 use serde::Serialize;
 use serde_json::json;
 use tokio::runtime::Runtime;
@@ -18,10 +22,6 @@ use super::labels::{Labels, class};
 use super::subject::{Scratch, Subject};
 use crate::cli::{Exit, Output, infer};
 use crate::config::Config;
-use crate::protocol::decode::Target;
-use crate::serving::Serving;
-use crate::serving::request::InferResponse;
-use crate::tensor::{Tensor, to_f64};
 
 /// How often a model was right.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -1,9 +1,8 @@
 //! How alike the answers of two models are.
 
 use anyhow::{Context, bail};
+use ledge_base::tensor::{Tensor, to_f64};
 use serde::Serialize;
-
-use crate::tensor::{Tensor, to_f64};
 
 /// The named outputs of an answer.
 pub type Outputs = [(String, Tensor)];

@@ -4,13 +4,13 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use ledge_egress::RawConnection;
 use serde_json::Value;
 
 use super::drive::{Caller, Target};
 use super::figures::Outcome;
 use super::random::Random;
 use super::request::Request;
-use crate::egress::RawConnection;
 
 /// A daemon that says nothing for this long hangs.
 const SILENCE: Duration = Duration::from_mins(2);

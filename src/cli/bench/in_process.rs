@@ -1,17 +1,17 @@
 //! The serving core in this process as a target: what a request costs without HTTP.
 
+use ledge_base::memory_budget::Account;
+use ledge_base::principal::Principal;
+use ledge_models::serving::request::{FeatureRequest, InferRequest, InferResponse, Inputs, PhotographRequest};
+use ledge_models::serving::{Serving, ServingError};
+use ledge_protocol::decode;
+use ledge_protocol::status;
 use tokio::runtime::Runtime;
 
 use super::drive::{Caller, Target};
 use super::figures::Outcome;
 use super::inputs::Payload;
 use super::random::Random;
-use crate::principal::Principal;
-use crate::principal::memory::Account;
-use crate::protocol::decode;
-use crate::protocol::status;
-use crate::serving::request::{FeatureRequest, InferRequest, InferResponse, Inputs, PhotographRequest};
-use crate::serving::{Serving, ServingError};
 
 /// A serving core, and the requests to put to it.
 #[derive(Debug)]

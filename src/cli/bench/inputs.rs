@@ -5,14 +5,14 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
+use ledge_base::names::ModelName;
+use ledge_base::tensor::{DataType, Tensor, element_count, push_string};
+use ledge_engine::backend::Port;
+use ledge_engine::pipeline::image::ImageFormat;
+use ledge_models::serving::request::Inputs;
+use ledge_protocol::decode::{self, Target};
 
 use super::random::Random;
-use crate::inference::backend::Port;
-use crate::names::ModelName;
-use crate::pipeline::image::ImageFormat;
-use crate::protocol::decode::{self, Target};
-use crate::serving::request::Inputs;
-use crate::tensor::{DataType, Tensor, element_count, push_string};
 
 /// Elements of each input that `--unique` draws anew for each request: enough to make every request another one, few
 /// enough to cost nothing.
@@ -236,7 +236,11 @@ mod tests {
             panic!("a photograph stays one")
         };
         let decode = |bytes: &[u8]| {
-            crate::pipeline::image::decode(bytes, crate::pipeline::image::DecodeLimits { max_pixels: 1 << 24 }).unwrap()
+            ledge_engine::pipeline::image::decode(
+                bytes,
+                ledge_engine::pipeline::image::DecodeLimits { max_pixels: 1 << 24 },
+            )
+            .unwrap()
         };
         assert_ne!(stamped, &photo[..]);
         assert_eq!(decode(&stamped).pixels(), decode(photo).pixels());

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use ledge_egress::RawConnection;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -21,7 +22,6 @@ use super::targets::{self, Places, Targets};
 use super::{BenchArgs, process, url};
 use crate::cli::{Exit, Globals, Output};
 use crate::config::Config;
-use crate::egress::RawConnection;
 
 /// Measures the targets that the arguments name.
 pub fn run(
@@ -133,7 +133,7 @@ fn measure(args: &BenchArgs, targets: &Targets<'_>, stop: &AtomicBool) -> anyhow
         batch: usize::from(args.batch),
         rounds: usize::from(args.rounds),
         seconds: args.duration.as_secs_f64(),
-        cores: crate::telemetry::process::usable_cores(),
+        cores: ledge_base::telemetry::process::usable_cores(),
         series,
     })
 }

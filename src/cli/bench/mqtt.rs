@@ -8,6 +8,18 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
+use ledge_base::names::DeviceName;
+use ledge_egress::{Content, Destination, Egress};
+use ledge_mqtt::answer;
+use ledge_mqtt::client::codec::MAX_PACKET;
+use ledge_mqtt::client::connection::{Connection, Reader, Writer};
+use ledge_mqtt::client::packet::{Connect, Message, Outgoing, Properties, Qos, Reason, Version};
+use ledge_mqtt::config::{BrokerAddress, MqttConfig};
+use ledge_mqtt::dial;
+use ledge_mqtt::topics::{DeviceTopics, ROOT, TopicName};
+use ledge_protocol::call::HEADER_LENGTH;
+use ledge_protocol::decode;
+use ledge_service::audit_event::AuditSink;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
@@ -16,19 +28,7 @@ use super::drive::{Caller, Target};
 use super::figures::Outcome;
 use super::random::Random;
 use super::request::Body;
-use crate::audit_event::AuditSink;
 use crate::config::Config;
-use crate::egress::{Content, Destination, Egress};
-use crate::mqtt::answer;
-use crate::mqtt::client::codec::MAX_PACKET;
-use crate::mqtt::client::connection::{Connection, Reader, Writer};
-use crate::mqtt::client::packet::{Connect, Message, Outgoing, Properties, Qos, Reason, Version};
-use crate::mqtt::config::{BrokerAddress, MqttConfig};
-use crate::mqtt::dial;
-use crate::mqtt::topics::{DeviceTopics, ROOT, TopicName};
-use crate::names::DeviceName;
-use crate::protocol::call::HEADER_LENGTH;
-use crate::protocol::decode;
 
 /// A message without an answer for this long is lost: at most once is not always once.
 const SILENCE: Duration = Duration::from_secs(30);

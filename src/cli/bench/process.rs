@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::sys;
+use ledge_base::sys;
 
 /// CPU time and memory of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

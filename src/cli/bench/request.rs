@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use anyhow::Context;
+use ledge_base::tensor::{DataType, Tensor, to_f64};
+use ledge_engine::pipeline::image::ImageFormat;
 use serde_json::{Map, Value, json};
 
 use super::inputs::{self, Payload, STAMPED};
 use super::random::Random;
-use crate::pipeline::image::ImageFormat;
-use crate::tensor::{DataType, Tensor, to_f64};
 
 /// Characters of an element that `--unique` writes anew into JSON.
 const SLOT: usize = 10;
@@ -237,9 +237,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::inference::backend::Port;
-    use crate::protocol::decode::{Target, decode_request};
-    use crate::serving::request::Inputs;
+    use ledge_engine::backend::Port;
+    use ledge_models::serving::request::Inputs;
+    use ledge_protocol::decode::{Target, decode_request};
 
     /// What the server understands of a request.
     fn understood(request: &Request) -> Vec<(String, Tensor)> {

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, bail};
+use ledge_base::durable;
+use ledge_base::names::{ModelName, ModelVersion};
+use ledge_engine::backend::Runtime;
+use ledge_models::repository::Sources;
+use ledge_models::repository::config::RepositoryConfig;
 
 use super::random::Random;
-use crate::durable;
-use crate::inference::backend::Runtime;
-use crate::names::{ModelName, ModelVersion};
-use crate::repository::Sources;
-use crate::repository::config::RepositoryConfig;
 
 /// A model, one of its versions or the one that is served, in one runtime or the one that its config says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -150,7 +150,7 @@ fn copy_tree(from: &Path, to: &Path, what: &dyn Fn(&str) -> Copied) -> std::io::
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::repository::model_config::{ModelConfig, RuntimeChoice, VersionPolicy};
+    use ledge_models::repository::model_config::{ModelConfig, RuntimeChoice, VersionPolicy};
 
     #[test]
     fn a_subject_is_written_as_it_is_read() {

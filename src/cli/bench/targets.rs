@@ -3,6 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use ledge_base::tensor::DataType;
+use ledge_egress::RawConnection;
+use ledge_engine::backend::Port;
+use ledge_models::serving::Serving;
+use ledge_protocol::decode;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
@@ -14,11 +19,6 @@ use super::inputs::{self, Payload};
 use super::mqtt::{Broker, Mqtt, Way};
 use super::random::Random;
 use super::request::{Body, Encoding, Request};
-use crate::egress::RawConnection;
-use crate::inference::backend::Port;
-use crate::protocol::decode;
-use crate::serving::Serving;
-use crate::tensor::DataType;
 
 /// Random requests that take turns, unless they need more memory than [`POOL_BYTES`].
 const POOL: usize = 8;

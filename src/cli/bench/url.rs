@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::mqtt::config::BrokerAddress;
+use ledge_mqtt::config::BrokerAddress;
 
 /// An address that `--url` takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub fn places(urls: &[Url]) -> Result<(Option<&str>, Option<&BrokerAddress>), &'
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::egress::HostPort;
+    use ledge_egress::HostPort;
 
     #[test]
     fn the_scheme_says_what_is_spoken() {

@@ -1,9 +1,10 @@
 //! Who gets in: whether anybody can, and the store of API keys.
 
+use ledge_base::clock;
+use ledge_identity::keys::{KeyRecord, KeyStore, KeysError};
+
 use crate::cli::checks::Check;
-use crate::clock;
 use crate::config::Config;
-use crate::identity::keys::{KeyRecord, KeyStore, KeysError};
 
 /// Keys that end within so many milliseconds are told.
 const SOON_MS: u64 = 30 * 86_400_000;
@@ -54,9 +55,9 @@ fn ending<'k>(keys: impl Iterator<Item = &'k KeyRecord>, now_ms: u64) -> Option<
 mod tests {
     use super::*;
     use crate::cli::checks::Status;
-    use crate::identity::access::Role;
-    use crate::identity::keys::NewKey;
-    use crate::token_bucket::Rate;
+    use ledge_base::token_bucket::Rate;
+    use ledge_identity::access::Role;
+    use ledge_identity::keys::NewKey;
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the test makes the damage")]

@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
+use ledge_audit::config::SyncAddress;
+use ledge_audit::key::AuditKey;
+use ledge_base::secret::SecretError;
+use ledge_egress::{Egress, HttpClient, HttpSettings, Purpose};
+use ledge_identity::device;
+use ledge_identity::sealing::{MasterKeyError, Sealer};
+use ledge_service::audit_event::AuditSink;
 use rustix::fs::Access;
 use serde_json::Value;
 
 use super::{own_answer, size};
-use crate::audit::config::SyncAddress;
-use crate::audit::key::AuditKey;
-use crate::audit_event::AuditSink;
 use crate::cli::block_on;
 use crate::cli::checks::Check;
 use crate::config::Config;
-use crate::egress::{Egress, HttpClient, HttpSettings, Purpose};
-use crate::identity::device;
-use crate::identity::sealing::{MasterKeyError, Sealer};
-use crate::secret::SecretError;
 
 /// How long the server of the copy may take.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -125,7 +125,7 @@ mod tests {
 
     use super::*;
     use crate::cli::checks::Status;
-    use crate::durable;
+    use ledge_base::durable;
 
     fn statuses(folder: &Path, change: impl Fn(&mut Config)) -> Vec<Status> {
         let mut config = Config::with_root(folder);

@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use ledge_base::telemetry::system::{CgroupLimits, Cpu, Disk, Int8, Memory};
 use rustix::fs::{Access, access};
 
 use super::size;
 use crate::cli::checks::Check;
 use crate::config::Config;
-use crate::telemetry::system::{CgroupLimits, Cpu, Disk, Int8, Memory};
 
 /// Below this much free memory, small models may not load: two runtimes and one model of 20 MB need about half.
 const LITTLE_MEMORY: u64 = 512 << 20;
@@ -155,7 +155,7 @@ fn list(names: &[&str]) -> String {
 mod tests {
     use super::*;
     use crate::cli::checks::Status;
-    use crate::telemetry::system::Feature;
+    use ledge_base::telemetry::system::Feature;
 
     fn cpu(usable_cores: usize, features: &[&'static str]) -> Cpu {
         Cpu {

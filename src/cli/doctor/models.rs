@@ -1,12 +1,13 @@
 //! The checks of the models: which loads in which runtime.
 
+use ledge_base::names::ModelName;
+use ledge_models::repository::attempts::{Suspect, log};
+use ledge_models::repository::{Repository, Trial, Tried};
+
 use crate::cli::block_on;
 use crate::cli::checks::Check;
 use crate::cli::models::repository;
 use crate::config::Config;
-use crate::names::ModelName;
-use crate::repository::attempts::{Suspect, log};
-use crate::repository::{Repository, Trial, Tried};
 
 /// Tries every model of the repository in every runtime that its config allows.
 pub fn checks(config: &Config) -> Vec<Check> {

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use ledge_mqtt::check::{Finding, StepName};
+
 use crate::cli::checks::Check;
 use crate::cli::mqtt::check::findings;
 use crate::config::Config;
-use crate::mqtt::check::{Finding, StepName};
 
 /// How long the broker may take.
 const LIMIT: Duration = Duration::from_secs(10);

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use ledge_engine::backend::Runtime;
+use ledge_engine::config::RuntimesConfig;
+
 use crate::cli::checks::{Check, Status};
-use crate::inference::backend::Runtime;
-use crate::inference::config::RuntimesConfig;
 
 /// Looks for the library of each runtime.
 pub fn checks(config: &RuntimesConfig) -> Vec<Check> {

@@ -1,10 +1,11 @@
 //! TLS: whether its files can be used, and how long the certificate lasts.
 
+use ledge_base::clock;
+use ledge_http::config::ListenAddress;
+use ledge_http::tls::{self, Inspected, WARNED_BEFORE};
+
 use crate::cli::checks::Check;
-use crate::clock;
 use crate::config::Config;
-use crate::http::config::ListenAddress;
-use crate::http::tls::{self, Inspected, WARNED_BEFORE};
 
 /// Whether `https://` can be served; `None` where it is not to be.
 pub fn check(config: &Config) -> Option<Check> {

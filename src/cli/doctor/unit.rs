@@ -4,10 +4,11 @@
 use std::net::IpAddr;
 use std::process::Command;
 
+use ledge_egress::ip_filter::{self, Passed};
+
 use crate::cli::checks::Check;
 use crate::cli::config::open;
 use crate::config::Config;
-use crate::egress::ip_filter::{self, Passed};
 
 const NAME: &str = "unit";
 

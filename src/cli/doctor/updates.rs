@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
+use ledge_base::clock;
+use ledge_egress::Egress;
+use ledge_service::audit_event::AuditSink;
+use ledge_updates::config::UpdatesConfig;
+use ledge_updates::source::Source;
 use serde_json::Value;
 
-use crate::audit_event::AuditSink;
 use crate::cli::block_on;
 use crate::cli::checks::Check;
-use crate::clock;
 use crate::config::Config;
-use crate::egress::Egress;
-use crate::updates::config::UpdatesConfig;
-use crate::updates::source::Source;
 
 /// How long the repository may take.
 const LIMIT: Duration = Duration::from_secs(10);

@@ -9,15 +9,15 @@ use anyhow::{Context, bail};
 use bytes::Bytes;
 use futures_util::stream;
 use indicatif::{ProgressBar, ProgressStyle};
+use ledge_base::secret::SecretFile;
+use ledge_features::backup_cipher::{self, BackupIdentity, BackupRecipient};
+use ledge_features::snapshot::{SnapshotReader, Summary, verify_file};
 use serde_json::{Value as Json, json};
 
 use super::daemon::{Daemon, checked};
 use super::new_file::NewFile;
 use crate::cli::Output;
 use crate::cli::doctor::size;
-use crate::features::backup_cipher::{self, BackupIdentity, BackupRecipient};
-use crate::features::snapshot::{SnapshotReader, Summary, verify_file};
-use crate::secret::SecretFile;
 
 /// How much of a file is sent at a time.
 const PIECE: usize = 256 << 10;

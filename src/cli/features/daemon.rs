@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
+use ledge_base::toml_check::from_text;
+use ledge_egress::{Answer, DaemonAddress, DaemonConnection, Download};
+use ledge_features::value::{ScalarType, ValueType};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
@@ -11,9 +14,6 @@ use serde_json::{Value as Json, json};
 use crate::cli::Globals;
 use crate::cli::server::ServerArgs;
 use crate::cli::top::own_daemon;
-use crate::egress::{Answer, DaemonAddress, DaemonConnection, Download};
-use crate::features::value::{ScalarType, ValueType};
-use crate::toml_check::from_text;
 
 /// How often a daemon that is busy is asked again.
 const TRIES: u32 = 30;

@@ -5,6 +5,7 @@ use std::io::{BufReader, Seek, Write};
 use std::path::Path;
 
 use anyhow::Context;
+use ledge_features::backup_rows::BackupRows;
 use serde_json::json;
 
 use super::backup::receive;
@@ -12,7 +13,6 @@ use super::daemon::Daemon;
 use super::new_file::NewFile;
 use super::table::{Columns, Format, Writer};
 use crate::cli::Output;
-use crate::features::backup_rows::BackupRows;
 
 /// Exports.
 pub async fn run(

@@ -8,12 +8,12 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, bail};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use indicatif::{ProgressBar, ProgressStyle};
+use ledge_features::value::Value;
 use serde_json::{Map, Value as Json, json};
 
 use super::daemon::{Daemon, message};
 use super::table::{self, Columns, Format, InRow, Reader, wrong};
 use crate::cli::Output;
-use crate::features::value::Value;
 
 /// How many rows are pushed in one request.
 const BATCH: usize = 1000;

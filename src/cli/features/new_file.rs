@@ -5,8 +5,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-
-use crate::durable;
+use ledge_base::durable;
 
 /// A file that is being written under another name. Dropped before its end, it goes.
 pub struct NewFile {

@@ -4,6 +4,9 @@ use std::fs::File;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use ledge_base::clock;
+use ledge_features::backup_rows::BackupRow;
+use ledge_features::value::{ScalarType, Value, ValueType};
 use parquet::basic::{ConvertedType, LogicalType, Repetition, TimeUnit, Type as Physical};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, FloatType, Int32Type, Int64Type};
 use parquet::file::properties::WriterProperties;
@@ -14,9 +17,6 @@ use parquet::schema::types::{Type, TypePtr};
 use serde_json::Value as Json;
 
 use super::table::{Columns, InRow, Reader, wrong};
-use crate::clock;
-use crate::features::backup_rows::BackupRow;
-use crate::features::value::{ScalarType, Value, ValueType};
 
 /// How many rows are in a row group: they are in memory until it is written.
 const GROUP: usize = 20_000;

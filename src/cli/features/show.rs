@@ -3,15 +3,15 @@
 use std::io::Write;
 
 use anyhow::{Context, bail};
+use ledge_base::clock;
+use ledge_base::toml_check::from_text;
+use ledge_features::value::{ScalarType, Value};
 use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 
 use super::daemon::{Daemon, View, Views};
 use crate::cli::Output;
 use crate::cli::doctor::size;
-use crate::clock;
-use crate::features::value::{ScalarType, Value};
-use crate::toml_check::from_text;
 
 /// Writes a value as it is.
 fn document(value: &Json, out: &mut Output) -> anyhow::Result<()> {

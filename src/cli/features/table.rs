@@ -7,12 +7,12 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
+use ledge_base::clock;
+use ledge_features::backup_rows::BackupRow;
+use ledge_features::value::{ScalarType, Value, ValueType};
 use serde_json::{Map, Value as Json};
 
 use super::parquet;
-use crate::clock;
-use crate::features::backup_rows::BackupRow;
-use crate::features::value::{ScalarType, Value, ValueType};
 
 /// How rows are written in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

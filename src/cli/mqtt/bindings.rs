@@ -2,14 +2,14 @@
 
 use std::io::Write;
 
+use ledge_features::online::PushTarget;
+use ledge_models::repository::Repository;
+use ledge_mqtt::bindings::{Binding, Bindings};
+use ledge_mqtt::client::packet::Qos;
 use serde_json::{Value, json};
 
 use crate::cli::{Exit, Output, models};
 use crate::config::Config;
-use crate::features::online::PushTarget;
-use crate::mqtt::bindings::{Binding, Bindings};
-use crate::mqtt::client::packet::Qos;
-use crate::repository::Repository;
 
 /// Runs the verb.
 pub fn run(config: &Config, json: bool, out: &mut Output) -> anyhow::Result<Exit> {

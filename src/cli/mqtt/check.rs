@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
+use ledge_egress::Egress;
+use ledge_mqtt::check::{self, Finding};
+use ledge_service::audit_event::AuditSink;
 use serde_json::json;
 
-use crate::audit_event::AuditSink;
 use crate::cli::checks::{Check, Status, text};
 use crate::cli::{Exit, Output, block_on};
 use crate::config::Config;
-use crate::egress::Egress;
-use crate::mqtt::check::{self, Finding};
 
 /// The arguments of `ledge mqtt check`.
 #[derive(Debug, Args)]

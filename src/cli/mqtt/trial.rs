@@ -6,21 +6,21 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use bytes::Bytes;
 use clap::Args;
+use ledge_base::names::{DeviceName, ModelName};
+use ledge_base::principal::Principal;
+use ledge_features::online::{self, PushTarget};
+use ledge_identity::authentication::Authenticator;
+use ledge_mqtt::bindings::Bindings;
+use ledge_mqtt::bound::TriedRows;
+use ledge_mqtt::client::packet::{Message, Properties, Qos};
+use ledge_mqtt::topics::{DeviceTopics, TopicName};
+use ledge_mqtt::trial::{Handled, Taker, Trial};
+use ledge_service::audit_event::AuditSink;
 use serde_json::{Value, json};
 
-use crate::audit_event::AuditSink;
 use crate::cli::{Exit, Output, block_on};
 use crate::config::Config;
 use crate::daemon;
-use crate::features::online::{self, PushTarget};
-use crate::identity::authentication::Authenticator;
-use crate::mqtt::bindings::Bindings;
-use crate::mqtt::bound::TriedRows;
-use crate::mqtt::client::packet::{Message, Properties, Qos};
-use crate::mqtt::topics::{DeviceTopics, TopicName};
-use crate::mqtt::trial::{Handled, Taker, Trial};
-use crate::names::{DeviceName, ModelName};
-use crate::principal::Principal;
 
 /// The arguments of `ledge mqtt try`.
 #[derive(Debug, Args)]

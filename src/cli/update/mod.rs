@@ -9,14 +9,14 @@ use std::io::Write as _;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use ledge_updates::handle::Order;
+use ledge_updates::report::UpdatesReport;
+use ledge_updates::subject::{InvalidTarget, Subject};
 use serde_json::json;
 
 use super::features::daemon::Daemon;
 use super::server::ServerArgs;
 use super::{Exit, Globals, Output, block_on};
-use crate::updates::handle::Order;
-use crate::updates::report::UpdatesReport;
-use crate::updates::subject::{InvalidTarget, Subject};
 
 /// The arguments of `ledge update`.
 #[derive(Debug, Args)]

@@ -7,14 +7,14 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
+use ledge_service::audit_event::AuditEvent;
+use ledge_updates::store::{BlobStore, StoreError};
+use ledge_updates::trust::Trust;
 use serde_json::json;
 
 use super::{UpdateArgs, post};
-use crate::audit_event::AuditEvent;
 use crate::cli::{Exit, Globals, Output};
 use crate::daemon;
-use crate::updates::store::{BlobStore, StoreError};
-use crate::updates::trust::Trust;
 
 /// Runs the verb.
 pub fn run(globals: &Globals, args: &UpdateArgs, out: &mut Output) -> anyhow::Result<Exit> {

@@ -2,9 +2,10 @@
 
 use std::io::Write as _;
 
+use ledge_updates::report::{FaultReport, LastReport, SubjectReport, UpdatesReport};
+
 use crate::cli::Output;
 use crate::cli::features::show::columns;
-use crate::updates::report::{FaultReport, LastReport, SubjectReport, UpdatesReport};
 
 /// `ledge update status`.
 pub fn status(report: &UpdatesReport, out: &mut Output) -> anyhow::Result<()> {
@@ -89,11 +90,14 @@ pub fn trust(report: &UpdatesReport, out: &mut Output) -> anyhow::Result<()> {
 }
 
 #[cfg(test)]
+#[path = "../../updates/status_example.rs"]
+mod status_example;
+
+#[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::updates::report;
 
     #[derive(Clone, Default)]
     struct Shown(Arc<Mutex<Vec<u8>>>);
@@ -117,7 +121,7 @@ mod tests {
 
     #[test]
     fn the_tables_say_what_runs_and_why_something_does_not() {
-        let report = UpdatesReport::from(&report::tests::status());
+        let report = UpdatesReport::from(&status_example::status());
         let text = shown(status, &report);
         let row = text.lines().find(|line| line.starts_with("models/m ")).unwrap();
         let cells: Vec<_> = row.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();

@@ -1,11 +1,11 @@
 //! `ledge update trial`: the process in which the daemon tries a release. Not for people.
 
 use clap::Parser as _;
+use ledge_updates::state::{Cause, Reason};
+use ledge_updates::trial::{ConfigurationTrial, Order, TrialError, TrialReport, What, child, model};
 
 use crate::cli::{Cli, Exit, block_on};
 use crate::config::Sources;
-use crate::updates::state::{Cause, Reason};
-use crate::updates::trial::{ConfigurationTrial, Order, TrialError, TrialReport, What, child, model};
 
 /// So many mistakes are told; `ledge-platform` and people read one line.
 const TOLD: usize = 3;

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use ledge_base::clock;
+use ledge_egress::{Egress, EgressConfig, TlsSettings};
+use ledge_service::audit_event::AuditSink;
+use ledge_updates::config::RepositoryAddress;
+use ledge_updates::source::{self, Source};
+use ledge_updates::trust::plain::{self, PlainClient};
 
 use super::super::{Exit, block_on};
-use crate::audit_event::AuditSink;
-use crate::clock;
-use crate::egress::{Egress, EgressConfig, TlsSettings};
-use crate::updates::config::RepositoryAddress;
-use crate::updates::source::{self, Source};
-use crate::updates::trust::plain::{self, PlainClient};
 
 /// The arguments of `ledge update tuf`.
 #[derive(Debug, Args)]

@@ -68,7 +68,7 @@ fn the_examples_in_the_shipped_file_work() {
         entities = ["machine"]
         schema = [{ name = "rms", dtype = "Float32" }]
     "#;
-    crate::durable::replace(&views.join("views.toml"), declared.as_bytes()).unwrap();
+    ledge_base::durable::replace(&views.join("views.toml"), declared.as_bytes()).unwrap();
     let config = root.load(&[], &[]).config;
     assert_eq!(config.mqtt.bindings.len(), 3);
 }
@@ -344,13 +344,13 @@ fn the_shipped_file_states_the_range_of_every_key_of_the_feature_store() {
 impl Root {
     /// Makes these the live signed settings.
     fn signed(self, text: &str) -> Self {
-        use crate::updates::persisted::Persisted;
-        use crate::updates::state::{Installed, SubjectState};
+        use ledge_updates::persisted::Persisted;
+        use ledge_updates::state::{Installed, SubjectState};
 
         let updates = self.0.path().join("updates");
         let release = updates.join("releases/configurations/night/3-abababababababab");
         std::fs::create_dir_all(&release).unwrap();
-        crate::durable::replace(&release.join("settings.toml"), text.as_bytes()).unwrap();
+        ledge_base::durable::replace(&release.join("settings.toml"), text.as_bytes()).unwrap();
         let mut persisted = Persisted::none(&updates);
         let committed = Installed { version: "3".parse().unwrap(), digest: "ab".repeat(32) };
         let state = SubjectState { committed: Some(committed), ..SubjectState::default() };

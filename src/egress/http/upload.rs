@@ -8,8 +8,8 @@ use http::{HeaderName, HeaderValue, Method, Request};
 use http_body_util::Full;
 
 use super::{HttpClient, HttpError, HttpSettings};
-use crate::egress::policy::Content;
-use crate::egress::{Egress, Purpose};
+use crate::policy::Content;
+use crate::{Egress, Purpose};
 
 /// The most of an answer that is read, in bytes: it is of interest when something is wrong.
 const LONGEST_ANSWER: usize = 16 << 10;
@@ -38,7 +38,7 @@ impl HttpClient {
 
 impl AuditClient {
     #[cfg(test)]
-    pub(in crate::egress) fn with_patience(egress: Egress, settings: HttpSettings, patience: Duration) -> Self {
+    pub(crate) fn with_patience(egress: Egress, settings: HttpSettings, patience: Duration) -> Self {
         Self(HttpClient::with(egress, settings, Purpose::Audit, Content::Audit, patience))
     }
 

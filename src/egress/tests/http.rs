@@ -118,7 +118,7 @@ async fn a_request_has_the_headers_that_are_told_and_no_other() {
     let mut lines = requests[0].split("\r\n").take_while(|line| !line.is_empty());
     assert_eq!(lines.next(), Some("GET /a HTTP/1.1"));
     let sent: Vec<_> = ["path"].into_iter().chain(lines.map(|line| line.split_once(": ").unwrap().0)).collect();
-    assert_eq!(sent, crate::egress::REQUEST_HEADERS.map(|(name, _)| name));
+    assert_eq!(sent, crate::REQUEST_HEADERS.map(|(name, _)| name));
 }
 
 #[tokio::test]

@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use ledge_base::clock::{self, Floor};
+use ledge_base::secret::SecretFile;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 use tokio_rustls::TlsAcceptor;
@@ -14,8 +16,6 @@ use tokio_rustls::server::TlsStream as ServerStream;
 
 use super::super::tls::CertificateTime;
 use super::*;
-use crate::clock::{self, Floor};
-use crate::secret::SecretFile;
 
 /// A CA, and the folder of its files.
 pub(super) struct Authority {

@@ -1,11 +1,11 @@
 use super::*;
-use crate::features::registry::Registry;
+use crate::registry::Registry;
 
 fn view(schema: &str) -> FeatureView {
     let text = format!(
         "entity = [{{ name = 'm', join_key = 'id' }}]\nfeature_view = [{{ name = 'v', entities = ['m'], schema = [{schema}] }}]"
     );
-    FeatureView::clone(Registry::of(&text).view("v").unwrap())
+    FeatureView::clone(Registry::parse(&text).unwrap().view("v").unwrap())
 }
 
 fn field(name: &str, dtype: &str) -> String {

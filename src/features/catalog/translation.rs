@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::{Catalog, ViewEntry, shown};
-use crate::features::record::Row;
-use crate::features::value::{ScalarType, ValueType};
-use crate::features::view::{FieldId, ViewId};
+use crate::record::Row;
+use crate::value::{ScalarType, ValueType};
+use crate::view::{FieldId, ViewId};
 
 /// A view as a store keeps it: everything that was ever declared of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use ledge_base::durable;
+
 use super::super::wire::{Damaged, Reader};
-use crate::durable;
 
 /// The files.
 const NAMES: [&str; 2] = ["acknowledged", "acknowledged.copy"];

@@ -7,13 +7,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use ledge_base::clock;
+use ledge_base::durable;
+use ledge_identity::sealing::{SealPurpose, Sealer};
 use serde::{Deserialize, Serialize};
 
 use super::super::value::Value;
 use super::super::wire::{put_value, put_varint};
-use crate::clock;
-use crate::durable;
-use crate::identity::sealing::{SealPurpose, Sealer};
 
 /// Its file.
 pub const NAME: &str = "erased.json";

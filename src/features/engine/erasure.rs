@@ -7,6 +7,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use ledge_base::principal::Principal;
+use ledge_service::audit_event::AuditEvent;
+
 use super::super::catalog::StoredView;
 use super::super::entity_keys::EntityKeys;
 use super::super::journal;
@@ -21,8 +24,6 @@ use super::orders::Command;
 use super::recovery::generation;
 use super::upkeep::Upkeep;
 use super::{Engine, State};
-use crate::audit_event::AuditEvent;
-use crate::principal::Principal;
 
 /// After how long sealing what was plain is tried again, and after how long at most.
 const SEAL_AGAIN: Duration = Duration::from_mins(1);

@@ -19,13 +19,13 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use ledge_base::durable;
+use ledge_identity::sealing::{OpenError, SealPurpose, Sealer};
 use rustix::fs::FallocateFlags;
 use serde::{Deserialize, Serialize};
 
 use super::super::key::HashKey;
 use super::super::store::Tally;
-use crate::durable;
-use crate::identity::sealing::{OpenError, SealPurpose, Sealer};
 
 /// The form of all that lies there. 2: values may be sealed under keys of their entities, which a version that knows no
 /// sealing would take for values. 3: the journal says until when event times were believed, by which a replay decides.

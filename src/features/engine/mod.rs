@@ -24,6 +24,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::sync::mpsc;
 
 use arc_swap::ArcSwap;
+use ledge_base::clock::{self, Settling};
+use ledge_service::audit_event::{AuditEvent, AuditSink};
 use tokio::sync::Semaphore;
 
 use super::config::FeaturesConfig;
@@ -33,8 +35,6 @@ use super::protection::Protection;
 use super::registry::Registry;
 use super::statistics::Counters;
 use super::store::{Index, IndexError};
-use crate::audit_event::{AuditEvent, AuditSink};
-use crate::clock::{self, Settling};
 use acknowledged::Acknowledged;
 use erased::ErasedEntities;
 use files::Files;

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
+use ledge_base::principal::Principal;
 use tokio::sync::oneshot;
 
 use super::super::journal::Damage;
@@ -15,7 +16,6 @@ use super::super::view::FeatureView;
 use super::applier::Applier;
 use super::erasure::Entity;
 use super::restore::Received;
-use crate::principal::Principal;
 
 /// What the writer is asked for.
 #[derive(Debug)]

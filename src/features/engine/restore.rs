@@ -45,7 +45,7 @@ pub struct Upload {
 
 impl Upload {
     /// Into the store's folder. There is one at a time, for which `alone` stands.
-    pub(in crate::features) fn new(engine: Arc<Engine>, alone: OwnedSemaphorePermit) -> Result<Self, FeatureError> {
+    pub(crate) fn new(engine: Arc<Engine>, alone: OwnedSemaphorePermit) -> Result<Self, FeatureError> {
         let path = engine.files.folder().join(UPLOAD);
         let file = File::create(&path).map_err(|error| not_received(&error))?;
         let (file, identity) = if engine.protection.keys().is_some() {

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use ledge_base::clock;
+
 use super::super::journal;
 use super::super::online::FeatureError;
 use super::super::snapshot::{self, SnapshotWriter};
@@ -19,7 +21,6 @@ use super::files::Files;
 use super::orders::Command;
 use super::recovery::{self, close, set_aside};
 use super::upkeep::Upkeep;
-use crate::clock;
 
 /// A snapshot is taken once a day, however little has changed.
 const SNAPSHOT_AGE_MS: u64 = 86_400_000;

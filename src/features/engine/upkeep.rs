@@ -6,6 +6,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use ledge_base::clock;
+use ledge_base::principal::Principal;
+use ledge_service::audit_event::AuditEvent;
 use tokio::sync::oneshot;
 
 use super::super::online::FeatureError;
@@ -16,9 +19,6 @@ use super::orders::{Command, Job};
 use super::recovery::{self, close, set_aside};
 use super::{Engine, State};
 use super::{restore, room};
-use crate::audit_event::AuditEvent;
-use crate::clock;
-use crate::principal::Principal;
 
 /// How often it is asked whether a snapshot is due.
 const TICK: Duration = Duration::from_secs(5);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use ledge_base::clock;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::oneshot;
 
@@ -20,7 +21,6 @@ use super::applier::{Action, Applier, Pending};
 use super::files::Clean;
 use super::orders::{Command, Incoming, Job};
 use super::{Engine, State};
-use crate::clock;
 
 /// How many rows share one write to the disk at most: a bound on how long the first of them waits.
 const GROUP: usize = 512;

@@ -5,10 +5,11 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use ledge_base::durable;
+use ledge_identity::sealing::{OpenError, SealPurpose, Sealer};
+
 use super::KeysError;
 use super::form::{self, Head, KeyEntry, SHARDS};
-use crate::durable;
-use crate::identity::sealing::{OpenError, SealPurpose, Sealer};
 
 const PURPOSE: SealPurpose = SealPurpose::FeatureKeys;
 const HEAD: &str = "head";

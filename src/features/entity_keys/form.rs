@@ -1,8 +1,9 @@
 //! What key files hold below their seal. All integers are little-endian.
 
+use ledge_identity::sealing::OVERHEAD;
+
 use super::super::seal::KEY;
 use super::super::wire::{Damaged, Reader, length32};
-use crate::identity::sealing::OVERHEAD;
 
 /// How many files the keys are in, and the bits of a key's number that say in which.
 pub const SHARDS: usize = 256;

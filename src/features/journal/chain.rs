@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::format::{HEADER, Header, Previous};
 use super::scan::{Found, Groups, read_header};
 use super::{Damage, Entry, Reason};
-use crate::features::record::Damaged;
+use crate::record::Damaged;
 
 /// A segment file.
 #[derive(Debug)]

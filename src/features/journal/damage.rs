@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::features::record::Damaged;
+use crate::record::Damaged;
 
 /// A place where acknowledged entries may be lost.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,9 +8,9 @@ use std::ops::RangeInclusive;
 use bytes::{Buf, BufMut, Bytes};
 
 use super::{Change, Entry};
-use crate::features::key::IndexKey;
-use crate::features::record::{Damaged, Seal};
-use crate::features::wire::{Reader, length32};
+use crate::key::IndexKey;
+use crate::record::{Damaged, Seal};
+use crate::wire::{Reader, length32};
 
 /// The length of a segment's header. It is the same in every version, so that a later version is told from damage.
 pub const HEADER: usize = 64;

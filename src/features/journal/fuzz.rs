@@ -9,7 +9,7 @@ use super::chain::{End, Segment, SegmentReader, Step};
 use super::format::{GroupHead, HEADER, Header, MAX_GROUP, Previous, encode_group, group_length};
 use super::scan::read_header;
 use super::{Change, Entry};
-use crate::features::key::IndexKey;
+use crate::key::IndexKey;
 
 const MARK: u64 = 0x6d61_726b_6d61_726b;
 

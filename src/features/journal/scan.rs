@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use bytes::Bytes;
 
 use super::format::{GROUP_HEAD, Group, GroupHead, HEADER, Header};
-use crate::features::record::Damaged;
+use crate::record::Damaged;
 
 /// How much is read at a time when looking for a group.
 const WINDOW: usize = 256 << 10;

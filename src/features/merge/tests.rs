@@ -8,7 +8,7 @@ use super::super::value::{ScalarType, Value};
 use super::super::view::{FeatureView, FieldId, ViewId};
 use super::super::window::{every_function, view};
 use super::*;
-use crate::features::view::Kind;
+use crate::view::Kind;
 
 const SECOND: i64 = 1_000_000;
 

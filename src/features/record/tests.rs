@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::features::value::tests::any_value;
+use crate::value::tests::any_value;
 
 prop_compose! {
     fn any_row()(

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Display;
 use std::sync::Arc;
 
+use ledge_base::names::FeatureName;
+use ledge_base::toml_check::{Mistake, quotes_stand_in};
+
 use super::file::{EntityToml, ServiceToml, Source, Sources};
-use crate::features::value::ScalarType;
-use crate::features::view::{FeatureService, FeatureView};
-use crate::names::FeatureName;
-use crate::toml_check::{Mistake, quotes_stand_in};
+use crate::value::ScalarType;
+use crate::view::{FeatureService, FeatureView};
 
 /// How many feature views may be declared.
 pub const MAX_VIEWS: usize = 1024;

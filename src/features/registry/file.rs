@@ -8,13 +8,13 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use ledge_base::names::FeatureName;
+use ledge_base::toml_check::{self, Misread, Mistake, Place, from_text};
 use serde::{Deserialize, Deserializer};
 
 use super::duration::DurationText;
-use crate::features::value::{ScalarType, ValueType};
-use crate::features::view::{Function, Kind};
-use crate::names::FeatureName;
-use crate::toml_check::{self, Misread, Mistake, Place, from_text};
+use crate::value::{ScalarType, ValueType};
+use crate::view::{Function, Kind};
 
 /// The largest file, in bytes. There may be several.
 const MAX_FILE: u64 = 4 << 20;

@@ -1,10 +1,11 @@
 use std::time::Duration;
 
+use ledge_base::durable;
+use ledge_test_support::toml_layouts as layouts;
+
 use super::*;
-use crate::durable;
-use crate::features::value::{ScalarType, ValueType};
-use crate::features::view::{Function, Kind};
-use crate::toml_check::layouts;
+use crate::value::{ScalarType, ValueType};
+use crate::view::{Function, Kind};
 
 const EXAMPLE: &str = include_str!("../../../configs/feature_views.d/example.toml.example");
 
@@ -53,7 +54,7 @@ fn mistakes(text: &str, expected: &[&str]) {
 
 #[test]
 fn the_example_declares_what_it_says() {
-    let registry = Registry::of(EXAMPLE);
+    let registry = Registry::parse(EXAMPLE).unwrap();
     let stats = registry.view("machine_stats").unwrap();
     assert_eq!((stats.id, &*stats.source.name, stats.ttl), (ViewId(1), "machine_push", Some(Duration::from_hours(1))));
     let [mean, distinct] = stats.aggregations.as_slice() else { panic!("{stats:?}") };
@@ -247,7 +248,8 @@ fn an_aggregation_has_a_column_a_function_and_a_window_that_go_together() {
 
     for (window, slide_ms) in [("1m", 1_000), ("1h", 60_000), ("30d", 43_200_000), ("61s", 1_220), ("90s", 1_500)] {
         let registry =
-            Registry::of(&aggregation(&format!("column = 't'\nfunction = 'last'\ntime_window = '{window}'")));
+            Registry::parse(&aggregation(&format!("column = 't'\nfunction = 'last'\ntime_window = '{window}'")))
+                .unwrap();
         let made = &registry.view("v").unwrap().aggregations[0];
         assert_eq!(made.slide_interval, Duration::from_millis(slide_ms), "{window}");
         assert_eq!(made.value_type, ValueType::Scalar(ScalarType::String));
@@ -276,7 +278,7 @@ fn a_service_names_features_that_there_are_each_once() {
 fn views_and_features_have_a_limit() {
     let field = |at: usize| format!("{{ name = 'f{at}', dtype = 'Bool' }}");
     let schema = |count: usize| (0..count).map(field).collect::<Vec<_>>().join(",");
-    assert_eq!(Registry::of(&view(&format!("schema = [{}]", schema(512)))).views().count(), 1);
+    assert_eq!(Registry::parse(&view(&format!("schema = [{}]", schema(512)))).unwrap().views().count(), 1);
     mistakes(
         &view(&format!("schema = [{}]", schema(513))),
         &["views/a.toml:3: feature_view[0]: has 513 features, and 512 is the most: make several views"],
@@ -285,7 +287,7 @@ fn views_and_features_have_a_limit() {
         let one = |at: usize| format!("[[feature_view]]\nname = 'v{at}'\nentities = ['m']\nschema = [{}]\n", field(0));
         "[[entity]]\nname = 'm'\n".to_owned() + &(0..count).map(one).collect::<String>()
     };
-    assert_eq!(Registry::of(&views(1024)).views().count(), 1024);
+    assert_eq!(Registry::parse(&views(1024)).unwrap().views().count(), 1024);
     mistakes(
         &views(1025),
         &["views/a.toml:4099: feature_view[1024]: is the 1025th feature view, and 1024 is the most"],
@@ -362,7 +364,7 @@ fn a_folder_that_cannot_be_read_is_a_mistake_and_one_that_is_not_there_is_none()
 
 #[test]
 fn references_find_features_or_say_what_there_is_not() {
-    let registry = Registry::of(EXAMPLE);
+    let registry = Registry::parse(EXAMPLE).unwrap();
     let select = |references: &[&str]| {
         let selection = Selection::Features(references.iter().map(|text| (*text).to_owned()).collect());
         let found = registry.select(&selection).map_err(|error| error.to_string())?;
@@ -413,7 +415,7 @@ proptest::proptest! {
         spoilt in proptest::collection::vec(proptest::prelude::any::<proptest::sample::Index>(), 1..10),
     ) {
         let mut table: toml::Table = FULL.parse().unwrap();
-        Registry::of(&layouts::write(&table, &choices).text);
+        Registry::parse(&layouts::write(&table, &choices).text).unwrap();
         let all = layouts::leaves(&table);
         let mut expected = std::collections::BTreeSet::new();
         for key in spoilt.iter().map(|index| &all[index.index(all.len())]) {

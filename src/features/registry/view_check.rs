@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::declared::{Declared, Place};
 use super::duration::shown;
 use super::file::{AggregationToml, FieldToml, FunctionText, ViewToml};
-use crate::features::value::{ScalarType, ValueType};
-use crate::features::view::{Aggregation, FeatureView, Field, FieldId, JoinKey, Source, ViewId};
-use crate::features::view::{Function, Kind};
-use crate::features::window;
+use crate::value::{ScalarType, ValueType};
+use crate::view::{Aggregation, FeatureView, Field, FieldId, JoinKey, Source, ViewId};
+use crate::view::{Function, Kind};
+use crate::window;
 
 /// How many features a view may have, aggregates included.
 pub const MAX_FEATURES: usize = 512;
@@ -263,7 +263,7 @@ fn feast_name(
     declared: &mut Declared<'_>,
 ) -> Option<Arc<str>> {
     let name = format!("{function}_{column}_{}s", window.as_secs());
-    if name.len() > crate::names::MAX_NAME_LENGTH {
+    if name.len() > ledge_base::names::MAX_NAME_LENGTH {
         declared.report(place, format!("'{name}' is longer than 128 bytes: give it a name"));
         return None;
     }

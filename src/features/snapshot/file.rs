@@ -4,8 +4,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, BufWriter};
 use std::path::{Path, PathBuf};
 
+use ledge_base::durable;
+
 use super::{Header, SnapshotError, SnapshotReader, SnapshotWriter, Summary};
-use crate::durable;
 
 /// What the name of one that is not finished ends with.
 const UNFINISHED: &str = ".tmp";

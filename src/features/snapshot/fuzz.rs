@@ -2,7 +2,7 @@
 
 use super::write::head;
 use super::{Header, MAX_BLOCK, RECORDS, SnapshotError, SnapshotReader, SnapshotWriter};
-use crate::features::key::IndexKey;
+use crate::key::IndexKey;
 
 /// Reads `data` as a snapshot, and as the content of a block whose checksum is right, and says how many records it is as
 /// such.

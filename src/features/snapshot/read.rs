@@ -6,9 +6,9 @@ use super::{
     BLOCK_HEAD, FOOTER, HEADER, Header, LAST, MAGIC, MAX_BLOCK, MAX_CATALOG, RECORDS, SnapshotError, Summary, VERSION,
     checksum,
 };
-use crate::features::key::IndexKey;
-use crate::features::record::{Damaged, Seal};
-use crate::features::wire;
+use crate::key::IndexKey;
+use crate::record::{Damaged, Seal};
+use crate::wire;
 
 /// Reads the records of a snapshot.
 #[derive(Debug)]

@@ -2,10 +2,10 @@
 
 use std::io::Read;
 
+use ledge_base::durable;
 use proptest::prelude::*;
 
 use super::*;
-use crate::durable;
 
 fn header() -> Header {
     Header {

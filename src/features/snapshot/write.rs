@@ -6,9 +6,9 @@ use super::{
     BLOCK, BLOCK_HEAD, FOOTER, HEADER, Header, LAST, MAGIC, MAX_BLOCK, MAX_CATALOG, RECORD_HEAD, RECORDS, Summary,
     VERSION,
 };
-use crate::features::key::IndexKey;
-use crate::features::record::Seal;
-use crate::features::wire::length32;
+use crate::key::IndexKey;
+use crate::record::Seal;
+use crate::wire::length32;
 
 /// Writes records behind a header.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl<W: Write> SnapshotWriter<W> {
         Ok(snapshot)
     }
 
-    /// Adds a record, as [`crate::features::record::Record::encode`] wrote it.
+    /// Adds a record, as [`crate::record::Record::encode`] wrote it.
     pub fn add(&mut self, key: &IndexKey, record: &[u8]) -> io::Result<()> {
         let length = RECORD_HEAD + record.len();
         if length > MAX_BLOCK {

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::features::registry::Registry;
+use crate::registry::Registry;
 
 const NOW: i64 = 1_795_222_800_000_000;
 const LATEST: i64 = NOW + 600_000_000;
@@ -25,7 +25,7 @@ fn columns(json: &Json) -> Columns {
 }
 
 fn push(json: &Json) -> Result<Vec<Row>, String> {
-    let registry = Registry::of(VIEW);
+    let registry = Registry::parse(VIEW).unwrap();
     rows(registry.view("stats").unwrap(), &columns(json), NOW, LATEST).map_err(|error| error.to_string())
 }
 
@@ -43,8 +43,8 @@ fn columns_become_rows() {
     // Join keys by name: line before machine.
     assert_eq!(first.entity, [Value::Int64(1), Value::String("a".into())]);
     assert_eq!(second.entity, [Value::Int64(2), Value::String("b".into())]);
-    assert_eq!(first.values, [(crate::features::view::FieldId(1), Value::Float32(1.5))]);
-    assert_eq!(second.values, [(crate::features::view::FieldId(2), Value::StringList(vec!["x".into()]))]);
+    assert_eq!(first.values, [(crate::view::FieldId(1), Value::Float32(1.5))]);
+    assert_eq!(second.values, [(crate::view::FieldId(2), Value::StringList(vec!["x".into()]))]);
     assert_eq!((first.event_us, second.event_us), (NOW, NOW));
 }
 
@@ -62,7 +62,7 @@ fn only_an_optional_column_may_be_left_out() {
 
 #[test]
 fn a_column_that_no_view_has_is_told_but_for_those_that_feast_sends() {
-    let registry = Registry::of(VIEW);
+    let registry = Registry::parse(VIEW).unwrap();
     let views = [registry.view("stats").unwrap().clone()];
     let unknown = |json: Json| super::unknown(&views, &columns(&json));
     let whole = json!({ "machine": ["a"], "line": [1], "heat": [1], "tags": [null], "at": [null] });
@@ -88,7 +88,7 @@ fn a_column_that_no_view_has_is_told_but_for_those_that_feast_sends() {
 
 #[test]
 fn a_push_without_a_single_feature_is_refused_with_what_there_is() {
-    let registry = Registry::of(VIEW);
+    let registry = Registry::parse(VIEW).unwrap();
     let views = [registry.view("stats").unwrap().clone()];
     let refused = |json: Json| {
         let columns = columns(&json);
@@ -166,7 +166,7 @@ fn an_event_time_that_cannot_be_is_refused() {
 
 #[test]
 fn a_read_needs_every_join_key() {
-    let registry = Registry::of(VIEW);
+    let registry = Registry::parse(VIEW).unwrap();
     let view = registry.view("stats").unwrap();
     let read = |json: Json| {
         entities(view, &columns(&json), 0..length(&columns(&json)).unwrap()).map_err(|error| error.to_string())

@@ -4,11 +4,11 @@
 use base64::Engine as _;
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
+use ledge_base::clock;
 use serde::ser::{Serialize, SerializeSeq, Serializer};
 use serde_json::Value as Json;
 
 use super::{ScalarType, Value, ValueType};
-use crate::clock;
 
 /// The whole numbers that a double holds without a gap: beyond, 3.0e17 may have been another number.
 const EXACT_IN_F64: f64 = 9_007_199_254_740_992.0;

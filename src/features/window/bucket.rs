@@ -6,7 +6,7 @@ use super::super::value::Value;
 use super::super::wire::put_value;
 use super::distinct::Distinct;
 use super::hash;
-use crate::features::view::Function;
+use crate::view::Function;
 
 /// The bits of the parts.
 pub const COUNT: u8 = 1;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::value::{ScalarType, Value, ValueType};
 use super::super::view::{Aggregation, FeatureView, Field, FieldId, Source, ViewId};
 use super::WindowState;
-use crate::features::view::{Function, Kind};
+use crate::view::{Function, Kind};
 
 /// Every function.
 pub const FUNCTIONS: [Function; 8] = [

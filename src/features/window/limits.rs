@@ -7,7 +7,7 @@ use super::super::view::{Aggregation, FeatureView, FieldId};
 use super::super::wire::put_value;
 use super::bucket::{self, needs};
 use super::distinct;
-use crate::features::view::{Function, Kind};
+use crate::view::{Function, Kind};
 
 /// The most bytes that the aggregates of an entity may take; the rest of the largest record is its row's.
 const MAX_STATE: u64 = 60_000;

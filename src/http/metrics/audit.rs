@@ -2,12 +2,12 @@
 
 use std::fmt::Error;
 
+use ledge_audit::status::AuditStatus;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::{Labels, family, single, whole};
-use crate::audit::status::AuditStatus;
 
 /// What the queue took since the start, and what found no place in it.
 #[derive(Debug, Clone, Copy)]
@@ -76,7 +76,7 @@ mod tests {
     use prometheus_client::registry::Registry;
 
     use super::*;
-    use crate::audit::status::{CopyStatus, LogFigures, SyncStatus};
+    use ledge_audit::status::{CopyStatus, LogFigures, SyncStatus};
 
     #[derive(Debug)]
     struct Found(AuditStatus);

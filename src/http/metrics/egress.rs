@@ -2,11 +2,11 @@
 
 use std::fmt::Error;
 
+use ledge_egress::DestinationStatistics;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 
 use super::{Labels, family};
-use crate::egress::DestinationStatistics;
 
 /// Writes the metrics of every destination; there are none while none was allowed or used.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, destinations: &[DestinationStatistics]) -> Result<(), Error> {

@@ -2,12 +2,12 @@
 
 use std::fmt::Error;
 
+use ledge_features::statistics::{FeatureStatistics, ViewStatistics};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::{Labels, family, single, whole};
-use crate::features::statistics::{FeatureStatistics, ViewStatistics};
 
 /// The states of a store.
 const STATES: [&str; 5] = ["opening", "ready", "rebuilding", "restoring", "closed"];
@@ -88,7 +88,7 @@ mod tests {
     use prometheus_client::registry::Registry;
 
     use super::*;
-    use crate::features::online::{FieldStatus, Pushed};
+    use ledge_features::online::{FieldStatus, Pushed};
 
     #[derive(Debug)]
     struct Found(FeatureStatistics);

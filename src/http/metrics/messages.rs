@@ -2,12 +2,12 @@
 
 use std::fmt::Error;
 
+use ledge_base::telemetry::messages::{AnswerClass, MessageFigures, MessageKind, Unanswered};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::{family, single, whole};
-use crate::telemetry::messages::{AnswerClass, MessageFigures, MessageKind, Unanswered};
 
 /// Writes the metrics of MQTT, which is left out where it is off.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, figures: &MessageFigures) -> Result<(), Error> {

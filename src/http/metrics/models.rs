@@ -2,15 +2,15 @@
 
 use std::fmt::Error;
 
+use ledge_identity::access::Access;
+use ledge_models::repository::statistics::{Counters, Refusal, Sizes, Times, Total};
+use ledge_models::repository::{LoadedModel, Repository, State};
+use ledge_models::scheduling::instance::Residence;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::{ConstHistogram, Labels, family, whole};
-use crate::identity::access::Access;
-use crate::inference::instance::Residence;
-use crate::repository::statistics::{Counters, Refusal, Sizes, Times, Total};
-use crate::repository::{LoadedModel, Repository, State};
 
 /// Writes the metrics of every version that is known, and of those that are live.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, repository: &Repository, access: &Access) -> Result<(), Error> {

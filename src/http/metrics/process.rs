@@ -2,13 +2,13 @@
 
 use std::fmt::Error;
 
+use ledge_base::telemetry::machine::{CoreUsage, MachineUsage};
+use ledge_base::telemetry::process;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::{family, single, whole};
-use crate::telemetry::machine::{CoreUsage, MachineUsage};
-use crate::telemetry::process;
 
 /// Writes the metrics of this process, where the system tells them.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {

@@ -5,7 +5,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::{family, single};
-use crate::http::tls::TlsStatus;
+use crate::tls::TlsStatus;
 
 /// Writes them.
 #[expect(clippy::cast_precision_loss, reason = "exact for 285,000 years of milliseconds")]

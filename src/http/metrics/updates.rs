@@ -2,14 +2,14 @@
 
 use std::fmt::Error;
 
+use ledge_updates::report::IDLE;
+use ledge_updates::state::Stage;
+use ledge_updates::status::UpdatesStatus;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::{Labels, family, single, whole};
-use crate::updates::report::IDLE;
-use crate::updates::state::Stage;
-use crate::updates::status::UpdatesStatus;
 
 /// The stages of a subject, in their order.
 const STAGES: [&str; 7] = [
@@ -58,12 +58,15 @@ fn label(name: &'static str, value: &str) -> Labels {
 }
 
 #[cfg(test)]
+#[path = "../../updates/status_example.rs"]
+mod status_example;
+
+#[cfg(test)]
 mod tests {
     use prometheus_client::collector::Collector;
     use prometheus_client::registry::Registry;
 
     use super::*;
-    use crate::updates::report;
 
     #[derive(Debug)]
     struct Found(UpdatesStatus);
@@ -77,7 +80,7 @@ mod tests {
     #[test]
     fn every_figure_has_a_sample() {
         let mut registry = Registry::with_prefix("ledge");
-        registry.register_collector(Box::new(Found(report::tests::status())));
+        registry.register_collector(Box::new(Found(status_example::status())));
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         let samples: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();

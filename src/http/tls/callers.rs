@@ -5,10 +5,9 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use ledge_base::token_bucket::{Refill, TokenBucket};
+use ledge_identity::authentication::network;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-use crate::identity::authentication::network;
-use crate::token_bucket::{Refill, TokenBucket};
 
 /// How many handshakes one network may have under way at once.
 const HANDSHAKES_OF_ONE: usize = 32;
@@ -49,7 +48,7 @@ impl Network {
 }
 
 /// The connection of a caller, from its begin to its end.
-pub(in crate::http) struct Guest {
+pub(crate) struct Guest {
     callers: Arc<Callers>,
     /// Its address.
     pub(super) ip: IpAddr,

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use aws_lc_rs::digest;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use ledge_identity::certificate::PeerCertificate;
 use rustls::pki_types::CertificateDer;
 use serde::Serialize;
 use x509_cert::Certificate;
@@ -16,8 +17,6 @@ use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::name::Name;
 use x509_cert::time::Time;
-
-use crate::identity::certificate::PeerCertificate;
 
 /// X.520, 6.2.2.
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");

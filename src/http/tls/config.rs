@@ -5,10 +5,9 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
+use ledge_base::secret::SecretFile;
+use ledge_base::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::secret::SecretFile;
-use crate::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
 
 /// How this box proves who it is to callers over `https://`, and how they prove who they are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,7 +63,7 @@ impl HttpTlsConfig {
 
     /// What is wrong although each value is well-formed: the key within `[http]`, and what to do about it. `served` is whether
     /// an address is listened on with TLS.
-    pub(in crate::http) fn problems(&self, served: bool) -> Vec<(&'static str, String)> {
+    pub(crate) fn problems(&self, served: bool) -> Vec<(&'static str, String)> {
         let mut problems = Vec::new();
         let mut wrong = |key: &'static str, problem: &str| problems.push((key, problem.to_owned()));
         match (&self.certificate_file, &self.key_file) {

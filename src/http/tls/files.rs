@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use ledge_base::secret::SecretFile;
+use ledge_egress::{CertificateTime, LARGEST_LIST, TlsError, certificates, identity_error, private_key};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateRevocationListDer;
 use rustls::pki_types::pem::PemObject;
@@ -13,8 +15,6 @@ use tokio_rustls::TlsAcceptor;
 use super::certificate::{CertificateFacts, UnreadableCertificate, next_update_ms};
 use super::config::{ClientCertificates, HttpTlsConfig};
 use super::self_signed::SelfSignedError;
-use crate::egress::{CertificateTime, LARGEST_LIST, TlsError, certificates, identity_error, private_key};
-use crate::secret::SecretFile;
 
 /// The only application protocol.
 const ALPN: &[u8] = b"http/1.1";

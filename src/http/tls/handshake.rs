@@ -7,6 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ledge_base::complaints::Complaints;
+use ledge_base::principal::Principal;
+use ledge_identity::certificate::PeerCertificate;
+use ledge_protocol::call::ErrorBody;
 use rustls::Error;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,11 +23,7 @@ use super::callers::{Callers, Guest};
 use super::certificate::CertificateFacts;
 use super::files::Trust;
 use super::{ServerTls, now_ms};
-use crate::complaints::Complaints;
-use crate::http::config::HttpConfig;
-use crate::identity::certificate::PeerCertificate;
-use crate::principal::Principal;
-use crate::protocol::call::ErrorBody;
+use crate::config::HttpConfig;
 
 /// The first byte of a TLS record with a handshake message (RFC 8446, 5.1).
 const HANDSHAKE: u8 = 22;
@@ -36,7 +36,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 const FAREWELL_BYTES: u64 = 64 << 10;
 
 /// Who is at the other end of a connection, and for how long that holds.
-pub(in crate::http) struct TlsCaller {
+pub(crate) struct TlsCaller {
     /// What it proved to be.
     pub certificate: Option<Arc<PeerCertificate>>,
     /// When its certificate ends, in milliseconds since the Unix epoch.
@@ -183,7 +183,7 @@ impl Handshakes {
 
 impl ServerTls {
     /// Lets a connection in, which is a guest until its end; `None` when its network has enough of them.
-    pub(in crate::http) fn admit(&self, ip: IpAddr) -> Option<Guest> {
+    pub(crate) fn admit(&self, ip: IpAddr) -> Option<Guest> {
         let handshakes = &self.shared.handshakes;
         let guest = handshakes.callers.admit(ip);
         if guest.is_none() {
@@ -193,11 +193,7 @@ impl ServerTls {
     }
 
     /// Shakes hands with a caller; `None` when that comes to nothing.
-    pub(in crate::http) async fn accept(
-        &self,
-        stream: TcpStream,
-        guest: &Guest,
-    ) -> Option<(TlsStream<TcpStream>, TlsCaller)> {
+    pub(crate) async fn accept(&self, stream: TcpStream, guest: &Guest) -> Option<(TlsStream<TcpStream>, TlsCaller)> {
         let (handshakes, peer) = (&self.shared.handshakes, guest.ip);
         // Many come at once when all have lost their connections: they wait, and are not turned away.
         let until = tokio::time::Instant::now() + handshakes.limit;

@@ -13,16 +13,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
+use ledge_base::clock;
+use ledge_base::secret::SecretFile;
+use ledge_egress::CertificateTime;
+use ledge_service::audit_event::AuditSink;
+use ledge_service::shutdown::Shutdown;
 use rustls::server::ProducesTickets;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use super::config::HttpConfig;
-use crate::audit_event::AuditSink;
-use crate::clock;
-use crate::egress::CertificateTime;
-use crate::secret::SecretFile;
-use crate::shutdown::Shutdown;
 pub use certificate::{CertificateFacts, UnreadableCertificate, fuzz_certificate};
 pub use files::ServerTlsError;
 use files::{Material, Recipe, Trust};

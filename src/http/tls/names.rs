@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-use crate::http::config::ListenAddress;
+use crate::config::ListenAddress;
 
 /// Names for a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -5,6 +5,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ledge_base::durable;
+use ledge_base::secret::{SecretError, SecretFile};
+use ledge_egress::{TlsError, certificates, private_key};
 use rcgen::{
     CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose,
     PublicKeyData as _, SanType, SerialNumber,
@@ -12,9 +15,6 @@ use rcgen::{
 
 use super::certificate::CertificateFacts;
 use super::names::BoxNames;
-use crate::durable;
-use crate::egress::{TlsError, certificates, private_key};
-use crate::secret::{SecretError, SecretFile};
 
 /// How long it is valid.
 const LIFETIME: Duration = Duration::from_hours(365 * 24);

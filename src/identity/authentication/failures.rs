@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use ledge_base::token_bucket::{Refill, TokenBucket};
+
 use super::network;
-use crate::token_bucket::{Refill, TokenBucket};
 
 const REFILL: Refill = Refill { interval: Duration::from_secs(6), burst: 10 };
 

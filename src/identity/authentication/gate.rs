@@ -3,9 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ledge_base::token_bucket::{Rate, Refill, TokenBucket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-use crate::token_bucket::{Rate, Refill, TokenBucket};
 
 /// After this a caller may try again where nobody knows how long its requests under way take.
 const SOON: Duration = Duration::from_secs(1);

@@ -1,8 +1,9 @@
+use ledge_base::token_bucket::Rate;
+use ledge_service::audit_event::{AuditEvent, AuditQueue};
+
 use super::*;
-use crate::audit_event::{AuditEvent, AuditQueue};
-use crate::identity::access::Role;
-use crate::identity::keys::{KeyStore, NewKey};
-use crate::token_bucket::Rate;
+use crate::access::Role;
+use crate::keys::{KeyStore, NewKey};
 
 const FAR: [u8; 4] = [10, 0, 0, 7];
 
@@ -253,7 +254,7 @@ fn a_store_that_cannot_be_read_for_a_moment_is_read_again_and_told_of_once() {
     let it = Box::new("");
     let good = it.key("till", |_| {});
     let (path, aside) = (it.store().path().to_owned(), it.folder.path().join("aside"));
-    crate::durable::rename(&path, &aside).unwrap();
+    ledge_base::durable::rename(&path, &aside).unwrap();
     // What is no file cannot be read, as a file where the process may open no more.
     std::fs::create_dir(&path).unwrap();
     assert!(matches!(it.authenticator.reload(), Some(Err(KeysError::Unreadable { .. }))));
@@ -265,14 +266,14 @@ fn a_store_that_cannot_be_read_for_a_moment_is_read_again_and_told_of_once() {
         "it is tried again, though the file stays as it is"
     );
     std::fs::remove_dir(&path).unwrap();
-    crate::durable::rename(&aside, &path).unwrap();
+    ledge_base::durable::rename(&aside, &path).unwrap();
     it.authenticator.reload().unwrap().unwrap();
     assert_eq!(it.ask(&good), Ok("key:till".to_owned()));
 }
 
 #[tokio::test]
 async fn an_audit_log_that_stands_still_keeps_no_key_alive() {
-    use crate::shutdown::Shutdown;
+    use ledge_service::shutdown::Shutdown;
     // Nobody takes what is recorded, so it never is.
     let it = Box::new("");
     let key = it.key("till", |_| {});

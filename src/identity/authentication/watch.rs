@@ -4,13 +4,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ledge_service::audit_event::{AuditEvent, AuditSink};
+use ledge_service::shutdown::Shutdown;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
 use super::Authenticator;
-use crate::audit_event::{AuditEvent, AuditSink};
-use crate::identity::keys::{self, KeyRecord, KeysError, Recorded};
-use crate::shutdown::Shutdown;
+use crate::keys::{self, KeyRecord, KeysError, Recorded};
 
 /// How often the store is looked at: a look costs a call of `stat`.
 const INTERVAL: Duration = Duration::from_secs(1);

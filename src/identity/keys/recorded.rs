@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
+use ledge_base::durable;
+use ledge_service::audit_event::AuditEvent;
 use serde::{Deserialize, Serialize};
 
 use super::{KeyId, KeyRecord, SecretHash};
-use crate::audit_event::AuditEvent;
-use crate::durable;
 
 /// The file in the state folder.
 const FILE: &str = "keys.recorded.json";

@@ -290,7 +290,7 @@ mod tests {
     use super::super::KEY;
     use super::super::stream::seal_stream;
     use super::*;
-    use crate::durable;
+    use ledge_base::durable;
 
     fn sealer() -> Sealer {
         Sealer::with_keys(&[[1; KEY]])

@@ -69,7 +69,7 @@ proptest! {
 fn key_file(folder: &tempfile::TempDir, name: &str, keys: &[u8]) -> SecretFile {
     let path = folder.path().join(name);
     let lines: Vec<_> = keys.iter().map(|key| format!("{}\n", format!("{key:02x}").repeat(KEY))).collect();
-    crate::durable::replace_private(&path, lines.concat().as_bytes()).unwrap();
+    ledge_base::durable::replace_private(&path, lines.concat().as_bytes()).unwrap();
     SecretFile::Path(path)
 }
 
@@ -91,7 +91,7 @@ fn every_clone_sees_a_reload_and_what_was_sealed_before_still_opens() {
     key_file(&folder, "key", &[2, 1]);
     assert!(!fresh.reload(&config).unwrap());
     assert_eq!(fresh.open(SealPurpose::Model, PLACE, &bytes).unwrap(), b"weights");
-    crate::durable::replace(&folder.path().join("key"), b"nonsense").unwrap();
+    ledge_base::durable::replace(&folder.path().join("key"), b"nonsense").unwrap();
     let error = fresh.reload(&config).unwrap_err().to_string();
     assert!(error.contains("make-key") && fresh.ids().len() == 2, "{error}");
 }

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use ledge_base::names::ModelName;
+use ledge_features::online::{PushTarget, listed};
+use ledge_features::registry::Registry;
+use ledge_features::view::FeatureView;
+use ledge_models::repository::model_config::{ModelConfig, PortConfig};
+
 use super::config::BindingConfig;
-use crate::features::online::{PushTarget, listed};
-use crate::features::registry::Registry;
-use crate::features::view::FeatureView;
-use crate::names::ModelName;
-use crate::repository::model_config::{ModelConfig, PortConfig};
 
 /// A part of a binding that does not fit.
 #[derive(Debug, Clone, PartialEq, Eq)]

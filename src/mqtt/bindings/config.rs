@@ -2,18 +2,17 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use ledge_base::names::{ModelName, ModelVersion};
+use ledge_base::toml_check::in_range;
+use ledge_features::online::PushTarget;
+use ledge_models::repository::model_config::Rate;
+use ledge_models::scheduling::terms::Priority;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::features::online::PushTarget;
-use crate::inference::terms::Priority;
-use crate::mqtt::client::packet::Qos;
-use crate::mqtt::fields::FieldPath;
-use crate::mqtt::topics::{ROOT, TopicFilter, TopicTemplate};
-use crate::names::{ModelName, ModelVersion};
-use crate::repository::model_config::Rate;
-use crate::toml_check::in_range;
-
 use super::rows::KeySource;
+use crate::client::packet::Qos;
+use crate::fields::FieldPath;
+use crate::topics::{ROOT, TopicFilter, TopicTemplate};
 
 /// More bindings than any box needs. Each is compared with each other one, and with each message.
 const MOST: usize = 256;

@@ -6,13 +6,13 @@ use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
+use ledge_base::plain_words::in_json;
+use ledge_engine::backend::{Port, Signature};
+use ledge_features::online::Columns;
+use ledge_protocol::call::Form;
 use serde_json::{Value, json};
 
-use crate::features::online::Columns;
-use crate::inference::backend::{Port, Signature};
-use crate::mqtt::fields::FieldPath;
-use crate::plain_words::in_json;
-use crate::protocol::call::Form;
+use crate::fields::FieldPath;
 
 /// Base64 as devices write it: some leave out the padding.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -171,7 +171,7 @@ fn shape(port: &Port, count: usize) -> Vec<usize> {
         [_, inner @ ..] if inner.len() > 1 => {
             let fixed: Option<Vec<usize>> = inner.iter().map(|dim| usize::try_from(*dim).ok()).collect();
             match fixed {
-                Some(fixed) if crate::tensor::element_count(&fixed) == Some(count) => [vec![1], fixed].concat(),
+                Some(fixed) if ledge_base::tensor::element_count(&fixed) == Some(count) => [vec![1], fixed].concat(),
                 _ => vec![1, count],
             }
         }

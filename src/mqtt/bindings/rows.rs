@@ -6,20 +6,20 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use ledge_base::clock;
+use ledge_base::names::{DeviceName, ModelName};
+use ledge_base::toml_check::from_text;
+use ledge_features::online::Columns;
+use ledge_features::registry::Registry;
+use ledge_features::value::Value;
+use ledge_features::view::FeatureView;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value as Json;
 
 use super::config::BindingConfig;
 use super::extract::{BindingError, find, kind, parse};
-use crate::clock;
-use crate::features::online::Columns;
-use crate::features::registry::Registry;
-use crate::features::value::Value;
-use crate::features::view::FeatureView;
-use crate::mqtt::fields::{FieldPath, InvalidPath};
-use crate::mqtt::topics::{InvalidTopic, TopicTemplate};
-use crate::names::{DeviceName, ModelName};
-use crate::toml_check::from_text;
+use crate::fields::{FieldPath, InvalidPath};
+use crate::topics::{InvalidTopic, TopicTemplate};
 
 /// Where the value of a join key comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]

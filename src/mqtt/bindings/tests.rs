@@ -1,20 +1,19 @@
+use std::sync::Arc;
 use std::time::Instant;
 
+use ledge_base::tensor::{DataType, Tensor};
+use ledge_base::toml_check::{self, Mistake};
+use ledge_engine::backend::{Port, Signature};
+use ledge_features::registry::Registry;
+use ledge_models::repository::model_config::ModelConfig;
+use ledge_models::scheduling::terms::Priority;
+use ledge_models::serving::request::Inputs;
+use ledge_protocol::{ProtocolError, Target, decode_request};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use std::sync::Arc;
-
 use super::*;
-use crate::features::registry::Registry;
-use crate::inference::backend::{Port, Signature};
-use crate::inference::terms::Priority;
-use crate::mqtt::config::MqttConfig;
-use crate::protocol::{ProtocolError, Target, decode_request};
-use crate::repository::model_config::ModelConfig;
-use crate::serving::request::Inputs;
-use crate::tensor::{DataType, Tensor};
-use crate::toml_check::{self, Mistake};
+use crate::config::MqttConfig;
 
 /// Bindings of a TOML text, whose tables are `[[bindings]]`.
 fn configs(text: &str) -> Vec<BindingConfig> {
@@ -318,12 +317,12 @@ proptest! {
 
 /// Two views of machines, of which one has a number for its key and its own name for the event time.
 fn machines() -> Registry {
-    Registry::of(
+    Registry::parse(
         "[[entity]]\nname = 'machine'\njoin_key = 'machine_id'\nvalue_type = 'Int64'\n\
          [[feature_view]]\nname = 'stats'\nentities = ['machine']\n\
          schema = [{ name = 'temperature', dtype = 'Float64' }, { name = 'vibration', dtype = 'Float64', optional = true }]\n\
          source = { name = 'stats_push', timestamp_field = 'measured_at' }\n",
-    )
+    ).unwrap()
 }
 
 /// The columns that a binding pushes of a message, by name.

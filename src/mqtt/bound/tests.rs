@@ -1,20 +1,20 @@
 use std::thread;
 
+use ledge_features::FeatureStore;
+use ledge_features::config::FeaturesConfig;
+use ledge_identity::sealing::Sealer;
+use ledge_service::audit_event::AuditSink;
+use ledge_service::shutdown::Shutdown;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::audit_event::AuditSink;
-use crate::features::FeatureStore;
-use crate::features::config::FeaturesConfig;
-use crate::identity::sealing::Sealer;
-use crate::mqtt::bindings::{BindingConfig, Bindings};
-use crate::mqtt::client::packet::Properties;
-use crate::mqtt::desk::tests::serving;
-use crate::mqtt::held::HeldBytes;
-use crate::shutdown::Shutdown;
+use crate::bindings::{BindingConfig, Bindings};
+use crate::client::packet::Properties;
+use crate::desk::tests::serving;
+use crate::held::HeldBytes;
 
 #[tokio::test]
 async fn only_json_that_takes_its_time_is_read_on_another_thread() {
@@ -117,10 +117,10 @@ fn came(outcome: &Outcome, ignored: u64) -> Came {
 async fn what_a_trial_says_of_a_message_is_what_the_daemon_does_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let config = FeaturesConfig { path: folder.path().join("features"), ..FeaturesConfig::default() };
-    let store = FeatureStore::open(&config, Registry::of(VIEWS), AuditSink::to_nowhere(), Sealer::none());
+    let store = FeatureStore::open(&config, Registry::parse(VIEWS).unwrap(), AuditSink::to_nowhere(), Sealer::none());
     store.opened().await;
     let daemon = serving(store.clone());
-    let trial = serving(FeatureStore::without_values(&config, Registry::of(VIEWS)));
+    let trial = serving(FeatureStore::without_values(&config, Registry::parse(VIEWS).unwrap()));
     let pusher = Pusher::new(Shutdown::default());
     let device: DeviceName = "box".parse().unwrap();
     let configs = bindings();

@@ -3,10 +3,11 @@
 use std::io;
 use std::time::Duration;
 
+use ledge_egress::{Content, Destination, Egress, EgressError, LinkReader, LinkWriter, Purpose, PutError};
+
 use super::codec::{self, CodecError};
 use super::framing::Framing;
 use super::packet::{ConnAck, Connect, Incoming, Outgoing, Reason, Version};
-use crate::egress::{Content, Destination, Egress, EgressError, LinkReader, LinkWriter, Purpose, PutError};
 
 /// A broker that does not answer a connection within this time never will.
 const ACCEPT: Duration = Duration::from_secs(10);

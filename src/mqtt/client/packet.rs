@@ -6,7 +6,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use crate::mqtt::topics::{TopicFilter, TopicName};
+use crate::topics::{TopicFilter, TopicName};
 
 /// The version of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -232,9 +232,8 @@ pub struct ConnAck {
     pub server_keep_alive_s: Option<u16>,
 }
 
-#[cfg(test)]
 impl ConnAck {
-    /// A new session at a broker that takes everything.
+    /// A new session at a broker that takes everything: the defaults of MQTT 5, section 3.2.2.3.
     pub fn accepting() -> Self {
         Self {
             session_present: false,

@@ -5,10 +5,11 @@
 
 use std::collections::VecDeque;
 
+use ledge_egress::Content;
+
 use super::codec::MAX_PACKET;
 use super::packet::{ConnAck, Incoming, Message, Outgoing, PacketId, Qos, Reason, Received, Subscription};
-use crate::egress::Content;
-use crate::mqtt::topics::TopicFilter;
+use crate::topics::TopicFilter;
 
 /// How many QoS 1 messages wait for their acknowledgement at most, however many a broker would take.
 const WINDOW: usize = 128;

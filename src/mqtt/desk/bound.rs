@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use ledge_base::telemetry::messages::MessageKind;
+
 use super::Desk;
-use crate::mqtt::answer::Failure;
-use crate::mqtt::bindings::Binding;
-use crate::mqtt::bound::{BoundMessage, Dismissal, Outcome};
-use crate::mqtt::client::packet::{Qos, Reason, Received};
-use crate::mqtt::client::session::Delivery;
-use crate::mqtt::rate::{Newest, Offer};
-use crate::telemetry::messages::MessageKind;
+use crate::answer::Failure;
+use crate::bindings::Binding;
+use crate::bound::{BoundMessage, Dismissal, Outcome};
+use crate::client::packet::{Qos, Reason, Received};
+use crate::client::session::Delivery;
+use crate::rate::{Newest, Offer};
 
 /// How many topics the rate of one binding is kept for.
 const MOST_TOPICS: usize = 4096;

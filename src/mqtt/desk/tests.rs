@@ -1,21 +1,22 @@
 use std::time::Duration;
 
+use ledge_engine::Runtimes;
+use ledge_features::FeatureStore;
+use ledge_features::config::FeaturesConfig;
+use ledge_features::registry::Registry;
+use ledge_identity::access_config::AccessConfig;
+use ledge_models::repository::profile::Profiles;
+use ledge_models::repository::{ModelDefaults, Repository, Sources};
+use ledge_models::scheduling::engine::Engine;
+use ledge_models::serving::ServingLimits;
+use ledge_service::audit_event::AuditSink;
+
 use super::*;
-use crate::audit_event::AuditSink;
-use crate::features::FeatureStore;
-use crate::features::config::FeaturesConfig;
-use crate::features::registry::Registry;
-use crate::identity::access_config::AccessConfig;
-use crate::inference::Runtimes;
-use crate::inference::engine::Engine;
-use crate::mqtt::bindings::BindingConfig;
-use crate::mqtt::client::packet::{PacketId, Properties};
-use crate::repository::profile::Profiles;
-use crate::repository::{ModelDefaults, Repository, Sources};
-use crate::serving::ServingLimits;
+use crate::bindings::BindingConfig;
+use crate::client::packet::{PacketId, Properties};
 
 /// A serving core without models.
-pub(in crate::mqtt) fn serving(features: FeatureStore) -> Serving {
+pub(crate) fn serving(features: FeatureStore) -> Serving {
     let audit = AuditSink::to_nowhere();
     let runtimes = Runtimes::new("runtimes".into());
     let defaults = ModelDefaults {
@@ -25,7 +26,7 @@ pub(in crate::mqtt) fn serving(features: FeatureStore) -> Serving {
         cache_dir: None,
         profiles: Profiles::new(None, runtimes.clone(), 1),
         measure: false,
-        sealer: crate::identity::sealing::Sealer::none(),
+        sealer: ledge_identity::sealing::Sealer::none(),
     };
     let repository = Repository::new(
         Sources::new("models".into()),
@@ -37,7 +38,7 @@ pub(in crate::mqtt) fn serving(features: FeatureStore) -> Serving {
     let limits = ServingLimits {
         max_pixels: 1,
         cache_bytes: 0,
-        quota: crate::repository::model_config::Limits::default(),
+        quota: ledge_models::repository::model_config::Limits::default(),
         batch_windows: vec![],
     };
     Serving::new(repository, features, audit, &limits)
@@ -196,7 +197,7 @@ fn the_report_of_a_box_replaces_the_one_that_was_not_sent() {
 #[tokio::test]
 async fn a_hint_has_the_platform_looked_at_whatever_it_says() {
     let statistics = MessageStatistics::default();
-    let (updates, mut inbox) = crate::updates::Updates::channel(Vec::new());
+    let (updates, mut inbox) = ledge_updates::Updates::channel(Vec::new());
     let mut desk = desk(&statistics);
     desk.topics.looked_after = true;
     desk.updates = Some(updates);

@@ -1,7 +1,8 @@
 //! The topics of Ledge: `ledge/v1/NAME/...`, where the name is that of a box or of a group of boxes.
 
+use ledge_base::names::{DeviceName, InvalidName, ModelName, ModelVersion};
+
 use super::{InvalidTopic, TopicFilter, TopicName, invalid};
-use crate::names::{DeviceName, InvalidName, ModelName, ModelVersion};
 
 /// What every topic of Ledge begins with.
 pub const ROOT: &str = "ledge/v1/";

@@ -4,11 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use ledge_base::names::DeviceName;
+use ledge_base::toml_check::from_text;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{InvalidTopic, RESERVED, TopicName, check, invalid};
-use crate::names::DeviceName;
-use crate::toml_check::from_text;
 
 /// What a shared subscription begins with (section 4.8.2).
 const SHARE: &str = "$share/";

@@ -4,11 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use ledge_base::names::{DeviceName, ModelName};
+use ledge_base::toml_check::from_text;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{InvalidTopic, RESERVED, TopicFilter, TopicName, check, invalid};
-use crate::names::{DeviceName, ModelName};
-use crate::toml_check::from_text;
 
 /// A topic with placeholders: `{1}` to `{9}` for what a filter's wildcards stood for, `{device}` and `{model}`.
 ///

@@ -1,7 +1,7 @@
+use ledge_base::names::{DeviceName, ModelName};
 use proptest::prelude::*;
 
 use super::*;
-use crate::names::{DeviceName, ModelName};
 
 fn filter(text: &str) -> TopicFilter {
     text.parse().unwrap()

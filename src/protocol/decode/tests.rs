@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::*;
+use ledge_base::tensor::Tensor;
 
-use crate::tensor::Tensor;
+use super::*;
 
 mod binary;
 mod data;

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use ledge_features::registry::Registry;
+use ledge_features::view::{Aggregation, FeatureService, FeatureView};
+use ledge_features::view::{Function, Kind};
 use serde::Serialize;
-
-use crate::features::registry::Registry;
-use crate::features::view::{Aggregation, FeatureService, FeatureView};
-use crate::features::view::{Function, Kind};
 
 /// A feature view.
 #[derive(Debug, Serialize)]

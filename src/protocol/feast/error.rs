@@ -5,9 +5,8 @@
 
 use std::borrow::Cow;
 
+use ledge_features::online::FeatureError;
 use serde::Serialize;
-
-use crate::features::online::FeatureError;
 
 /// An answer that is not a success.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use ledge_features::online::Columns;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::super::cells::{Cells, MOST_VALUES};
-use crate::features::online::Columns;
 
 /// The most columns of one frame.
 const MOST_COLUMNS: usize = 4096;

@@ -6,14 +6,14 @@ use std::fmt;
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use ledge_base::clock;
+use ledge_features::LongRead;
+use ledge_features::online::{Cell, Columns, FeatureColumn, FieldStatus, OnlineFeatures};
+use ledge_features::value::Value;
+use ledge_features::view::{Feature, ViewId};
 use serde::ser::{Serialize, SerializeSeq, SerializeStruct, Serializer};
 
 use super::error::FeastError;
-use crate::clock;
-use crate::features::LongRead;
-use crate::features::online::{Cell, Columns, FeatureColumn, FieldStatus, OnlineFeatures};
-use crate::features::value::Value;
-use crate::features::view::{Feature, ViewId};
 
 /// Writes the answer: a vector for each join key and each feature, and their names.
 pub fn encode_online_features(features: &OnlineFeatures, full_feature_names: bool) -> Result<Vec<u8>, FeastError> {

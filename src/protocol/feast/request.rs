@@ -3,14 +3,14 @@
 //! Keys that are not known are let be, as Feast's server does: `transform_on_write`, `allow_registry_cache` and
 //! `include_feature_view_version_metadata` say nothing here, where nothing is transformed and the registry is at hand.
 
+use ledge_base::plain_words::in_json;
+use ledge_features::online::{Columns, EVENT_TIMESTAMP, OnlineRequest, Push, PushTarget, Selection};
+use ledge_features::registry::Registry;
 use serde::Deserialize;
 
 use super::MOST_CELLS;
 use super::error::{Detail, FeastError};
 use super::frame::{Frame, References};
-use crate::features::online::{Columns, EVENT_TIMESTAMP, OnlineRequest, Push, PushTarget, Selection};
-use crate::features::registry::Registry;
-use crate::plain_words::in_json;
 
 /// A decoded `/get-online-features`.
 #[derive(Debug, PartialEq)]

@@ -1,14 +1,14 @@
 use std::sync::Arc;
 
+use ledge_features::online::{Cell, FeatureColumn, FeatureError, FieldStatus, OnlineFeatures, PushTarget, Selection};
+use ledge_features::registry::Registry;
+use ledge_features::value::{ScalarType, Value, ValueType};
+use ledge_features::view::{Feature, FeatureIndex, FeatureView, Field, FieldId, JoinKey, Source, ViewId};
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
 use super::error::{FeastError, Told};
 use super::*;
-use crate::features::online::{Cell, FeatureColumn, FeatureError, FieldStatus, OnlineFeatures, PushTarget, Selection};
-use crate::features::registry::Registry;
-use crate::features::value::{ScalarType, Value, ValueType};
-use crate::features::view::{Feature, FeatureIndex, FeatureView, Field, FieldId, JoinKey, Source, ViewId};
 
 fn view(id: u32, name: &str, fields: &[(&str, ValueType)]) -> Arc<FeatureView> {
     let fields = fields.iter().enumerate().map(|(at, (name, value_type))| Field {

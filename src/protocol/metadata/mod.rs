@@ -6,6 +6,12 @@ mod model_config;
 mod repository;
 mod statistics;
 
+use std::collections::BTreeMap;
+
+use ledge_base::names::{ModelName, ModelVersion};
+use ledge_engine::backend::Port;
+use serde::Serialize;
+
 pub use model_config::{
     DynamicBatching, InputConfig, InstanceGroup, ModelConfig, ModelParameter, OutputConfig, QueuePolicy, ResponseCache,
     TimeoutAction, VersionPolicy, config_datatype,
@@ -14,13 +20,6 @@ pub use repository::{IndexRequest, IndexRow, LoadRequest, ModelState, UnloadRequ
 pub use statistics::{
     BatchStatistics, Duration, InferenceStatistics, MemoryUsage, ModelStatistics, ResponseStatistics, StatisticsReply,
 };
-
-use std::collections::BTreeMap;
-
-use serde::Serialize;
-
-use crate::inference::backend::Port;
-use crate::names::{ModelName, ModelVersion};
 
 /// `GET /v2`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -95,7 +94,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::tensor::DataType;
+    use ledge_base::tensor::DataType;
 
     #[test]
     fn metadata_has_the_protocols_keys() {

@@ -5,10 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use ledge_base::names::{ModelName, ModelVersion};
+use ledge_base::tensor::DataType;
 use serde::Serialize;
-
-use crate::names::{ModelName, ModelVersion};
-use crate::tensor::DataType;
 
 /// A model config.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

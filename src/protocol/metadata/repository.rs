@@ -1,30 +1,14 @@
 //! The model repository extension: index, load and unload (oip.md section 8).
 
-use schemars::JsonSchema;
+use ledge_base::names::{ModelName, ModelVersion};
+use ledge_base::plain_words::in_json;
 use serde::Serialize;
 use serde::de::{Error, IgnoredAny, MapAccess};
 
 use super::super::error::{ProtocolError, excerpt};
 use super::super::object::{self, Fields, Nullable, Object};
 use super::super::parameters::Value;
-use crate::names::{ModelName, ModelVersion};
-use crate::plain_words::in_json;
-
-/// The state of a model version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, JsonSchema)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum ModelState {
-    /// Nothing is known about it.
-    Unknown,
-    /// It answers.
-    Ready,
-    /// It was unloaded or did not load.
-    Unavailable,
-    /// It will be ready soon.
-    Loading,
-    /// It answers what it has and then goes.
-    Unloading,
-}
+pub use ledge_models::repository::ModelState;
 
 /// One row of the index: a version, or a model that was never loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use ledge_base::names::{ModelName, ModelVersion};
 use serde::Serialize;
-
-use crate::names::{ModelName, ModelVersion};
 
 /// The answer: one entry for each model version.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

@@ -1,12 +1,12 @@
 //! The columns of "entities" and "features": an object of arrays, with an element for each batch element.
 
+use ledge_features::online::Columns;
 use serde::de::MapAccess;
 
 use super::super::cells::Cells;
 use super::super::error::{ProtocolError, excerpt};
 use super::super::object::{Failure, Fields};
 use super::MAX_ENTRIES;
-use crate::features::online::Columns;
 
 /// Reads one such object.
 pub(super) struct ColumnsReader<'r> {

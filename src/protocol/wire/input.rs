@@ -3,6 +3,8 @@
 use std::fmt;
 use std::mem::replace;
 
+use ledge_base::plain_words::in_json;
+use ledge_base::tensor::{DataType, Tensor, TensorError, element_count};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -12,8 +14,6 @@ use super::super::json::{MOST_STRINGS, TensorSeed};
 use super::super::object::{Failure, Fields};
 use super::super::parameters::InputParameters;
 use super::Source;
-use crate::plain_words::in_json;
-use crate::tensor::{DataType, Tensor, TensorError, element_count};
 
 /// The most dimensions of a tensor, as in NumPy.
 const MAX_RANK: usize = 64;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::updates::source::SourceError;
-use crate::updates::state::Cause;
-use crate::updates::store::StoreError;
+use crate::source::SourceError;
+use crate::state::Cause;
+use crate::store::StoreError;
 
 /// Why a file is not here. What is here of it stays, but for [`Self::Content`]. None of it is for ever: a server, a link or a
 /// disk may be put right.

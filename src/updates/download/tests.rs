@@ -3,14 +3,14 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aws_lc_rs::digest::{SHA256, digest};
+use ledge_egress::{Egress, EgressConfig};
+use ledge_service::audit_event::AuditSink;
 use proptest::prelude::*;
 
 use super::*;
-use crate::audit_event::AuditSink;
-use crate::egress::{Egress, EgressConfig};
-use crate::updates::config::RepositoryAddress;
-use crate::updates::source;
-use crate::updates::state::Cause;
+use crate::config::RepositoryAddress;
+use crate::source;
+use crate::state::Cause;
 
 const CONTINUE: ControlFlow<()> = ControlFlow::Continue(());
 

@@ -1,12 +1,12 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
+use ledge_base::durable;
+use ledge_egress::EgressConfig;
+use ledge_service::audit_event::AuditSink;
 use proptest::prelude::*;
 
 use super::*;
-use crate::audit_event::AuditSink;
-use crate::durable;
-use crate::egress::EgressConfig;
 
 /// A folder with `metadata/` and `targets/`, and the source of it.
 fn folder() -> (tempfile::TempDir, Source) {

@@ -3,11 +3,11 @@
 use std::cmp::Ordering;
 use std::fmt;
 
+use ledge_base::clock;
 use serde::{Deserialize, Serialize};
 
 use super::{Cause, Reason, STARTS, Stage, SubjectState};
-use crate::clock;
-use crate::updates::plan::Plan;
+use crate::plan::Plan;
 
 /// After so many seconds in the soak one start is forgiven: a box that is switched off every night is not at fault, one
 /// that falls every hour is.

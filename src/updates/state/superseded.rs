@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use ledge_base::names::{DeviceName, ModelVersion};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::SubjectState;
-use crate::names::{DeviceName, ModelVersion};
-use crate::updates::plan::{Allow, Plan, Wish};
+use crate::plan::{Allow, Plan, Wish};
 
 /// So many are remembered, the newest: as many as two manifests may have.
 const REMEMBERED: usize = 512;

@@ -6,7 +6,7 @@ mod superseded;
 
 use super::fault::WORK_DEADLINE_S;
 use super::*;
-use crate::updates::plan::{Gate, Quiet, Step};
+use crate::plan::{Gate, Quiet, Step};
 
 fn step(share: f64) -> Step {
     Step { share, min_s: 0, min_requests: 10, max_s: 3_600, quiet: Quiet::Pass }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use ledge_base::names::DeviceName;
 use serde::{Deserialize, Serialize};
 
 use super::{Fault, Installed, STARTS, Stage};
-use crate::names::DeviceName;
-use crate::updates::package::Package;
-use crate::updates::plan::{Allow, Plan};
+use crate::package::Package;
+use crate::plan::{Allow, Plan};
 
 /// A release on trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use super::release::{entries, hide, remove_folder};
 use super::sealed::SEALING;
 use super::{BlobStore, StoreError};
-use crate::updates::state::Installed;
-use crate::updates::subject::{Kind, Subject};
+use crate::state::Installed;
+use crate::subject::{Kind, Subject};
 
 impl BlobStore {
     /// Removes releases that are not kept, blobs of no release that are not `wanted`, parts that are not wanted, and what

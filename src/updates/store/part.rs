@@ -13,11 +13,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{Context, SHA256};
+use ledge_base::durable;
+use ledge_identity::sealing::{CHUNK, Header};
 
 use super::sealed_part::Chunks;
 use super::{BlobStore, StoreError, hash_some};
-use crate::durable;
-use crate::identity::sealing::{CHUNK, Header};
 
 /// A power cut costs two of these at most: the one under way, and the one before when nothing of the next is on the disk,
 /// as its fdatasync may not have been the end of it.
@@ -27,7 +27,7 @@ pub(super) const STEP: u64 = CHUNK as u64;
 pub(super) const PART: &str = "part";
 
 /// A blob on its way. It is written by one at a time.
-pub(in crate::updates) struct Part {
+pub(crate) struct Part {
     blob: PathBuf,
     path: PathBuf,
     file: File,
@@ -41,12 +41,12 @@ pub(in crate::updates) struct Part {
 
 impl BlobStore {
     /// The part of a blob of `length` bytes, with everything of it that is certain. It waits for whoever still writes it.
-    pub(in crate::updates) fn part(&self, sha256: &str, length: u64) -> Result<Part, StoreError> {
+    pub(crate) fn part(&self, sha256: &str, length: u64) -> Result<Part, StoreError> {
         self.part_as(sha256, length, None)
     }
 
     /// The same of a blob that is sealed, where sealing is on.
-    pub(in crate::updates) fn sealed_part(&self, sha256: &str, length: u64) -> Result<Part, StoreError> {
+    pub(crate) fn sealed_part(&self, sha256: &str, length: u64) -> Result<Part, StoreError> {
         let header = self.sealed_header(sha256, length)?;
         self.part_as(sha256, length, self.sealer.is_on().then(|| Chunks::new(self.sealer.clone(), header)))
     }
@@ -64,12 +64,12 @@ impl BlobStore {
 
 impl Part {
     /// How many bytes are here.
-    pub(in crate::updates) fn length(&self) -> u64 {
+    pub(crate) fn length(&self) -> u64 {
         self.length
     }
 
     /// Takes the next bytes. After an error the part must be opened anew.
-    pub(in crate::updates) fn append(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
+    pub(crate) fn append(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
         while !bytes.is_empty() {
             let room = STEP - self.length % STEP;
             let (now, later) = bytes.split_at(bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
@@ -89,7 +89,7 @@ impl Part {
     }
 
     /// Makes sure that nothing of it has to be fetched again.
-    pub(in crate::updates) fn settle(&mut self) -> Result<(), StoreError> {
+    pub(crate) fn settle(&mut self) -> Result<(), StoreError> {
         if self.synced == self.length {
             return Ok(());
         }
@@ -105,7 +105,7 @@ impl Part {
 
     /// Makes it a blob, if it is what its name says; else the answer is `false`. The blob survives a power cut, and the part
     /// is one no more.
-    pub(in crate::updates) fn finish(&mut self) -> Result<bool, StoreError> {
+    pub(crate) fn finish(&mut self) -> Result<bool, StoreError> {
         let found = hex::encode(self.context.clone().finish());
         if self.blob.file_name().is_none_or(|name| name != found.as_str()) {
             return Ok(false);
@@ -124,7 +124,7 @@ impl Part {
     }
 
     /// Throws it away.
-    pub(in crate::updates) fn remove(&mut self) -> Result<(), StoreError> {
+    pub(crate) fn remove(&mut self) -> Result<(), StoreError> {
         self.empty().map_err(StoreError::at("empty", &self.path))?;
         fs::remove_file(&self.path).map_err(StoreError::at("remove", &self.path))
     }

@@ -5,12 +5,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ledge_base::durable;
+use ledge_identity::sealing::Resealed;
+
 use super::sealed::is_sealed;
 use super::{BlobStore, StoreError, hash};
-use crate::durable;
-use crate::identity::sealing::Resealed;
-use crate::updates::state::Installed;
-use crate::updates::subject::{FileName, Kind, Subject};
+use crate::state::Installed;
+use crate::subject::{FileName, Kind, Subject};
 
 /// The list of a release: `sha256sum -c .sha256sums` checks it by hand. No file of a release begins with a dot.
 const LIST: &str = ".sha256sums";

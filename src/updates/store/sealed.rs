@@ -12,13 +12,14 @@ use std::io::{self, BufWriter, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use ledge_base::durable;
+use ledge_identity::sealing::{
+    Header, OpenError, Reseal, Resealed, SealPurpose, StreamError, open_stream, seal_chunk, seal_stream,
+};
+
 use super::release::{entries, listed};
 use super::survey::{Lies, releases};
 use super::{BlobStore, StoreError, hash};
-use crate::durable;
-use crate::identity::sealing::{
-    Header, OpenError, Reseal, Resealed, SealPurpose, StreamError, open_stream, seal_chunk, seal_stream,
-};
 
 /// What a file is called while it is sealed anew.
 pub(super) const SEALING: &str = "sealing";

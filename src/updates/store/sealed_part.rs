@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-use crate::identity::sealing::{CHUNK, Header, OVERHEAD, SealPurpose, Sealer, open_chunk, seal_chunk};
+use ledge_identity::sealing::{CHUNK, Header, OVERHEAD, SealPurpose, Sealer, open_chunk, seal_chunk};
 
 /// The chunks of a part.
 pub(super) struct Chunks {

@@ -5,12 +5,13 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use ledge_identity::sealing::{Header, KeyId, Survey, chunk_ids};
+
 use super::StoreError;
 use super::part::PART;
 use super::release::{entries, listed};
 use super::sealed::is_sealed;
-use crate::identity::sealing::{Header, KeyId, Survey, chunk_ids};
-use crate::updates::subject::Kind;
+use crate::subject::Kind;
 
 /// How a file lies on the disk.
 #[derive(Debug, PartialEq, Eq)]

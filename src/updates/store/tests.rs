@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::updates::subject::FileName;
+use crate::subject::FileName;
 
 fn subject() -> Subject {
     "models/minilm".parse().unwrap()

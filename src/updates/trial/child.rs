@@ -57,7 +57,7 @@ fn limit(order: &Order) -> Result<(), ChildError> {
     set(Resource::Core, 0)?;
     set(Resource::Fsize, FILE_BYTES)?;
     set(Resource::Data, order.memory_bytes.saturating_mul(2).saturating_add(RESERVE))?;
-    let cores = crate::telemetry::process::usable_cores() as u64;
+    let cores = ledge_base::telemetry::process::usable_cores() as u64;
     set(Resource::Cpu, order.seconds.saturating_mul(cores))?;
     // A signal to the daemon's group, such as Ctrl-C, is the daemon's: it ends this process by closing its input.
     // A group, and no session: the kernel may share the CPU out by sessions first, and niceness counts within one alone.

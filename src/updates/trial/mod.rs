@@ -10,26 +10,24 @@ pub mod model;
 mod requirements;
 mod watch;
 
-pub use watch::fuzz_trial_report;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ledge_base::names::{self, ModelName};
+use ledge_engine::Runtimes;
+use ledge_engine::backend::Runtime;
+use ledge_identity::sealing::{OpenedFolder, SealPurpose, SealedFolder, Sealer};
+use ledge_models::repository::VersionOnDisk;
 use serde::{Deserialize, Serialize};
 
 use super::package::{DeclaredPort, Package};
 use super::plan::Gate;
 use super::state::{Cause, Reason};
-use crate::identity::sealing::{OpenedFolder, SealPurpose, SealedFolder, Sealer};
-use crate::inference::Runtimes;
-use crate::inference::backend::Runtime;
-use crate::names::{self, ModelName};
-use crate::repository::VersionOnDisk;
-
 pub use model::{LiveModel, ModelTrial, RuntimeTrial};
 pub use requirements::Facts;
+pub use watch::fuzz_trial_report;
 
 /// The time of a trial whose package says nothing, in seconds.
 const DEFAULT_SECONDS: u64 = 120;

@@ -5,24 +5,24 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ledge_base::names::{ModelName, ModelVersion};
+use ledge_base::sys::process_cpu_time;
+use ledge_base::telemetry::process;
+use ledge_base::telemetry::system::Memory;
+use ledge_engine::Runtimes;
+use ledge_engine::backend::{Port, Runtime};
+use ledge_engine::cores::Topology;
+use ledge_identity::sealing::Sealer;
+use ledge_models::repository::profile::Profiles;
+use ledge_models::repository::{LoadedModel, ModelDefaults, Repository, Sources, VersionError, golden_score, tuning};
+use ledge_models::scheduling::engine::Engine;
+use ledge_service::audit_event::AuditSink;
 use serde::{Deserialize, Serialize};
 
 use super::child::{ChildError, step};
 use super::{Order, TrialError, TrialReport};
-use crate::audit_event::AuditSink;
-use crate::identity::sealing::Sealer;
-use crate::inference::Runtimes;
-use crate::inference::backend::{Port, Runtime};
-use crate::inference::cores::Topology;
-use crate::inference::engine::Engine;
-use crate::names::{ModelName, ModelVersion};
-use crate::repository::profile::Profiles;
-use crate::repository::{LoadedModel, ModelDefaults, Repository, Sources, VersionError, golden_score, tuning};
-use crate::sys::process_cpu_time;
-use crate::telemetry::process;
-use crate::telemetry::system::Memory;
-use crate::updates::package::DeclaredPort;
-use crate::updates::state::{Cause, Reason};
+use crate::package::DeclaredPort;
+use crate::state::{Cause, Reason};
 
 /// How long runs are measured, at most.
 const MEASURED: Duration = Duration::from_secs(1);

@@ -1,10 +1,11 @@
 //! Whether this box is what a release asks for. Pure, but for gathering the facts.
 
-use crate::inference::Runtimes;
-use crate::inference::backend::Runtime;
-use crate::telemetry::system::{CgroupLimits, Memory};
-use crate::updates::package::Requirements;
-use crate::updates::state::{Cause, Reason};
+use ledge_base::telemetry::system::{CgroupLimits, Memory};
+use ledge_engine::Runtimes;
+use ledge_engine::backend::Runtime;
+
+use crate::package::Requirements;
+use crate::state::{Cause, Reason};
 
 /// What a box is.
 #[derive(Debug, Clone, PartialEq, Eq)]

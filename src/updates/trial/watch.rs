@@ -5,15 +5,15 @@ use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use ledge_base::sys::NO_TELEMETRY;
+use ledge_base::telemetry::process;
 use rustix::process::Signal;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::Instant;
 
 use super::{LOOK, Order, Said, TrialError, TrialReport};
-use crate::sys::NO_TELEMETRY;
-use crate::telemetry::process;
-use crate::updates::state::{Cause, Reason};
+use crate::state::{Cause, Reason};
 
 /// The words by which the hidden verb is called.
 const VERB: [&str; 2] = ["update", "trial"];
@@ -195,7 +195,7 @@ pub fn fuzz_trial_report(data: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::updates::trial::{ConfigurationTrial, What};
+    use crate::trial::{ConfigurationTrial, What};
 
     fn ended_by(signal: Signal) -> TrialError {
         let what = What::Configuration(ConfigurationTrial { arguments: Vec::new(), environment: Vec::new() });

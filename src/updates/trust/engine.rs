@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::floor::Floor;
 use super::{Refusal, TrustError};
-use crate::updates::source::{Source, SourceError, escaped};
+use crate::source::{Source, SourceError, escaped};
 
 /// The longest metadata of each role, in bytes.
 const ROOT_MAX: u64 = 512 << 10;

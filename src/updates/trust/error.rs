@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ledge_base::clock;
 use sigstore_tuf::Error;
 
 use super::time;
-use crate::clock;
-use crate::updates::source::SourceError;
+use crate::source::SourceError;
 
 /// In which way metadata is not acceptable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,17 +17,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ledge_base::clock;
+use ledge_service::audit_event::{AuditEvent, AuditSink};
 use serde_json::Value;
 use sigstore_tuf::TrustedMetadataSet;
 use tokio::time::Instant;
 
 use super::source::Source;
-use crate::audit_event::{AuditEvent, AuditSink};
-use crate::clock;
 use engine::Walk;
-use store::{Opened, TrustedStore};
-
 pub use error::{Refusal, TrustError};
+use store::{Opened, TrustedStore};
 
 /// How long a refresh, or finding a target, may take as a whole: who sends slowly enough to never stall holds nobody up
 /// for ever.

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aws_lc_rs::digest;
+use ledge_base::durable;
 use sigstore_tuf::{Error, MetadataStore, TargetFile, TrustedMetadataSet};
 
 use super::engine::{self, Walk};
 use super::{TrustError, time};
-use crate::durable;
-use crate::updates::source::{Source, escaped};
+use crate::source::{Source, escaped};
 
 /// How long one step may take.
 const LIMIT: Duration = Duration::from_mins(1);

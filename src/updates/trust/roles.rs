@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Trust, time};
-use crate::updates::status::RoleStatus;
+use crate::status::RoleStatus;
 
 impl Trust {
     /// The roles of what is trusted. When they expire is known after the first refresh since the start.

@@ -5,11 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use ledge_base::durable;
 use serde::{Deserialize, Serialize};
 use sigstore_tuf::{Error, MetadataStore};
 
 use super::{TrustError, time};
-use crate::durable;
 
 /// Below the update store.
 const FOLDER: &str = "tuf";

@@ -2,10 +2,11 @@
 
 pub(crate) mod platform;
 
+use ledge_base::clock;
+use ledge_service::audit_event::{AuditQueue, AuditSink};
+
 use super::*;
-use crate::audit_event::{AuditQueue, AuditSink};
-use crate::clock;
-use crate::updates::config::RepositoryAddress;
+use crate::config::RepositoryAddress;
 use platform::{Platform, at};
 
 /// A box, and what it audits.
@@ -207,7 +208,7 @@ async fn a_damaged_trusted_file_is_an_alarm_until_it_is_reset() {
     device.refresh(&platform).await.unwrap();
     let mut content = std::fs::read(device.file()).unwrap();
     content.truncate(content.len() / 2);
-    crate::durable::replace(&device.file(), &content).unwrap();
+    ledge_base::durable::replace(&device.file(), &content).unwrap();
     // The second start finds nothing any more, and knows that there was something.
     for found in ["cannot be read", "is gone"] {
         device = device.again();
@@ -244,7 +245,7 @@ async fn what_cannot_be_written_down_is_not_accepted() {
     assert!(matches!(error, TrustError::Store { .. }), "{error}");
     assert_eq!(device.versions(), trusted);
     std::fs::remove_dir_all(&file).unwrap();
-    crate::durable::replace(&file, &kept).unwrap();
+    ledge_base::durable::replace(&file, &kept).unwrap();
     assert_eq!(device.refresh(&platform).await.unwrap().changed.len(), 3);
     assert!(device.again().versions().contains(&("snapshot".to_owned(), 2)));
 }
@@ -317,7 +318,7 @@ async fn a_repository_without_anything_is_told_as_such() {
     assert!(matches!(error, TrustError::Incomplete { .. }) && error.to_string().contains("timestamp.json"), "{error}");
     // One that does not end is cut off, and one that is no metadata refused.
     for (content, refusal) in [(vec![b' '; (64 << 10) + 1], Refusal::TooLong), (b"{}".to_vec(), Refusal::Malformed)] {
-        crate::durable::replace(&platform.metadata("timestamp.json"), &content).unwrap();
+        ledge_base::durable::replace(&platform.metadata("timestamp.json"), &content).unwrap();
         assert_eq!(refused(device.refresh(&platform).await), refusal);
     }
 }
@@ -334,11 +335,11 @@ async fn no_changed_byte_gets_by_the_signatures() {
         for at in (0..content.len()).step_by(7) {
             let mut changed = content.clone();
             changed[at] ^= 1 << (at % 7);
-            crate::durable::replace(&file, &changed).unwrap();
+            ledge_base::durable::replace(&file, &changed).unwrap();
             let refreshed = Device::new(&platform).refresh(&platform).await;
             assert!(refreshed.is_err() || signed(&changed) == signed(&content), "{name}: byte {at}");
         }
-        crate::durable::replace(&file, &content).unwrap();
+        ledge_base::durable::replace(&file, &content).unwrap();
     }
     assert!(Device::new(&platform).refresh(&platform).await.is_ok());
 }

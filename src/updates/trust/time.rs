@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
+use ledge_base::clock;
 use sigstore_tuf::Timestamp as TimestampRole;
-
-use crate::clock;
 
 /// The field in which the platform writes when it signed the `timestamp` role (RFC 3339).
 pub const SIGNED_AT: &str = "x-ledge-signed-at";

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::clock;
-use crate::identity::sealing::Sealer;
-use crate::names::ModelName;
-use crate::repository::ManagedVersion;
-use crate::updates::persisted::{Live, Persisted, PersistedError, live_as_it_lies};
-use crate::updates::state::{Event, Installed, SubjectState};
-use crate::updates::store::{BlobStore, StoreError, release_folder};
-use crate::updates::subject::{Kind, Subject};
+use ledge_base::clock;
+use ledge_base::names::ModelName;
+use ledge_identity::sealing::Sealer;
+use ledge_models::repository::ManagedVersion;
+
+use crate::persisted::{Live, Persisted, PersistedError, live_as_it_lies};
+use crate::state::{Event, Installed, SubjectState};
+use crate::store::{BlobStore, StoreError, release_folder};
+use crate::subject::{Kind, Subject};
 
 /// What was found.
 #[derive(Debug)]

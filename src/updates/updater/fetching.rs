@@ -8,14 +8,14 @@ use futures_util::future::BoxFuture;
 
 use super::Updater;
 use super::hand::Done;
-use crate::updates::download::{self, Failed};
-use crate::updates::package::Package;
-use crate::updates::platform::Platform;
-use crate::updates::sha256::sha256_hex;
-use crate::updates::state::{Cause, Reason, SubjectState};
-use crate::updates::subject::{FileName, Subject, TargetPath};
-use crate::updates::trust::{Target, Trust, TrustError};
-use crate::updates::{source::Source, state::Installed, trial};
+use crate::download::{self, Failed};
+use crate::package::Package;
+use crate::platform::Platform;
+use crate::sha256::sha256_hex;
+use crate::state::{Cause, Reason, SubjectState};
+use crate::subject::{FileName, Subject, TargetPath};
+use crate::trust::{Target, Trust, TrustError};
+use crate::{source::Source, state::Installed, trial};
 
 /// What the audit log calls the room for releases.
 const SPACE: &str = "updates";

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::AbortHandle;
+use ledge_base::backoff::{Backoff, random};
+use ledge_base::names::{DeviceName, ModelVersion};
+use ledge_models::repository::{Candidate, CandidateShare, LoadedModel, ObservationConfig, Observations, Observed};
 
-use crate::backoff::{Backoff, random};
-use crate::names::{DeviceName, ModelVersion};
-use crate::repository::{Candidate, CandidateShare, LoadedModel, ObservationConfig, Observations, Observed};
-use crate::updates::package::Package;
-use crate::updates::state::{Duty, Installed, Reason, Stage, SubjectState, Trial};
+use crate::package::Package;
+use crate::state::{Duty, Installed, Reason, Stage, SubjectState, Trial};
 
 /// The pauses between two attempts.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
@@ -297,9 +297,9 @@ impl Hand {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::updates::plan::{Allow, Gate, Plan, Step, Wish};
-    use crate::updates::state::Event;
-    use crate::updates::subject::Kind;
+    use crate::plan::{Allow, Gate, Plan, Step, Wish};
+    use crate::state::Event;
+    use crate::subject::Kind;
 
     fn on_trial(allow: Allow, reached: Stage) -> SubjectState {
         let plan = Plan {
@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn attempts_are_minutes_apart() {
-        let reason = Reason::new(crate::updates::state::Cause::Memory, "none is left");
+        let reason = Reason::new(crate::state::Cause::Memory, "none is left");
         let left = |hand: &Hand| hand.pause.as_ref().unwrap().until.saturating_duration_since(Instant::now());
         let mut hand = Hand::default();
         let pauses: Vec<Duration> = (0..4).map(|_| (hand.pause_after_attempt(&reason), left(&hand)).1).collect();

@@ -1,10 +1,10 @@
 //! Whether a stage that sees requests goes on, is passed, or has failed.
 
 use super::hand::{Hand, Verdict};
-use crate::updates::gates;
-use crate::updates::plan::{Quiet, Step};
-use crate::updates::state::{Cause, Reason, Stage, SubjectState};
-use crate::updates::subject::Kind;
+use crate::gates;
+use crate::plan::{Quiet, Step};
+use crate::state::{Cause, Reason, Stage, SubjectState};
+use crate::subject::Kind;
 
 /// What is to become of the stage that a subject is in.
 pub(super) fn judge(kind: Kind, state: &SubjectState, hand: &mut Hand) -> Verdict {

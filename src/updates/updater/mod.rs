@@ -21,6 +21,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::abortable;
+use ledge_base::clock;
+use ledge_base::names::{DeviceName, ModelName};
+use ledge_models::repository::{LoadedModel, Repository};
+use ledge_service::audit_event::AuditSink;
+use ledge_service::shutdown::Shutdown;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::MissedTickBehavior;
 
@@ -33,11 +38,6 @@ use super::state::{Cause, Duty, Event, Installed, Reason, Stage, SubjectState};
 use super::store::BlobStore;
 use super::subject::{Kind, Subject};
 use super::trial::{LiveModel, TrialSettings};
-use crate::audit_event::AuditSink;
-use crate::clock;
-use crate::names::{DeviceName, ModelName};
-use crate::repository::{LoadedModel, Repository};
-use crate::shutdown::Shutdown;
 pub use boot::{BootError, Prepared, managed_as_it_lies, prepare};
 use hand::{Done, Hand, Verdict};
 

@@ -1,10 +1,11 @@
 //! What the administrator of this box says about an update.
 
+use ledge_service::audit_event::AuditEvent;
+
 use super::Updater;
-use crate::audit_event::AuditEvent;
-use crate::updates::handle::{Order, OrderError, Ordered};
-use crate::updates::state::{Event, SubjectState};
-use crate::updates::subject::{Kind, Subject};
+use crate::handle::{Order, OrderError, Ordered};
+use crate::state::{Event, SubjectState};
+use crate::subject::{Kind, Subject};
 
 impl Updater {
     /// Carries an order out, and answers when it is on disk.

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use ledge_base::backoff::{Backoff, random};
+use ledge_base::clock;
+
 use super::Updater;
-use crate::backoff::{Backoff, random};
-use crate::clock;
-use crate::updates::state::{Event, LONGEST_PAUSE_MS, Reason};
-use crate::updates::subject::Subject;
+use crate::state::{Event, LONGEST_PAUSE_MS, Reason};
+use crate::subject::Subject;
 
 /// The first pause, and the longest of attempts that cost little: a network that is back is soon noticed.
 const FIRST: Duration = Duration::from_secs(2);

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use ledge_models::repository::ManagedVersion;
+
 use super::Updater;
-use crate::repository::ManagedVersion;
-use crate::updates::state::{Cause, Duty, Event, Installed, Reason, SubjectState};
-use crate::updates::subject::{Kind, Subject};
+use crate::state::{Cause, Duty, Event, Installed, Reason, SubjectState};
+use crate::subject::{Kind, Subject};
 
 impl Updater {
     /// Waits until the models that are not live have given their memory back: a process that ends while a runtime still

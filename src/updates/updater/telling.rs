@@ -1,11 +1,12 @@
 //! Who hears of an update: the log, the audit log, and everybody who reads the status.
 
+use ledge_base::names::DeviceName;
+use ledge_service::audit_event::AuditEvent;
+
 use super::hand::Hand;
 use super::{Updater, stage};
-use crate::audit_event::AuditEvent;
-use crate::names::DeviceName;
-use crate::updates::state::SubjectState;
-use crate::updates::subject::Subject;
+use crate::state::SubjectState;
+use crate::subject::Subject;
 
 impl Updater {
     /// Says what became of a subject: to the log, the audit log and everybody who reads the status.

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use ledge_models::repository::{LoadedModel, VersionError, tuning};
 
 use super::Updater;
 use super::hand::Done;
-use crate::repository::{LoadedModel, VersionError, tuning};
-use crate::updates::gates;
-use crate::updates::plan::Gate;
-use crate::updates::state::{Cause, Reason, SubjectState};
-use crate::updates::subject::{Kind, Subject};
-use crate::updates::trial::{self, ConfigurationTrial, TrialError};
+use crate::gates;
+use crate::plan::Gate;
+use crate::state::{Cause, Reason, SubjectState};
+use crate::subject::{Kind, Subject};
+use crate::trial::{self, ConfigurationTrial, TrialError};
 
 /// Versions are timed against each other in so many turns of such a length.
 const TURNS: u32 = 3;

@@ -161,7 +161,7 @@ fn a_box_that_has_another_name_begins_another_log() {
     let mut disk = Disk::with(300, 302);
     disk.device = "box-2".parse().unwrap();
     (disk.key, _) =
-        AuditKey::load_or_create(disk.folder.path(), &disk.device, &crate::identity::sealing::Sealer::none()).unwrap();
+        AuditKey::load_or_create(disk.folder.path(), &disk.device, &ledge_identity::sealing::Sealer::none()).unwrap();
     let begun = disk.is_left("renamed", 302);
     let previous = begun.previous.unwrap();
     assert_eq!((previous.origin.as_str(), previous.size), ("ledge.audit/box-1/1", 300));

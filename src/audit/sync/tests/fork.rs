@@ -1,7 +1,8 @@
 //! Platforms with another history.
 
+use ledge_base::durable;
+
 use super::*;
-use crate::durable;
 
 const CHECKPOINT: &str = "/audit/box-1/1/checkpoint";
 
@@ -45,7 +46,7 @@ async fn a_checkpoint_that_this_log_never_had_is_a_fork() {
     let other = TestBox::new();
     durable::replace(&other.folder.path().join("key"), &std::fs::read(of.folder.path().join("key")).unwrap()).unwrap();
     let (key, _) =
-        AuditKey::load_or_create(other.folder.path(), &device(), &crate::identity::sealing::Sealer::none()).unwrap();
+        AuditKey::load_or_create(other.folder.path(), &device(), &ledge_identity::sealing::Sealer::none()).unwrap();
     let mut same = TestBox { key, ..other };
     let shorter = same.grow(299, "other").checkpoint.note;
     let equal = same.grow(1, "other").checkpoint.note;

@@ -137,7 +137,7 @@ async fn what_is_damaged_or_gone_on_this_box_is_told_and_never_sent() {
         let whole = content.clone();
         if changes {
             *content.last_mut().unwrap() ^= 1;
-            crate::durable::replace(&file, &content).unwrap();
+            ledge_base::durable::replace(&file, &content).unwrap();
         } else {
             std::fs::remove_file(&file).unwrap();
         }
@@ -151,7 +151,7 @@ async fn what_is_damaged_or_gone_on_this_box_is_told_and_never_sent() {
             !there.iter().any(|file| file.ends_with(path) || file.ends_with("/checkpoint")),
             "{path} {changes} {error}: {there:?}"
         );
-        crate::durable::replace(&file, &whole).unwrap();
+        ledge_base::durable::replace(&file, &whole).unwrap();
     }
     let platform = Platform::start().await;
     bring(&mut of.task(&platform), &head).await.unwrap();

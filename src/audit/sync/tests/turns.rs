@@ -1,10 +1,11 @@
 //! When it is sent, and what is told of it.
 
+use http::Method;
+use ledge_service::audit_event::AuditEvent;
+
 use super::platform::Fault;
 use super::*;
-use crate::audit::record::{Actor, ActorKind, AuditRecord, Timestamp, VERSION};
-use crate::audit_event::AuditEvent;
-use http::Method;
+use crate::record::{Actor, ActorKind, AuditRecord, Timestamp, VERSION};
 
 /// Runs the task until `waited` is done.
 async fn running(task: Task, waited: impl Future<Output = ()>) {

@@ -1,15 +1,15 @@
 //! What each kind of message is, and the fields that it has.
 
+use ledge_audit::record::AuditRecord;
+use ledge_egress::{Content, REQUEST_HEADERS};
+use ledge_mqtt::answer;
+use ledge_mqtt::dial;
+use ledge_protocol::call::ErrorBody;
+use ledge_protocol::{encode, photograph};
+use ledge_updates::fleet::reported;
 use serde::Serialize;
 
 use super::fields::{Field, of_schema};
-use crate::audit::record::AuditRecord;
-use crate::egress::{Content, REQUEST_HEADERS};
-use crate::fleet::reported;
-use crate::mqtt::answer;
-use crate::mqtt::dial;
-use crate::protocol::call::ErrorBody;
-use crate::protocol::{encode, photograph};
 
 /// A message with a form of its own.
 #[derive(Debug, Serialize)]

@@ -118,7 +118,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::audit::record::AuditRecord;
+    use ledge_audit::record::AuditRecord;
 
     fn names(fields: &[Field]) -> BTreeSet<&str> {
         fields.iter().map(|field| field.name.as_str()).collect()

@@ -3,12 +3,12 @@
 //! Pure: packets in, packets out.
 
 use bytes::Bytes;
+use ledge_egress::Content;
+use ledge_mqtt::client::packet::{ConnAck, Incoming, Kept, Message, Outgoing, Qos, Reason, Subscription};
+use ledge_mqtt::client::session::{Event, Outbound, Session, Step};
+use ledge_mqtt::topics::{TopicFilter, TopicName};
 
 use crate::cli::bench::random::Random;
-use crate::egress::Content;
-use crate::mqtt::client::packet::{ConnAck, Incoming, Kept, Message, Outgoing, Qos, Reason, Subscription};
-use crate::mqtt::client::session::{Event, Outbound, Session, Step};
-use crate::mqtt::topics::{TopicFilter, TopicName};
 
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -104,7 +104,7 @@ impl Dialogue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mqtt::client::packet::{PacketId, Properties, Received};
+    use ledge_mqtt::client::packet::{PacketId, Properties, Received};
 
     fn accepted() -> ConnAck {
         ConnAck { receive_maximum: 20, maximum_packet_size: Some(1000), ..ConnAck::accepting() }

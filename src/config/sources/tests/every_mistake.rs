@@ -1,10 +1,10 @@
 use std::collections::BTreeSet;
 
+use ledge_test_support::toml_layouts::{choices, leaves, set, spoil, write};
 use proptest::prelude::*;
 use toml::{Table, Value};
 
 use super::*;
-use crate::toml_check::layouts::{choices, leaves, set, spoil, write};
 
 /// The feature views of [`settings`].
 const VIEWS: &str = r#"
@@ -95,7 +95,7 @@ fn told(text: &str) -> Vec<Mistake> {
     let root = Root::new(text);
     let views = root.0.path().join("feature_views.d");
     std::fs::create_dir(&views).unwrap();
-    crate::durable::replace(&views.join("views.toml"), VIEWS.as_bytes()).unwrap();
+    ledge_base::durable::replace(&views.join("views.toml"), VIEWS.as_bytes()).unwrap();
     root.sources(&[], &[]).check().mistakes
 }
 

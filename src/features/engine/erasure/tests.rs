@@ -3,19 +3,19 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use ledge_identity::sealing::{Reseal, Resealed, Sealer};
+use ledge_service::audit_event::AuditSink;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use super::super::files::Files;
 use super::*;
-use crate::audit_event::AuditSink;
-use crate::features::config::FeaturesConfig;
-use crate::features::online::{FieldStatus, OnlineRequest, Push, PushTarget, Selection};
-use crate::features::registry::Registry;
-use crate::features::store::Changes;
-use crate::features::{FeatureCaller, FeatureStore};
-use crate::identity::sealing::{Reseal, Resealed, Sealer};
+use crate::config::FeaturesConfig;
+use crate::online::{FieldStatus, OnlineRequest, Push, PushTarget, Selection};
+use crate::registry::Registry;
+use crate::store::Changes;
+use crate::{FeatureCaller, FeatureStore};
 
 const VIEWS: &str = "
 [[entity]]

@@ -8,7 +8,7 @@ use super::super::super::view::{Aggregation, FeatureView, FieldId};
 use super::super::fuzz::{every_function, view};
 use super::super::{Added, WindowState};
 use super::{Random, SECOND};
-use crate::features::view::{Function, Kind};
+use crate::view::{Function, Kind};
 
 const HOUR: i64 = 3600 * SECOND;
 

@@ -11,7 +11,7 @@ use super::super::distinct::{BYTES, Distinct, EXACT};
 use super::super::fuzz::{every_function, fuzz_window, view};
 use super::super::{Damaged, WindowState, hash};
 use super::{Random, SECOND};
-use crate::features::view::Kind;
+use crate::view::Kind;
 
 fn every_column(lateness_s: u64) -> FeatureView {
     let mut view = view(&[ScalarType::Float64, ScalarType::Int64, ScalarType::String], Duration::from_secs(lateness_s));
@@ -119,7 +119,7 @@ proptest! {
                         prop_assert!((one - other).abs() <= one.abs() * 1e-9, "{function:?} {one} {other}");
                     }
                     // Of one moment the one that came later is the last, here as there.
-                    _ if function == crate::features::view::Function::Last => {}
+                    _ if function == crate::view::Function::Last => {}
                     [one, other] => prop_assert_eq!(one, other),
                 }
             }

@@ -11,7 +11,7 @@ use super::super::fuzz::{every_function, view};
 use super::super::limits::most_bytes;
 use super::super::{Added, WindowState, state_limit_problem, value_problem};
 use super::SECOND;
-use crate::features::view::{Function, Kind};
+use crate::view::{Function, Kind};
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

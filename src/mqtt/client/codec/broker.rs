@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use rumqttc::mqttbytes::{self, v4};
 use rumqttc::v5::mqttbytes::{QoS, v5};
 
-use crate::mqtt::client::packet::{
+use crate::client::packet::{
     ConnAck, Incoming, Message, PacketId, Properties, Qos, Reason, Received, Subscription, Version,
 };
 
@@ -266,7 +266,7 @@ pub fn read_v311(mut bytes: BytesMut) -> v4::Packet {
 
 /// Subscriptions of every kind, ours and shared.
 pub fn subscription() -> impl Strategy<Value = Subscription> {
-    use crate::mqtt::client::packet::Kept;
+    use crate::client::packet::Kept;
     ("(\\$share/g/)?[a-z/]{1,20}(/\\+)?(/#)?", any::<[bool; 3]>()).prop_map(
         |(filter, [acknowledged, no_local, never])| Subscription {
             filter: filter.parse().unwrap(),

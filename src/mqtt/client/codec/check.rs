@@ -1,7 +1,7 @@
 //! What must hold for a packet before it is written: rumqttc checks little, and a broker closes the connection for it.
 
 use super::CodecError;
-use crate::mqtt::client::packet::{Connect, Message, Outgoing, Properties, Qos, Version};
+use crate::client::packet::{Connect, Message, Outgoing, Properties, Qos, Version};
 
 /// The longest text or binary value, in bytes.
 const MAX_VALUE: usize = 65_535;

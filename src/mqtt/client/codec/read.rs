@@ -5,11 +5,11 @@ use rumqttc::v5::mqttbytes::v5 as wire;
 
 use super::CodecError;
 use super::header::{PUBLISH, malformed, protocol, put_variable_byte_integer, variable_byte_integer};
-use crate::mqtt::client::packet::{ConnAck, Incoming, Message, PacketId, Properties, Qos, Reason, Received, Version};
+use crate::client::packet::{ConnAck, Incoming, Message, PacketId, Properties, Qos, Reason, Received, Version};
 
 /// How long the topic and properties of a message may be, in bytes. Each user property becomes two allocations of its own,
 /// several times its size on the wire.
-pub(in crate::mqtt::client) const MAX_HEAD: usize = 128 * 1024;
+pub(in crate::client) const MAX_HEAD: usize = 128 * 1024;
 
 const CONNACK: u8 = 2;
 const PUBACK: u8 = 4;
@@ -45,11 +45,11 @@ pub(super) fn packet(version: Version, first: u8, mut body: Bytes) -> Result<Inc
 
 /// What to acknowledge of a PUBLISH: nothing with QoS 0.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::mqtt::client) struct Acknowledged(pub Option<PacketId>);
+pub(in crate::client) struct Acknowledged(pub Option<PacketId>);
 
 /// What to acknowledge of a PUBLISH whatever is wrong with the rest of it; `None` where that cannot be told. `body` is what
 /// is there after the fixed header.
-pub(in crate::mqtt::client) fn acknowledged(first: u8, body: &[u8]) -> Option<Acknowledged> {
+pub(in crate::client) fn acknowledged(first: u8, body: &[u8]) -> Option<Acknowledged> {
     match (first >> 1) & 0b11 {
         0 => Some(Acknowledged(None)),
         1 => {
@@ -63,7 +63,7 @@ pub(in crate::mqtt::client) fn acknowledged(first: u8, body: &[u8]) -> Option<Ac
 
 /// How long the topic, packet id and properties of a PUBLISH are, which are everything before its payload; `None` while
 /// too little of it is there. `remaining` is how long the packet is after its fixed header, `body` what of that is there.
-pub(in crate::mqtt::client) fn head_length(
+pub(in crate::client) fn head_length(
     version: Version,
     first: u8,
     remaining: usize,

@@ -8,8 +8,8 @@ use rumqttc::v5::mqttbytes::{QoS, v5};
 use super::broker::{self, message, packet_id, subscription, text, version};
 use super::header::put_variable_byte_integer;
 use super::{CodecError, MAX_HEAD, decode, encode, encoded_size};
-use crate::mqtt::client::packet::Version::{V5, V311};
-use crate::mqtt::client::packet::{
+use crate::client::packet::Version::{V5, V311};
+use crate::client::packet::{
     ConnAck, Connect, Incoming, Kept, Message, Outgoing, PacketId, Properties, Qos, Reason, Subscription, Version,
 };
 

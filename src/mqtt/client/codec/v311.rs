@@ -5,7 +5,7 @@ use rumqttc::mqttbytes::v4 as wire;
 use rumqttc::mqttbytes::{Protocol, QoS};
 
 use super::{CodecError, MAX_PACKET};
-use crate::mqtt::client::packet::{Connect, Message, Outgoing, PacketId, Qos};
+use crate::client::packet::{Connect, Message, Outgoing, PacketId, Qos};
 
 pub(super) fn size(packet: &Outgoing) -> usize {
     translate(packet).map_or(0, |packet| packet.size())

@@ -5,7 +5,7 @@ use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5 as wire;
 
 use super::{CodecError, MAX_PACKET};
-use crate::mqtt::client::packet::{Connect, Kept, Message, Outgoing, PacketId, Properties, Qos, Subscription};
+use crate::client::packet::{Connect, Kept, Message, Outgoing, PacketId, Properties, Qos, Subscription};
 
 /// The prefix of a filter that a group of clients shares.
 const SHARED: &str = "$share/";

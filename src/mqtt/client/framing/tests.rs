@@ -3,9 +3,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{CHUNK, Framing, MAX_OTHER};
-use crate::mqtt::client::codec::{CodecError, MAX_HEAD, broker, encode};
-use crate::mqtt::client::packet::Version::{V5, V311};
-use crate::mqtt::client::packet::{Incoming, Message, Outgoing, PacketId, Properties, Qos, Received, Version};
+use crate::client::codec::{CodecError, MAX_HEAD, broker, encode};
+use crate::client::packet::Version::{V5, V311};
+use crate::client::packet::{Incoming, Message, Outgoing, PacketId, Properties, Qos, Received, Version};
 
 /// Reads a stream as a connection does: never more at once than there is room for.
 fn read(framing: &mut Framing, mut stream: &[u8], mut at_once: usize) -> Result<Vec<Incoming>, CodecError> {

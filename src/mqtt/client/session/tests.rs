@@ -12,7 +12,7 @@ fn limits() -> ConnAck {
 }
 
 fn message(payload: &str, qos: Qos) -> Message {
-    let properties = crate::mqtt::client::packet::Properties::default();
+    let properties = crate::client::packet::Properties::default();
     Message { topic: "t".parse().unwrap(), payload: payload.to_owned().into(), qos, retain: false, properties }
 }
 
@@ -238,7 +238,7 @@ fn subscriptions_are_told_one_by_one() {
         filter: filter.clone(),
         qos: Qos::AtLeastOnce,
         no_local: true,
-        kept: crate::mqtt::client::packet::Kept::Never,
+        kept: crate::client::packet::Kept::Never,
     };
     session.subscribe(filters.iter().map(subscription).collect());
     let Some(Step::Send(Content::Protocol, Outgoing::Subscribe { packet_id, .. })) = session.next(|_| 1) else {

@@ -1,7 +1,7 @@
 //! A server, a link or a disk that is at fault, and may be put right.
 
 use super::*;
-use crate::updates::state::fault::DOWNLOAD_DEADLINE_S;
+use crate::state::fault::DOWNLOAD_DEADLINE_S;
 
 const START_MS: u64 = 1_795_132_800_000;
 

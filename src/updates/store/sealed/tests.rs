@@ -1,13 +1,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use ledge_identity::sealing::{CHUNK, KEY, KeyId, SealedFolder, Sealer, Survey};
 use proptest::prelude::*;
 
 use super::super::part::Part;
 use super::super::survey::{StoreSurvey, survey};
 use super::*;
-use crate::identity::sealing::{CHUNK, KEY, KeyId, SealedFolder, Sealer, Survey};
-use crate::updates::state::Installed;
-use crate::updates::subject::{FileName, Subject};
+use crate::state::Installed;
+use crate::subject::{FileName, Subject};
 
 /// What is looked for on the disk.
 const CANARY: &[u8] = b"the weights of a model, which are nobody's business";

@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 use sigstore_tuf::canonical_json::to_canonical_bytes;
 
 use super::super::time;
-use crate::updates::config::RepositoryAddress;
-use crate::updates::source::Source;
+use crate::config::RepositoryAddress;
+use crate::source::Source;
 
 const ROLES: [&str; 6] = ["root", "timestamp", "snapshot", "targets", "models", "fleet"];
 
@@ -47,7 +47,7 @@ pub fn at(text: &str) -> u64 {
 }
 
 fn write(path: &Path, value: &Value) {
-    crate::durable::replace(path, value.to_string().as_bytes()).unwrap();
+    ledge_base::durable::replace(path, value.to_string().as_bytes()).unwrap();
 }
 
 impl Platform {

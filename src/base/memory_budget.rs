@@ -1,0 +1,333 @@
+//! How much memory the calls of all callers take together: each part counts for as long as its [`Hold`] lives.
+//!
+//! What is made of a call counts, too: its tensors, its picture, its answer until the caller has read it. Nothing begins that
+//! does not fit, and no caller keeps the others out: it may have half of it all while others want some.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::principal::Principal;
+
+/// What is not larger does not count and always finds room: there are no more such bodies than connections, and whoever
+/// sends large ones does not keep small ones out. It costs no lock either.
+pub const SMALL: usize = 16 << 10;
+
+/// For so long after somebody found no room because another had more than half, nobody may have more than half.
+const WANTED: Duration = Duration::from_secs(10);
+
+/// What grows bit by bit is counted in steps.
+const STEP: usize = 256 << 10;
+
+/// The sum, and its limit. Clones are the same sum.
+#[derive(Debug, Clone)]
+pub struct MemoryBudget(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    limit: usize,
+    sums: Mutex<Sums>,
+}
+
+#[derive(Debug, Default)]
+struct Sums {
+    used: usize,
+    /// Who holds any of it.
+    of: HashMap<Principal, usize>,
+    wanted_until: Option<Instant>,
+}
+
+/// There is no room now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("there is no memory for this call beside those that are being answered (http.max_memory_bytes)")]
+pub struct NoRoom;
+
+impl NoRoom {
+    /// When a call that found no room may come again.
+    pub const RETRY_AFTER: Duration = Duration::from_secs(1);
+}
+
+/// In whose name memory is taken.
+#[derive(Debug, Clone)]
+pub struct Account {
+    memory: Option<Arc<Shared>>,
+    owner: Principal,
+}
+
+/// Bytes that a call holds.
+#[derive(Debug)]
+#[must_use = "the bytes count for as long as this lives"]
+pub struct Hold {
+    account: Account,
+    bytes: usize,
+    /// None of them, or all.
+    counted: usize,
+}
+
+impl MemoryBudget {
+    /// With nothing in it.
+    pub fn new(limit: usize) -> Self {
+        Self(Arc::new(Shared { limit, sums: Mutex::default() }))
+    }
+
+    /// How many bytes are held.
+    pub fn used(&self) -> usize {
+        self.0.sums().used
+    }
+
+    /// The account of a caller.
+    pub fn account(&self, owner: Principal) -> Account {
+        Account { memory: Some(self.0.clone()), owner }
+    }
+}
+
+impl Shared {
+    fn sums(&self) -> MutexGuard<'_, Sums> {
+        // Nothing panics under this lock.
+        self.sums.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sums {
+    /// Whether `owner` may have so many bytes more.
+    fn admit(&mut self, owner: &Principal, more: usize, limit: usize, now: Instant) -> Result<(), NoRoom> {
+        let own = self.of.get(owner).copied().unwrap_or(0);
+        let is_within_share = own.saturating_add(more) <= limit / 2;
+        let is_wanted = self.used > own || self.wanted_until.is_some_and(|until| now < until);
+        if self.used.saturating_add(more) <= limit && (is_within_share || !is_wanted) {
+            return Ok(());
+        }
+        if is_within_share {
+            self.wanted_until = now.checked_add(WANTED);
+        }
+        Err(NoRoom)
+    }
+
+    fn add(&mut self, owner: &Principal, more: usize) {
+        self.used += more;
+        match self.of.get_mut(owner) {
+            Some(own) => *own += more,
+            None => drop(self.of.insert(owner.clone(), more)),
+        }
+    }
+
+    fn remove(&mut self, owner: &Principal, bytes: usize) {
+        self.used -= bytes;
+        if let Some(own) = self.of.get_mut(owner) {
+            *own -= bytes;
+            if *own == 0 {
+                self.of.remove(owner);
+            }
+        }
+    }
+}
+
+impl Account {
+    /// One without a limit, for a caller on this box.
+    pub fn unlimited() -> Self {
+        Self { memory: None, owner: Principal::Local }
+    }
+
+    /// Whose memory is counted against the budget; `None` when nobody's is.
+    pub fn counted_owner(&self) -> Option<&Principal> {
+        self.memory.as_ref().map(|_| &self.owner)
+    }
+
+    /// A hold of nothing yet.
+    pub fn hold(&self) -> Hold {
+        Hold { account: self.clone(), bytes: 0, counted: 0 }
+    }
+
+    /// Takes so many bytes.
+    pub fn take(&self, bytes: usize) -> Result<Hold, NoRoom> {
+        let mut hold = self.hold();
+        hold.grow(bytes)?;
+        Ok(hold)
+    }
+
+    /// Takes bytes that are there already, beyond the limit, too: what comes then has to wait.
+    pub fn take_anyway(&self, bytes: usize) -> Hold {
+        let counted = if bytes > SMALL { bytes } else { 0 };
+        if let Some(memory) = self.memory.as_ref().filter(|_| counted > 0) {
+            memory.sums().add(&self.owner, counted);
+        }
+        Hold { account: self.clone(), bytes, counted }
+    }
+
+    /// Whether so many bytes would find room now.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        let Some(memory) = self.memory.as_ref().filter(|_| bytes > SMALL) else { return true };
+        memory.sums().admit(&self.owner, bytes, memory.limit, Instant::now()).is_ok()
+    }
+}
+
+impl Hold {
+    /// How many it holds.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Holds more bytes.
+    pub fn grow(&mut self, more: usize) -> Result<(), NoRoom> {
+        let bytes = self.bytes.saturating_add(more);
+        if let Some(memory) = self.account.memory.as_ref().filter(|_| bytes > SMALL) {
+            let (owner, more) = (&self.account.owner, bytes - self.counted);
+            let mut sums = memory.sums();
+            sums.admit(owner, more, memory.limit, Instant::now())?;
+            sums.add(owner, more);
+            self.counted = bytes;
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+
+    /// Holds so many at least, and some more for what comes next.
+    pub fn cover(&mut self, bytes: usize) -> Result<(), NoRoom> {
+        match bytes.checked_sub(self.bytes) {
+            None | Some(0) => Ok(()),
+            Some(_) if bytes <= SMALL => self.grow(SMALL - self.bytes),
+            Some(more) => self.grow(more.max(STEP)),
+        }
+    }
+
+    /// Holds so many, neither more nor fewer.
+    pub fn resize(&mut self, bytes: usize) -> Result<(), NoRoom> {
+        if bytes >= self.bytes {
+            return self.grow(bytes - self.bytes);
+        }
+        self.shrink(self.bytes - bytes);
+        Ok(())
+    }
+
+    /// Holds nothing any more.
+    pub fn release(&mut self) {
+        self.shrink(self.bytes);
+    }
+
+    /// Holds fewer.
+    fn shrink(&mut self, by: usize) {
+        self.bytes -= by;
+        let by = by.min(self.counted);
+        self.counted -= by;
+        if let Some(memory) = self.account.memory.as_ref().filter(|_| by > 0) {
+            memory.sums().remove(&self.account.owner, by);
+        }
+    }
+
+    /// Bytes that count until the last of their clones is dropped.
+    pub fn keep(self, bytes: Bytes) -> Bytes {
+        if self.counted == 0 { bytes } else { Bytes::from_owner(Kept { bytes, _hold: self }) }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+struct Kept {
+    bytes: Bytes,
+    _hold: Hold,
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Principal {
+        Principal::Key(name.into())
+    }
+
+    #[test]
+    fn what_is_held_counts_while_it_is_and_never_beyond_the_limit() {
+        let memory = MemoryBudget::new(100_000);
+        let account = memory.account(key("a"));
+        let (mut one, mut other) = (account.hold(), account.hold());
+        assert_eq!((one.grow(60_000), other.grow(50_000)), (Ok(()), Err(NoRoom)));
+        assert_eq!((memory.used(), account.has_room(40_000), account.has_room(40_001)), (60_000, true, false));
+        one.resize(40_000).unwrap();
+        assert_eq!(other.grow(50_000), Ok(()));
+        drop((one, other));
+        assert_eq!(memory.used(), 0);
+        assert!(memory.0.sums().of.is_empty());
+    }
+
+    #[test]
+    fn the_small_find_room_whatever_the_large_hold() {
+        let memory = MemoryBudget::new(100_000);
+        let account = memory.account(key("a"));
+        let large = account.take_anyway(100_001);
+        let mut small = account.hold();
+        assert_eq!((small.grow(SMALL), account.has_room(SMALL)), (Ok(()), true));
+        assert_eq!(small.grow(1), Err(NoRoom), "it is not small any more");
+        drop(large);
+        assert_eq!(small.grow(1), Ok(()));
+    }
+
+    #[test]
+    fn bytes_that_are_kept_count_as_long_as_any_of_them_is_there() {
+        let memory = MemoryBudget::new(100_000);
+        let account = memory.account(key("a"));
+        let bytes = account.take(50_000).unwrap().keep(vec![7; 50_000].into());
+        let part = bytes.slice(49_999..);
+        drop(bytes);
+        assert_eq!((memory.used(), &part[..]), (50_000, &[7][..]));
+        drop(part);
+        assert_eq!(memory.used(), 0);
+    }
+
+    #[test]
+    fn what_grows_bit_by_bit_is_counted_in_steps_and_in_the_end_exactly() {
+        let memory = MemoryBudget::new(10 * STEP);
+        let mut hold = memory.account(key("a")).hold();
+        for bytes in 0..SMALL {
+            hold.cover(bytes).unwrap();
+        }
+        assert_eq!(memory.used(), 0);
+        hold.cover(SMALL + 1).unwrap();
+        assert_eq!(memory.used(), SMALL + STEP);
+        hold.resize(SMALL + 1).unwrap();
+        assert_eq!(memory.used(), SMALL + 1);
+        assert_eq!(hold.cover(10 * STEP + 1), Err(NoRoom));
+    }
+
+    #[test]
+    fn one_caller_has_no_more_than_half_while_another_has_any() {
+        let memory = MemoryBudget::new(200_000);
+        let (one, other) = (memory.account(key("a")), memory.account(key("b")));
+        let held = other.take(20_000).unwrap();
+        let share = one.take(100_000).unwrap();
+        assert!(!one.has_room(SMALL + 1));
+        assert!(other.has_room(80_000));
+        drop(held);
+        assert!(one.has_room(100_000));
+        drop(share);
+    }
+
+    #[test]
+    fn a_caller_who_has_it_all_has_half_once_another_was_turned_away() {
+        let memory = MemoryBudget::new(200_000);
+        let (one, other) = (memory.account(key("a")), memory.account(key("b")));
+        let mut all: Vec<_> = (0..4).map(|_| one.take(50_000).unwrap()).collect();
+        assert!(!one.has_room(50_000), "that it turns itself away is no reason");
+        assert_eq!(memory.0.sums().wanted_until, None);
+        assert!(!other.has_room(50_000));
+        // As fast as it may take again what it gives back, the other gets its part.
+        for _ in 0..2 {
+            drop(all.pop());
+            assert!(!one.has_room(50_000));
+        }
+        assert!(other.has_room(50_000));
+        let later = Instant::now() + WANTED;
+        assert!(memory.0.sums().admit(&key("a"), 100_000, 200_000, later).is_ok(), "when nobody wants it any more");
+    }
+}

@@ -1,0 +1,263 @@
+//! The log: to the journal when systemd started us, else to standard error.
+
+use std::fmt;
+use std::io::IsTerminal;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use systemd_journal_logger::{JournalLog, connected_to_journal};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::Registry;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, fmt as format};
+
+use super::journal::JournalLayer;
+use crate::toml_check::from_text;
+
+/// The section `[log]` of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogConfig {
+    /// Where the log goes and how it looks.
+    pub format: LogFormat,
+    /// What is worth a line.
+    pub level: LogLevel,
+}
+
+/// Where the log goes and how it looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// The journal when standard error is connected to it, else text.
+    #[default]
+    Auto,
+    /// The systemd journal, with a field for each field.
+    Journal,
+    /// Lines for people, on standard error.
+    Text,
+    /// One JSON object a line, on standard error.
+    Json,
+}
+
+/// Which events are logged: a level, or levels a target, as in `info,ledge::http=debug`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLevel(String);
+
+impl LogLevel {
+    fn filter(&self, is_watched: bool) -> Result<EnvFilter, LoggingError> {
+        let levels = if is_watched { self.without_records() } else { self.0.clone() };
+        EnvFilter::builder()
+            .parse(by_crate(&levels))
+            .map_err(|source| LoggingError::Level { level: self.clone(), source })
+    }
+
+    /// Without the records of the audit log, unless they are asked for: whoever watches a terminal would read each event
+    /// twice, once in words.
+    fn without_records(&self) -> String {
+        let asks = self.0.split(',').any(|part| part.starts_with(RECORDS));
+        if asks { self.0.clone() } else { format!("{},{RECORDS}=off", self.0) }
+    }
+}
+
+/// The parts of Ledge by the names that a level has for them (`ledge::http=debug`), and the targets of their events where
+/// these begin otherwise than with `ledge_` and the name.
+const PARTS_ELSEWHERE: [(&str, &[&str]); 6] = [
+    ("fleet", &["ledge_updates::fleet"]),
+    ("inference", &["ledge_engine", "ledge_models::scheduling"]),
+    ("pipeline", &["ledge_engine::pipeline"]),
+    ("repository", &["ledge_models::repository"]),
+    ("serving", &["ledge_models::serving"]),
+    ("telemetry", &["ledge_base::telemetry"]),
+];
+
+/// The parts that are modules of the crate `ledge` itself.
+const PARTS_OF_THE_ROOT: [&str; 3] = ["cli", "config", "daemon"];
+
+/// Names the target of each event of a part, which is a crate of its own: `ledge::http=debug` is `ledge_http=debug`.
+fn by_crate(levels: &str) -> String {
+    if levels.contains('[') {
+        return levels.to_owned();
+    }
+    let directive = |directive: &str| {
+        let Some(rest) = directive.strip_prefix("ledge::") else { return directive.to_owned() };
+        let end = rest.find([':', '=']).unwrap_or(rest.len());
+        let (part, rest) = rest.split_at(end);
+        if PARTS_OF_THE_ROOT.contains(&part) {
+            return directive.to_owned();
+        }
+        match PARTS_ELSEWHERE.iter().find(|(name, _)| *name == part) {
+            Some((_, targets)) => targets.iter().map(|target| format!("{target}{rest}")).collect::<Vec<_>>().join(","),
+            None => format!("ledge_{part}{rest}"),
+        }
+    };
+    levels.split(',').map(directive).collect::<Vec<_>>().join(",")
+}
+
+/// The target of the audit log's records.
+const RECORDS: &str = "audit";
+
+impl Default for LogLevel {
+    fn default() -> Self {
+        Self("info".into())
+    }
+}
+
+/// Why a text is no log level.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected off, error, warn, info, debug or trace, or TARGET=LEVEL, separated by commas, got {text:?}")]
+pub struct InvalidLevel {
+    text: String,
+}
+
+impl FromStr for LogLevel {
+    type Err = InvalidLevel;
+
+    fn from_str(text: &str) -> Result<Self, InvalidLevel> {
+        // A filter takes a lone word for a target and logs everything of it: a misspelt level would turn the rest off.
+        let is_level = |word: &str| word.parse::<tracing::level_filters::LevelFilter>().is_ok();
+        let plain = !text.contains('[');
+        let words_known = text.split(',').all(|part| part.contains('=') || (!part.is_empty() && is_level(part)));
+        if (plain && !words_known) || EnvFilter::builder().parse(text).is_err() {
+            return Err(InvalidLevel { text: text.chars().take(80).collect() });
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for LogLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for LogLevel {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
+
+impl Serialize for LogLevel {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Why the log could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LoggingError {
+    /// The filter refused a level.
+    #[error("log level {level} cannot be used")]
+    Level {
+        /// The level.
+        level: LogLevel,
+        /// Why.
+        source: tracing_subscriber::filter::ParseError,
+    },
+    /// Something in this process logs already.
+    #[error("the log is already set up")]
+    AlreadySet(#[source] tracing_subscriber::util::TryInitError),
+}
+
+/// Sets up the log of this process, once. Records of the crate `log` are taken as well.
+///
+/// A journal that cannot be reached is said in the first line of a text log instead: a box without a log helps nobody.
+pub fn init(config: &LogConfig) -> Result<(), LoggingError> {
+    let (output, no_journal) = output(config.format);
+    let is_text = match config.format {
+        LogFormat::Auto => !connected_to_journal(),
+        LogFormat::Text => true,
+        LogFormat::Journal => no_journal.is_some(),
+        LogFormat::Json => false,
+    };
+    let filter = config.level.filter(is_text && std::io::stderr().is_terminal())?;
+    tracing_subscriber::registry().with(output.with_filter(filter)).try_init().map_err(LoggingError::AlreadySet)?;
+    if let Some(error) = no_journal {
+        tracing::warn!(%error, "the journal cannot be reached: logging to standard error instead");
+    }
+    Ok(())
+}
+
+type Output = Box<dyn Layer<Registry> + Send + Sync>;
+
+/// The layer that writes, and why it is not the journal if that was wanted.
+fn output(format: LogFormat) -> (Output, Option<std::io::Error>) {
+    match format {
+        LogFormat::Auto if connected_to_journal() => output(LogFormat::Journal),
+        LogFormat::Auto | LogFormat::Text => (text(), None),
+        LogFormat::Json => {
+            let json = format::layer().json().flatten_event(true).with_current_span(true).with_span_list(false);
+            (json.with_writer(std::io::stderr).boxed(), None)
+        }
+        LogFormat::Journal => match JournalLog::empty() {
+            Ok(journal) => (JournalLayer(journal.with_syslog_identifier("ledge".into())).boxed(), None),
+            Err(error) => (text(), Some(error)),
+        },
+    }
+}
+
+fn text() -> Output {
+    // See https://no-color.org.
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    format::layer().with_ansi(colours).with_writer(std::io::stderr).boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::journal::tests::Captured;
+
+    #[test]
+    fn a_level_is_a_level_or_levels_by_target() {
+        for good in ["info", "off", "WARN", "info,ledge::http=debug", "warn,ort=error", "ledge[span{model=x}]=trace"] {
+            assert!(good.parse::<LogLevel>().is_ok(), "{good}");
+        }
+        for bad in ["", "inof", "ledge", "info,", "info,verbose", "warn, info", "ledge=loud", "=,="] {
+            assert!(bad.parse::<LogLevel>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_terminal_shows_no_records_beside_their_events_unless_they_are_asked_for() {
+        let shown = |level: &str| LogLevel(level.to_owned()).without_records();
+        assert_eq!(shown("info"), "info,audit=off");
+        assert_eq!(shown("info,ledge::http=debug"), "info,ledge::http=debug,audit=off");
+        for asked in ["info,audit=debug", "audit=info,warn"] {
+            assert_eq!(shown(asked), asked);
+        }
+    }
+
+    #[test]
+    fn a_level_names_a_part_whatever_crate_it_is_in() {
+        for (given, filter) in [
+            ("info", "info"),
+            ("info,ledge::http=debug", "info,ledge_http=debug"),
+            ("info,ledge::http::tls=debug,ort=warn", "info,ledge_http::tls=debug,ort=warn"),
+            ("ledge::repository::loads=trace", "ledge_models::repository::loads=trace"),
+            ("ledge::inference=debug", "ledge_engine=debug,ledge_models::scheduling=debug"),
+            ("ledge::daemon=debug,ledge=warn", "ledge::daemon=debug,ledge=warn"),
+            ("ledge::http[span{model=x}]=trace", "ledge::http[span{model=x}]=trace"),
+        ] {
+            assert_eq!(by_crate(given), filter);
+        }
+    }
+
+    /// One test, because a process has one log.
+    #[test]
+    fn records_of_the_crate_log_keep_their_origin_and_a_second_log_is_refused() {
+        let captured = Captured::default();
+        let layer = JournalLayer(captured.clone()).with_filter(EnvFilter::new("off,sled=warn"));
+        tracing_subscriber::registry().with(layer).try_init().unwrap();
+        log::warn!(target: "sled", "slow");
+        log::info!(target: "sled", "not worth a line");
+        log::error!(target: "other", "not asked for");
+        assert_eq!(*captured.0.lock().unwrap(), ["WARN sled src/base/telemetry/logging.rs a line : slow"]);
+        assert!(matches!(init(&LogConfig::default()), Err(LoggingError::AlreadySet(_))));
+    }
+
+    #[test]
+    fn without_a_journal_the_log_is_text_and_says_why() {
+        let there = std::path::Path::new("/run/systemd/journal/socket").exists();
+        assert!(there || output(LogFormat::Journal).1.is_some());
+        assert!(output(LogFormat::Text).1.is_none());
+    }
+}

@@ -1,0 +1,36 @@
+//! The section `[runtimes]` of the configuration.
+
+use std::path::PathBuf;
+
+use ledge_base::toml_check::in_range;
+use serde::{Deserialize, Serialize};
+
+/// Where the runtimes are and what they may use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RuntimesConfig {
+    /// The folder with the shared libraries of ONNX Runtime and OpenVINO.
+    pub dir: PathBuf,
+    /// The folder where OpenVINO keeps compiled models. It may be emptied at any time.
+    pub cache: PathBuf,
+    /// How many cores all models share; 0 is every physical core that this process may use.
+    #[serde(deserialize_with = "in_range::<0, 1024, _, _>")]
+    pub threads: usize,
+    /// The memory that all models may take together, in MiB; 0 is no limit. Above it those that were used least
+    /// recently give theirs back until they are called again.
+    #[serde(deserialize_with = "in_range::<0, 16_777_216, _, _>")]
+    pub memory_mb: u64,
+    /// Whether a model that several runtimes accept, and that was not measured on this machine yet, is measured in each
+    /// when it is loaded.
+    pub measure: bool,
+    /// After how many seconds without a call a model gives its memory back, until the next call loads it again; 0 is
+    /// never.
+    #[serde(deserialize_with = "in_range::<0, 31_536_000, _, _>")]
+    pub keep_alive_s: u64,
+}
+
+impl Default for RuntimesConfig {
+    fn default() -> Self {
+        Self { dir: "runtimes".into(), cache: "cache".into(), threads: 0, memory_mb: 0, measure: true, keep_alive_s: 0 }
+    }
+}

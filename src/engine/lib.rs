@@ -1,0 +1,140 @@
+//! Running one model: the runtimes behind one trait, and the threads they run on.
+//!
+//! `inference/` opens no socket and writes no file, save OpenVINO's cache of compiled models; the runtimes read the model files
+//! whose paths they are given.
+
+pub mod backend;
+pub mod config;
+pub mod cores;
+mod foreign;
+mod onnxruntime;
+pub mod onnx;
+mod openvino;
+pub mod pipeline;
+pub mod tflite;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use backend::{Backend, LoadError, LoadOptions, ModelFiles, Runtime};
+
+/// A copy of what a runtime made, if there is memory for it.
+fn copied<T: Copy>(elements: &[T]) -> Result<Vec<T>, String> {
+    let mut copy = Vec::new();
+    let no_memory = |_| format!("has {} bytes, for which there is no memory", size_of_val(elements));
+    copy.try_reserve_exact(elements.len()).map_err(no_memory)?;
+    copy.extend_from_slice(elements);
+    Ok(copy)
+}
+
+/// The runtimes that this process can use. Clones share them.
+///
+/// A runtime's library is loaded when its first model is: a box that needs one runtime does not carry the other.
+#[derive(Debug, Clone)]
+pub struct Runtimes {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    folder: PathBuf,
+    /// Of those whose library lies elsewhere.
+    own_folders: BTreeMap<&'static str, PathBuf>,
+    onnxruntime: OnceLock<Result<onnxruntime::OnnxRuntime, String>>,
+    openvino: OnceLock<Result<openvino::OpenVino, String>>,
+}
+
+impl Runtimes {
+    /// The runtimes whose shared libraries lie in `folder`.
+    pub fn new(folder: PathBuf) -> Self {
+        Self::with_own_folders(folder, &BTreeMap::new())
+    }
+
+    /// The runtimes whose shared libraries lie in `folder`, but for those, by their names, that have a folder of their own.
+    pub fn with_own_folders(folder: PathBuf, own: &BTreeMap<String, PathBuf>) -> Self {
+        let own_folder = |runtime: Runtime| Some((runtime.as_str(), own.get(runtime.as_str())?.clone()));
+        let own_folders = Runtime::ALL.into_iter().filter_map(own_folder).collect();
+        let shared = Shared { folder, own_folders, onnxruntime: OnceLock::new(), openvino: OnceLock::new() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The folders of those that have one of their own, by their names.
+    pub fn own_folders(&self) -> BTreeMap<String, PathBuf> {
+        self.shared.own_folders.iter().map(|(name, folder)| ((*name).to_owned(), folder.clone())).collect()
+    }
+
+    /// The runtime's shared library, or why there is none. Nothing is loaded.
+    pub fn library(&self, runtime: Runtime) -> Result<PathBuf, String> {
+        let stem = match runtime {
+            Runtime::OnnxRuntime => "libonnxruntime.so",
+            Runtime::OpenVino => "libopenvino_c.so",
+        };
+        let folder = self.shared.own_folders.get(runtime.as_str()).unwrap_or(&self.shared.folder);
+        newest_library(folder, stem).ok_or_else(|| format!("no {stem} in {} (runtimes.dir)", folder.display()))
+    }
+
+    /// The names of the libraries, which tell versions apart: asking for a version would load them.
+    pub fn libraries(&self) -> String {
+        let name = |runtime| match self.library(runtime) {
+            Ok(path) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            Err(_) => "-".to_owned(),
+        };
+        Runtime::ALL.map(name).join(" ")
+    }
+
+    /// The version of `runtime`, or why it cannot be used. Loads its library.
+    pub fn version(&self, runtime: Runtime) -> Result<&str, &str> {
+        match runtime {
+            Runtime::OnnxRuntime => self.onnxruntime().map(onnxruntime::OnnxRuntime::version),
+            Runtime::OpenVino => self.openvino().map(openvino::OpenVino::version),
+        }
+        .map_err(String::as_str)
+    }
+
+    /// Loads a model into `runtime`. The runtime's own threads inherit the cores of the calling thread.
+    pub fn load(
+        &self,
+        runtime: Runtime,
+        files: &ModelFiles,
+        options: &LoadOptions,
+    ) -> Result<Box<dyn Backend>, LoadError> {
+        if let Some((_, reason)) = files.dangers.refused.iter().find(|(endangered, _)| *endangered == runtime) {
+            return Err(LoadError::Danger { runtime, reason: reason.clone() });
+        }
+        let missing = |reason: &String| LoadError::RuntimeMissing { runtime, reason: reason.clone() };
+        match runtime {
+            Runtime::OnnxRuntime => self.onnxruntime().map_err(missing)?.load(files, options),
+            Runtime::OpenVino => self.openvino().map_err(missing)?.load(files, options),
+        }
+    }
+
+    fn onnxruntime(&self) -> Result<&onnxruntime::OnnxRuntime, &String> {
+        let open = || onnxruntime::OnnxRuntime::open(&self.library(Runtime::OnnxRuntime)?);
+        self.shared.onnxruntime.get_or_init(open).as_ref()
+    }
+
+    fn openvino(&self) -> Result<&openvino::OpenVino, &String> {
+        let open = || openvino::OpenVino::open(&self.library(Runtime::OpenVino)?);
+        self.shared.openvino.get_or_init(open).as_ref()
+    }
+}
+
+/// The file in `folder` named `stem`, or with the highest version behind it (`stem.1.31.1`).
+fn newest_library(folder: &Path, stem: &str) -> Option<PathBuf> {
+    let version = |name: &str| -> Option<Vec<u64>> {
+        let rest = name.strip_prefix(stem)?;
+        if rest.is_empty() {
+            return Some(Vec::new());
+        }
+        rest.strip_prefix('.')?.split('.').map(|part| part.parse().ok()).collect()
+    };
+    let names = std::fs::read_dir(folder).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let newest = names.filter_map(|name| Some((version(&name)?, name))).max()?.1;
+    Some(folder.join(newest))
+}
+
+/// A runtime's message on one line: runs of white space, line breaks included, become one space.
+fn one_line(message: &str) -> String {
+    message.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,479 @@
+//! Operators in which a runtime does not withstand what a caller sends: they end the process, read or write its memory, or
+//! answer what should be refused. Each was found by running it with such numbers in ONNX Runtime 1.31 and OpenVINO 2026.4.
+//!
+//! The graph is followed from its inputs, to know which values callers choose and which are whole numbers. Where the file
+//! does not tell, a value is taken for no whole number: a division of floats harms nobody, and every model has some.
+
+use std::collections::HashMap;
+
+use super::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto};
+use crate::backend::{Dangers, Divisor, Runtime};
+
+/// ONNX's numbers of the signed datatypes whose least value has no positive one on the CPU.
+const INT32: i32 = 6;
+const INT64: i32 = 7;
+
+/// So many nodes of functions are followed, each at each of its calls: functions call each other.
+const FUNCTION_NODES_MAX: usize = 100_000;
+/// And so deep.
+const CALLS_MAX: usize = 16;
+
+/// What is known of a value.
+#[derive(Debug, Clone, Copy, Default)]
+struct Value<'a> {
+    /// Whether a caller chooses it, beyond its shape.
+    chosen: bool,
+    /// Whether it is of 32 or 64 bit whole numbers with a sign.
+    whole: bool,
+    /// The input that has the same numbers.
+    input: Option<&'a str>,
+    /// The same, where no cast lies between.
+    uncast: Option<&'a str>,
+    /// The first value that has the same shape.
+    shaped_as: Option<&'a str>,
+    /// The shape whose places these numbers are, by the first value that has it.
+    places_in: Option<&'a str>,
+    /// The dimensions of a weight.
+    dims: Option<&'a [i64]>,
+}
+
+impl Value<'_> {
+    fn of_type(datatype: i32) -> Self {
+        Self { whole: matches!(datatype, INT32 | INT64), ..Self::default() }
+    }
+}
+
+type Known<'a> = HashMap<&'a str, Value<'a>>;
+
+/// Follows the values of a model.
+pub(super) fn of(model: &ModelProto) -> Dangers {
+    let mut walk =
+        Walk { functions: &model.functions, nodes_left: FUNCTION_NODES_MAX, calls: 0, found: Dangers::default() };
+    if let Some(graph) = &model.graph {
+        walk.graph(graph, Known::new());
+        let is_input = |name: &str| graph.input.iter().any(|input| input.name == *name);
+        walk.found.widths.retain(|(name, _)| is_input(name));
+    }
+    walk.found
+}
+
+struct Walk<'a> {
+    functions: &'a [FunctionProto],
+    /// How many nodes of functions may still be followed.
+    nodes_left: usize,
+    /// How many functions are being followed, one called by the other.
+    calls: usize,
+    found: Dangers,
+}
+
+impl<'a> Walk<'a> {
+    /// A graph within which the values `known` of those around it can be used. Returns its outputs.
+    fn graph(&mut self, graph: &'a GraphProto, mut known: Known<'a>) -> Vec<Value<'a>> {
+        let is_main = known.is_empty();
+        for input in &graph.input {
+            let tensor = input.r#type.as_ref().and_then(|kind| kind.tensor_type.as_ref());
+            let value = Value::of_type(tensor.map_or(0, |tensor| tensor.elem_type));
+            let name = is_main.then_some(input.name.as_str());
+            known.insert(&input.name, Value { chosen: true, input: name, uncast: name, ..value });
+        }
+        // After them, for an initializer may be the default of an input.
+        for weight in &graph.initializer {
+            known.insert(&weight.name, Value { dims: Some(&weight.dims), ..Value::of_type(weight.data_type) });
+        }
+        self.nodes(&graph.node, &mut known);
+        graph.output.iter().map(|output| known.get(output.name.as_str()).copied().unwrap_or_default()).collect()
+    }
+
+    fn nodes(&mut self, nodes: &'a [NodeProto], known: &mut Known<'a>) {
+        for node in nodes {
+            let value = |name: &'a String| {
+                let known = known.get(name.as_str()).copied().unwrap_or_default();
+                Value { shaped_as: known.shaped_as.or(Some(name)), ..known }
+            };
+            let inputs: Vec<Value> = node.input.iter().map(value).collect();
+            let input = |place: usize| inputs.get(place).copied().unwrap_or_default();
+            for danger in dangers(node, input) {
+                if !self.found.refused.iter().any(|(runtime, _)| *runtime == danger.0) {
+                    self.found.refused.push(danger);
+                }
+            }
+            self.found.divisors.extend(divisor(node, input));
+            // Other lengths are the file's mistake, which the runtimes find.
+            self.found.rows.extend(rows(node, input).filter(|(_, rows)| *rows > 0));
+            self.found.widths.extend(width(node, input).filter(|(_, width)| *width > 0));
+
+            let mut inner: Vec<Vec<Value>> = Vec::new();
+            for graph in node.attribute.iter().flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs)) {
+                self.found.has_control_flow = true;
+                inner.push(self.graph(graph, known.clone()));
+            }
+            let functions = self.functions;
+            let function = functions.iter().find(|function| {
+                function.name == node.op_type && without_alias(&function.domain) == without_alias(&node.domain)
+            });
+            if let Some(function) = function {
+                inner.push(self.call(function, &inputs));
+            }
+            let chosen = inputs.iter().any(|value| value.chosen);
+            for (place, name) in node.output.iter().enumerate() {
+                // A loop's outputs stand behind its condition: whether one of them is whole is asked of all.
+                let value = if inner.is_empty() {
+                    output(node, place, chosen, input)
+                } else {
+                    // What a graph takes from around it is not among the inputs.
+                    Value { chosen: true, whole: inner.iter().flatten().any(|value| value.whole), ..Value::default() }
+                };
+                known.insert(name, value);
+            }
+        }
+    }
+
+    /// The body of a function, called with these values. Returns its outputs.
+    fn call(&mut self, function: &'a FunctionProto, inputs: &[Value<'a>]) -> Vec<Value<'a>> {
+        let left = self.nodes_left.checked_sub(function.node.len());
+        let (Some(left), true) = (left, self.calls < CALLS_MAX) else {
+            let too_deep = "its functions call each other too often to be followed".to_owned();
+            self.found.refused.extend(Runtime::ALL.map(|runtime| (runtime, too_deep.clone())));
+            return Vec::new();
+        };
+        self.nodes_left = left;
+        self.calls += 1;
+        let names = function.input.iter().map(String::as_str);
+        let mut known: Known = names.zip(inputs.iter().copied()).collect();
+        self.nodes(&function.node, &mut known);
+        self.calls -= 1;
+        function.output.iter().map(|name| known.get(name.as_str()).copied().unwrap_or_default()).collect()
+    }
+}
+
+/// The value that `node` gives at `place`, when it takes some that are chosen, or none.
+fn output<'a>(node: &NodeProto, place: usize, chosen: bool, input: impl Fn(usize) -> Value<'a>) -> Value<'a> {
+    let first = input(0);
+    let shaped_as = shaped_as(node, &input);
+    let same = Value { chosen, whole: first.whole, shaped_as, ..Value::default() };
+    match (node.op_type.as_str(), place) {
+        // Of the shape alone, whatever the values are.
+        ("Shape" | "Size", _) => Value::of_type(INT64),
+        ("NonZero" | "ArgMax" | "ArgMin", _) | ("TopK", 1) => {
+            Value { chosen, places_in: first.shaped_as, ..Value::of_type(INT64) }
+        }
+        ("Constant" | "ConstantOfShape", _) => {
+            let tensor = attribute(node, "value").and_then(|attribute| attribute.t.as_ref());
+            Value::of_type(tensor.map_or(0, |tensor| tensor.data_type))
+        }
+        ("Cast", _) => {
+            let to = attribute(node, "to").map_or(0, |attribute| i32::try_from(attribute.i).unwrap_or(0));
+            let made = Value::of_type(to);
+            let Value { input, places_in, dims, .. } = first;
+            Value { chosen, input: input.filter(|_| made.whole), shaped_as, places_in, dims, ..made }
+        }
+        ("Identity", _) => Value { chosen, shaped_as, ..first },
+        ("Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Transpose", _) => {
+            Value { input: first.input, uncast: first.uncast, places_in: first.places_in, ..same }
+        }
+        ("QuantizeLinear" | "DequantizeLinear", _) => Value { whole: false, dims: first.dims, ..same },
+        ("CastLike" | "Where", _) => Value { whole: input(1).whole, ..same },
+        ("OneHot", _) => Value { whole: input(2).whole, ..same },
+        (
+            "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" | "Not" | "And" | "Or" | "Xor" | "IsNaN"
+            | "IsInf",
+            _,
+        ) => Value { whole: false, ..same },
+        _ => same,
+    }
+}
+
+/// The input whose numbers choose rows of a weight here, and how many rows it has.
+fn rows<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<(String, i64)> {
+    if node.op_type != "Gather" || !is_standard(node) {
+        return None;
+    }
+    let (dims, name) = (input(0).dims?, input(1).input?);
+    let axis = attribute(node, "axis").map_or(0, |attribute| attribute.i);
+    let axis = if axis < 0 { axis + i64::try_from(dims.len()).ok()? } else { axis };
+    Some((name.to_owned(), *dims.get(usize::try_from(axis).ok()?)?))
+}
+
+/// The first value that has the shape of the outputs of `node`.
+fn shaped_as<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<&'a str> {
+    match node.op_type.as_str() {
+        "Identity" | "Cast" | "Dropout" | "QuantizeLinear" | "DequantizeLinear" | "Relu" | "LeakyRelu" | "Sigmoid"
+        | "Tanh" | "Neg" | "Abs" | "Sqrt" | "Exp" | "Log" | "Clip" | "Erf" | "Softmax" | "Not" | "IsNaN" | "IsInf" => {
+            input(0).shaped_as
+        }
+        "Add" | "Sub" | "Mul" | "Div" | "Pow" | "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" => {
+            // A longer weight would make the other one as long.
+            let is_single =
+                |value: Value<'_>| value.dims.is_some_and(|dims| dims.len() <= 1 && dims.iter().all(|&dim| dim == 1));
+            match (input(0), input(1)) {
+                (value, weight) | (weight, value) if is_single(weight) => value.shaped_as,
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+/// The value that is multiplied by a matrix here, and how many rows that matrix has.
+fn width<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<(String, i64)> {
+    let is_set = |name| attribute(node, name).is_some_and(|attribute| attribute.i != 0);
+    let (name, dims) = (input(0).shaped_as?, input(1).dims?);
+    let &[.., rows, cols] = dims else { return None };
+    match node.op_type.as_str() {
+        _ if !is_standard(node) => None,
+        "MatMul" => Some((name.to_owned(), rows)),
+        "Gemm" if !is_set("transA") => Some((name.to_owned(), if is_set("transB") { cols } else { rows })),
+        _ => None,
+    }
+}
+
+fn is_standard(node: &NodeProto) -> bool {
+    without_alias(&node.domain).is_empty()
+}
+
+/// The standard domain has two names.
+fn without_alias(domain: &str) -> &str {
+    if domain == "ai.onnx" { "" } else { domain }
+}
+
+/// Whether `node` divides whole numbers. The remainder of floats is another function, `fmod` of C.
+fn divides<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> bool {
+    let is_division = match node.op_type.as_str() {
+        "Div" => true,
+        "Mod" => attribute(node, "fmod").is_none_or(|attribute| attribute.i != 1),
+        _ => false,
+    };
+    is_division && is_standard(node) && (input(0).whole || input(1).whole)
+}
+
+/// The input by whose numbers `node` divides whole ones.
+fn divisor<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<Divisor> {
+    let divisor = input(1).uncast.filter(|_| divides(node, &input))?;
+    Some(Divisor { input: divisor.to_owned(), dividend: input(0).uncast.map(str::to_owned) })
+}
+
+fn dangers<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Vec<(Runtime, String)> {
+    let name = if node.name.is_empty() { node.output.first() } else { Some(&node.name) };
+    let name = name.map_or("", String::as_str);
+    let kind = node.op_type.as_str();
+    let mut found = Vec::new();
+    let mut endangered = |runtime, words: &str| found.push((runtime, format!("{kind} {name:?} {words}")));
+    if divides(node, &input) {
+        if input(0).chosen || input(1).chosen {
+            endangered(
+                Runtime::OpenVino,
+                "divides whole numbers that callers send, which OpenVINO does in float32: wrong from 2^24 on",
+            );
+        }
+        if input(1).chosen && input(1).uncast.is_none() {
+            endangered(
+                Runtime::OnnxRuntime,
+                "divides whole numbers by what the model computes of a call, and the least one by -1 ends the process",
+            );
+        }
+    }
+    // Places within the tensor itself are within its bounds.
+    let leads_out =
+        |indices: Value<'_>| indices.chosen && (indices.places_in.is_none() || indices.places_in != input(0).shaped_as);
+    match kind {
+        _ if !is_standard(node) => {}
+        "GatherND" if leads_out(input(1)) => {
+            endangered(Runtime::OpenVino, "takes indices that callers send, and reads whatever memory they lead to");
+        }
+        "ScatterElements" | "Scatter" if leads_out(input(1)) => {
+            endangered(
+                Runtime::OpenVino,
+                "takes indices that callers send, and writes to whatever memory they lead to",
+            );
+        }
+        "Range" if input(2).chosen => {
+            endangered(Runtime::OpenVino, "takes a step that callers send, and one of 0 ends the process");
+        }
+        _ => {}
+    }
+    found
+}
+
+fn attribute<'a>(node: &'a NodeProto, name: &str) -> Option<&'a AttributeProto> {
+    node.attribute.iter().find(|attribute| attribute.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{TensorProto, TensorTypeProto, TypeProto, ValueInfoProto};
+    use super::*;
+
+    const FLOAT: i32 = 1;
+
+    fn node(op: &str, inputs: &[&str], output: &str, attributes: Vec<AttributeProto>) -> NodeProto {
+        NodeProto {
+            op_type: op.into(),
+            input: inputs.iter().map(|&name| name.into()).collect(),
+            output: vec![output.into()],
+            attribute: attributes,
+            ..NodeProto::default()
+        }
+    }
+
+    fn number(name: &str, i: i64) -> AttributeProto {
+        AttributeProto { name: name.into(), i, ..AttributeProto::default() }
+    }
+
+    fn graph(nodes: Vec<NodeProto>) -> GraphProto {
+        let input = |(name, elem_type): (&str, i32)| ValueInfoProto {
+            name: name.into(),
+            r#type: Some(TypeProto { tensor_type: Some(TensorTypeProto { elem_type }) }),
+        };
+        GraphProto {
+            node: nodes,
+            input: [("x", FLOAT), ("i", INT64), ("j", INT32)].map(input).into(),
+            initializer: [("c", vec![30, 8]), ("one", vec![])]
+                .map(|(name, dims)| TensorProto { name: name.into(), data_type: INT64, dims, ..TensorProto::default() })
+                .into(),
+            ..GraphProto::default()
+        }
+    }
+
+    /// A graph within another.
+    fn inner(nodes: Vec<NodeProto>, output: &str) -> GraphProto {
+        let output = ValueInfoProto { name: output.into(), r#type: None };
+        GraphProto { node: nodes, output: vec![output], ..GraphProto::default() }
+    }
+
+    fn endangered(nodes: Vec<NodeProto>) -> Vec<Runtime> {
+        let model = ModelProto { graph: Some(graph(nodes)), ..ModelProto::default() };
+        of(&model).refused.into_iter().map(|(runtime, _)| runtime).collect()
+    }
+
+    #[test]
+    fn the_rows_of_a_table_that_callers_choose_from_are_counted() {
+        let rows = |nodes| of(&ModelProto { graph: Some(graph(nodes)), ..ModelProto::default() }).rows;
+        let gather = |from: &str, axis| node("Gather", &["c", from], "y", vec![number("axis", axis)]);
+        assert_eq!(rows(vec![gather("i", 0)]), [("i".to_owned(), 30)]);
+        assert_eq!(rows(vec![gather("j", -1)]), [("j".to_owned(), 8)]);
+        let cast = node("Cast", &["j"], "n", vec![number("to", INT64.into())]);
+        let flat = node("Reshape", &["n", "c"], "f", vec![]);
+        assert_eq!(rows(vec![cast, flat, gather("f", 0)]), [("j".to_owned(), 30)]);
+        let more = node("Add", &["i", "c"], "n", vec![]);
+        assert_eq!(rows(vec![more, gather("n", 0)]), [], "what is computed is not known");
+        let scaled = node("DequantizeLinear", &["c", "s"], "w", vec![]);
+        let same = node("Identity", &["w"], "v", vec![]);
+        let from = node("Gather", &["v", "i"], "y", vec![]);
+        assert_eq!(rows(vec![scaled, same, from]), [("i".to_owned(), 30)], "a quantized table");
+    }
+
+    #[test]
+    fn whole_numbers_divided_by_what_is_made_of_a_call_are_for_no_runtime() {
+        let both = [Runtime::OpenVino, Runtime::OnnxRuntime];
+        for op in ["Div", "Mod"] {
+            let cast = || node("Cast", &["x"], "n", vec![number("to", INT64.into())]);
+            let add = node("Add", &["n", "c"], "d", vec![]);
+            let by = |divisor| node(op, &["c", divisor], "y", vec![]);
+            assert_eq!(endangered(vec![cast(), add, by("d")]), both, "{op} by what was computed");
+            assert_eq!(endangered(vec![cast(), by("n")]), both, "{op} by what is cast, and may wrap");
+            // What a branch takes from around it is no input of the node.
+            let outside = || {
+                let branch = AttributeProto { g: Some(inner(vec![by("i")], "y")), ..number("then_branch", 0) };
+                node("If", &["c"], "n", vec![branch])
+            };
+            assert_eq!(endangered(vec![outside()]), [Runtime::OpenVino], "{op} in a branch, by an input");
+            assert_eq!(endangered(vec![outside(), by("n")]), both, "{op} by what comes out of a branch");
+        }
+    }
+
+    #[test]
+    fn divisors_that_are_inputs_are_named_with_their_dividends() {
+        for (dividend, divisor, expected) in [("i", "j", Some("i")), ("c", "i", None), ("j", "j", Some("j"))] {
+            let flat = node("Reshape", &[divisor, "c"], "f", vec![]);
+            let model = ModelProto {
+                graph: Some(graph(vec![flat, node("Div", &[dividend, "f"], "y", vec![])])),
+                ..ModelProto::default()
+            };
+            let found = of(&model);
+            let dividend = expected.map(str::to_owned);
+            assert_eq!(found.divisors, [Divisor { input: divisor.to_owned(), dividend }]);
+            assert_eq!(found.refused.into_iter().map(|(runtime, _)| runtime).collect::<Vec<_>>(), [Runtime::OpenVino]);
+        }
+    }
+
+    #[test]
+    fn functions_are_followed_at_each_call() {
+        let function = |name: &str, nodes: Vec<NodeProto>| FunctionProto {
+            name: name.into(),
+            domain: "own".into(),
+            input: vec!["a".into(), "b".into()],
+            output: vec!["q".into()],
+            node: nodes,
+            attribute_proto: Vec::new(),
+        };
+        let call = |inputs: &[&str]| NodeProto { domain: "own".into(), ..node("F", inputs, "y", vec![]) };
+        let model = |calls: Vec<NodeProto>, functions: Vec<FunctionProto>| ModelProto {
+            graph: Some(graph(calls)),
+            functions,
+            ..ModelProto::default()
+        };
+        let runtimes =
+            |model: &ModelProto| of(model).refused.into_iter().map(|(runtime, _)| runtime).collect::<Vec<_>>();
+        let divide = || vec![function("F", vec![node("Div", &["a", "b"], "q", vec![])])];
+        assert_eq!(runtimes(&model(vec![call(&["x", "x"])], divide())), [], "of floats");
+        assert_eq!(runtimes(&model(vec![call(&["i", "c"])], divide())), [Runtime::OpenVino]);
+        let computed = vec![node("Add", &["i", "c"], "d", vec![]), call(&["i", "d"])];
+        assert_eq!(runtimes(&model(computed, divide())), [Runtime::OpenVino, Runtime::OnnxRuntime]);
+        // One that calls itself ends as well.
+        let itself = || NodeProto { domain: "own".into(), ..node("F", &["a", "b"], "q", vec![]) };
+        let twice = function("F", vec![itself(), itself()]);
+        assert!(!runtimes(&model(vec![call(&["x", "x"])], vec![twice])).is_empty());
+    }
+
+    #[test]
+    fn an_input_is_as_wide_as_the_matrix_that_it_is_multiplied_by() {
+        let widths = |nodes| of(&ModelProto { graph: Some(graph(nodes)), ..ModelProto::default() }).widths;
+        let x = |width| vec![("x".to_owned(), width)];
+        assert_eq!(widths(vec![node("MatMul", &["x", "c"], "y", vec![])]), x(30));
+        assert_eq!(widths(vec![node("Gemm", &["x", "c"], "y", vec![])]), x(30));
+        assert_eq!(widths(vec![node("Gemm", &["x", "c"], "y", vec![number("transB", 1)])]), x(8));
+        assert_eq!(widths(vec![node("Gemm", &["x", "c"], "y", vec![number("transA", 1)])]), []);
+        let relu = node("Relu", &["x"], "r", vec![]);
+        assert_eq!(widths(vec![relu, node("MatMul", &["r", "c"], "y", vec![])]), x(30));
+        let scaled = node("DequantizeLinear", &["c", "s"], "w", vec![]);
+        assert_eq!(widths(vec![scaled, node("MatMul", &["x", "w"], "y", vec![])]), x(30), "a quantized matrix");
+        for step in [node("Add", &["x", "c"], "r", vec![]), node("Transpose", &["x"], "r", vec![])] {
+            assert_eq!(widths(vec![step, node("MatMul", &["r", "c"], "y", vec![])]), [], "of another width");
+        }
+    }
+
+    #[test]
+    fn ordinary_divisions_harm_nobody() {
+        let shape = node("Shape", &["i"], "s", vec![]);
+        assert_eq!(endangered(vec![shape, node("Div", &["c", "s"], "y", vec![])]), [], "by a length");
+        assert_eq!(endangered(vec![node("Div", &["i", "c"], "y", vec![])]), [Runtime::OpenVino], "by a constant");
+        assert_eq!(endangered(vec![node("Div", &["x", "x"], "y", vec![])]), [], "of floats");
+        assert_eq!(endangered(vec![node("Mod", &["i", "i"], "y", vec![number("fmod", 1)])]), [], "C's fmod");
+        let cast = node("Cast", &["i"], "f", vec![number("to", FLOAT.into())]);
+        assert_eq!(
+            endangered(vec![cast, node("Div", &["x", "f"], "y", vec![])]),
+            [],
+            "of floats made of whole numbers"
+        );
+    }
+
+    #[test]
+    fn indices_that_callers_send_are_not_for_openvino() {
+        let openvino = [Runtime::OpenVino];
+        for op in ["GatherND", "ScatterElements", "Scatter"] {
+            assert_eq!(endangered(vec![node(op, &["x", "i"], "y", vec![])]), openvino, "{op}");
+            assert_eq!(endangered(vec![node(op, &["x", "c"], "y", vec![])]), [], "{op} with constants");
+            let places = |of: &str| {
+                let found = node("NonZero", &[of], "n", vec![]);
+                vec![found, node("Transpose", &["n"], "t", vec![]), node(op, &["x", "t"], "y", vec![])]
+            };
+            assert_eq!(endangered(places("x")), [], "{op} at places of its own");
+            assert_eq!(endangered(places("i")), openvino, "{op} at the places of another tensor, which may be larger");
+            let mut masked = vec![node("Greater", &["x", "one"], "m", vec![])];
+            masked.extend(places("m"));
+            assert_eq!(endangered(masked), [], "{op} by a mask of its own");
+        }
+        assert_eq!(endangered(vec![node("Range", &["c", "c", "i"], "y", vec![])]), openvino);
+        assert_eq!(endangered(vec![node("Range", &["i", "i", "c"], "y", vec![])]), []);
+    }
+}

@@ -1,0 +1,324 @@
+//! ONNX Runtime. The only code that knows the crate `ort`.
+
+use std::path::Path;
+use std::time::Instant;
+
+use bytemuck::Pod;
+use half::{bf16, f16};
+use ledge_base::sys;
+use ledge_base::telemetry::system::Int8;
+use ledge_base::tensor::{DataType, Element, Tensor, element_count};
+use ort::environment::Environment;
+use ort::logging::LogLevel;
+use ort::session::builder::SessionBuilder;
+use ort::session::{Session, SessionInputValue};
+use ort::value::{DynTensor, DynValue, PrimitiveTensorElementType, TensorElementType, TensorRef, ValueType};
+
+use super::backend::{
+    Backend, ComputeTime, Divisor, Format, LoadError, LoadOptions, ModelFiles, Port, RunError, RunResult, Runtime,
+    Signature,
+};
+use super::foreign;
+
+/// The runtime's library, loaded; one a process.
+#[derive(Debug, Clone)]
+pub struct OnnxRuntime {
+    environment: Environment,
+    version: String,
+}
+
+impl OnnxRuntime {
+    /// Loads the shared library at `library`.
+    ///
+    /// The library and its one environment live until the process ends, as ONNX Runtime asks.
+    pub fn open(library: &Path) -> Result<Self, String> {
+        // Nothing leaves the box: rather no runtime than one that calls home.
+        if std::env::var_os(sys::NO_TELEMETRY).is_none_or(|value| value != "1") {
+            return Err(format!("{} is not 1, and without it ONNX Runtime sends telemetry", sys::NO_TELEMETRY));
+        }
+        // It says at each start for which older version it was made. This one is pinned, and tested with it.
+        let silent = tracing::subscriber::NoSubscriber::default();
+        let environment = tracing::subscriber::with_default(silent, || ort::init_from(library))
+            .map_err(|error| error.to_string())?
+            .with_name("ledge")
+            .with_telemetry(false)
+            .build()
+            .map_err(|error| error.message().to_owned())?;
+        // Below a warning it tells its optimizer's every pass, two hundred lines a model.
+        environment.set_log_level(LogLevel::Warning);
+        Ok(Self { environment, version: version_in_name(library, "libonnxruntime.so.") })
+    }
+
+    /// The version, as the library's file name tells.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Loads a model. The runtime's own threads inherit the cores of the calling thread.
+    pub fn load(&self, files: &ModelFiles, options: &LoadOptions) -> Result<Box<dyn Backend>, LoadError> {
+        if files.format != Format::Onnx {
+            return Err(LoadError::Format { runtime: Runtime::OnnxRuntime, format: files.format });
+        }
+        let session = self
+            .session(&files.model, options)
+            .map_err(|reason| LoadError::Refused { runtime: Runtime::OnnxRuntime, reason: super::one_line(&reason) })?;
+        let ports = |kind, outlets: &[ort::value::Outlet]| -> Result<Vec<Port>, LoadError> {
+            outlets.iter().map(|outlet| port(kind, outlet.name(), outlet.dtype())).collect()
+        };
+        let signature =
+            Signature { inputs: ports("input", session.inputs())?, outputs: ports("output", session.outputs())? };
+        let divisors = divisors(&files.dangers.divisors, &signature)?;
+        Ok(Box::new(OnnxRuntimeBackend { session, signature, divisors }))
+    }
+
+    fn session(&self, model: &Path, options: &LoadOptions) -> Result<Session, String> {
+        let words = |error: ort::Error<SessionBuilder>| error.message().to_owned();
+        let builder = Session::builder(&self.environment).map_err(|error| error.message().to_owned())?;
+        let builder = builder.with_intra_threads(options.threads).map_err(words)?;
+        let builder = builder.with_inter_threads(1).map_err(words)?;
+        // A thread that waits by spinning takes a core from the next model: nothing here may use CPU when idle.
+        let builder = builder.with_intra_op_spinning(false).map_err(words)?;
+        let mut builder = builder.with_inter_op_spinning(false).map_err(words)?;
+        // Unsigned weights, whose products are added in 32 bits. Never with VNNI, where the same entry takes twice as long
+        // for nothing.
+        if options.exact_int8 && Int8::here() == Int8::Saturates {
+            builder = builder.with_config_entry("session.x64quantprecision", "1").map_err(words)?;
+        }
+        builder.commit_from_file(model).map_err(|error| error.message().to_owned())
+    }
+}
+
+/// The part of a library's file name behind `prefix`, or `unknown`.
+pub(super) fn version_in_name(library: &Path, prefix: &str) -> String {
+    let name = library.file_name().unwrap_or_default().to_string_lossy();
+    name.strip_prefix(prefix).unwrap_or("unknown").to_owned()
+}
+
+fn port(kind: &'static str, name: &str, value_type: &ValueType) -> Result<Port, LoadError> {
+    let refused =
+        |reason: String| LoadError::Port { runtime: Runtime::OnnxRuntime, port: kind, name: name.to_owned(), reason };
+    let ValueType::Tensor { ty, shape, .. } = value_type else {
+        return Err(refused(format!("is a {value_type}, not a tensor")));
+    };
+    let datatype = datatype(*ty).ok_or_else(|| refused(format!("has the datatype {ty}, which the protocol lacks")))?;
+    Ok(Port { name: name.to_owned(), datatype, shape: shape.iter().map(|&dim| dim.max(-1)).collect() })
+}
+
+fn datatype(element: TensorElementType) -> Option<DataType> {
+    Some(match element {
+        TensorElementType::Bool => DataType::Bool,
+        TensorElementType::Uint8 => DataType::Uint8,
+        TensorElementType::Uint16 => DataType::Uint16,
+        TensorElementType::Uint32 => DataType::Uint32,
+        TensorElementType::Uint64 => DataType::Uint64,
+        TensorElementType::Int8 => DataType::Int8,
+        TensorElementType::Int16 => DataType::Int16,
+        TensorElementType::Int32 => DataType::Int32,
+        TensorElementType::Int64 => DataType::Int64,
+        TensorElementType::Float16 => DataType::Fp16,
+        TensorElementType::Bfloat16 => DataType::Bf16,
+        TensorElementType::Float32 => DataType::Fp32,
+        TensorElementType::Float64 => DataType::Fp64,
+        TensorElementType::String => DataType::Bytes,
+        _ => return None,
+    })
+}
+
+struct OnnxRuntimeBackend {
+    session: Session,
+    signature: Signature,
+    /// The places of the inputs by whose numbers whole ones are divided, and of those that are, where they are inputs.
+    divisors: Vec<(usize, Option<usize>)>,
+}
+
+fn divisors(found: &[Divisor], signature: &Signature) -> Result<Vec<(usize, Option<usize>)>, LoadError> {
+    let place = |name: &str| signature.inputs.iter().position(|port| port.name == name);
+    let places = |Divisor { input, dividend }: &Divisor| {
+        let reason = || format!("divides by {input:?}, which is no input");
+        let divisor =
+            place(input).ok_or_else(|| LoadError::Refused { runtime: Runtime::OnnxRuntime, reason: reason() })?;
+        Ok((divisor, dividend.as_deref().and_then(place)))
+    };
+    found.iter().map(places).collect()
+}
+
+/// Refuses the division of the least whole number by -1, for which the CPU ends the process. Of a dividend that the model
+/// computes nothing is known, so there no -1 is taken.
+fn check_division(divisor: &Tensor, dividend: Option<&Tensor>) -> Result<(), String> {
+    fn is_found<T: Element + Pod + PartialEq>(tensor: &Tensor, number: T) -> bool {
+        tensor.elements::<T>().is_some_and(|numbers| numbers.contains(&number))
+    }
+    let divides_by_minus_one = is_found(divisor, -1_i64) || is_found(divisor, -1_i32);
+    let has_least = dividend.is_none_or(|dividend| is_found(dividend, i64::MIN) || is_found(dividend, i32::MIN));
+    if divides_by_minus_one && has_least {
+        return Err("has a -1, by which the least whole number cannot be divided".to_owned());
+    }
+    Ok(())
+}
+
+impl Backend for OnnxRuntimeBackend {
+    fn runtime(&self) -> Runtime {
+        Runtime::OnnxRuntime
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn run(&mut self, inputs: &[Tensor], outputs: &[usize]) -> Result<RunResult, RunError> {
+        let start = Instant::now();
+        for &(divisor, dividend) in &self.divisors {
+            let (Some(numbers), Some(port)) = (inputs.get(divisor), self.signature.inputs.get(divisor)) else {
+                continue;
+            };
+            let dividend = dividend.and_then(|place| inputs.get(place));
+            check_division(numbers, dividend).map_err(|reason| RunError::Input { name: port.name.clone(), reason })?;
+        }
+        let values = self
+            .signature
+            .inputs
+            .iter()
+            .zip(inputs)
+            .map(|(port, tensor)| {
+                Value::new(tensor).map_err(|reason| RunError::Input { name: port.name.clone(), reason })
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let views = values
+            .iter()
+            .zip(&self.signature.inputs)
+            .map(|(value, port)| {
+                value
+                    .view()
+                    .map_err(|reason| RunError::Input { name: port.name.clone(), reason: reason.message().into() })
+            })
+            .collect::<Result<Vec<SessionInputValue<'_>>, _>>()?;
+        let staged = Instant::now();
+        let answers = self.session.run(views.as_slice()).map_err(|error| RunError::Runtime {
+            runtime: Runtime::OnnxRuntime,
+            reason: super::one_line(error.message()),
+        })?;
+        let inferred = Instant::now();
+        let outputs = outputs
+            .iter()
+            .map(|&index| {
+                let port = self.signature.outputs.get(index);
+                let name = port.map_or("", |port| &port.name);
+                answers
+                    .get(name)
+                    .ok_or_else(|| "was not produced".to_owned())
+                    .and_then(extract)
+                    .map_err(|reason| RunError::Output { name: name.to_owned(), reason })
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(RunResult { outputs, time: ComputeTime::between(start, staged, inferred, Instant::now()) })
+    }
+}
+
+/// An input in the form that ONNX Runtime reads, borrowed from the tensor where alignment allows.
+enum Value<'a> {
+    Numbers(Numbers<'a>, &'a [usize]),
+    Strings(DynTensor),
+}
+
+macro_rules! numbers {
+    ($($variant:ident($rust:ty)),* $(,)?) => {
+        enum Numbers<'a> {
+            Bool(&'a [bool]),
+            $($variant(std::borrow::Cow<'a, [$rust]>),)*
+        }
+
+        impl<'a> Numbers<'a> {
+            fn new(tensor: &'a Tensor) -> Option<Self> {
+                match tensor.datatype() {
+                    DataType::Bool => tensor.bools().map(Self::Bool),
+                    $(DataType::$variant => tensor.elements::<$rust>().map(Self::$variant),)*
+                    DataType::Bytes => None,
+                }
+            }
+
+            fn view<'b>(&'b self, shape: &'b [usize]) -> ort::Result<SessionInputValue<'b>> {
+                match self {
+                    Self::Bool(elements) => view(shape, elements),
+                    $(Self::$variant(elements) => view(shape, elements),)*
+                }
+            }
+        }
+
+        fn extract(value: &DynValue) -> Result<Tensor, String> {
+            match element_type(value)? {
+                DataType::Bool => extract_numbers::<bool>(value),
+                $(DataType::$variant => extract_numbers::<$rust>(value),)*
+                DataType::Bytes => extract_strings(value),
+            }
+        }
+    };
+}
+numbers!(
+    Uint8(u8),
+    Uint16(u16),
+    Uint32(u32),
+    Uint64(u64),
+    Int8(i8),
+    Int16(i16),
+    Int32(i32),
+    Int64(i64),
+    Fp16(f16),
+    Bf16(bf16),
+    Fp32(f32),
+    Fp64(f64)
+);
+
+fn view<'b, T: PrimitiveTensorElementType + std::fmt::Debug + Clone + 'static>(
+    shape: &'b [usize],
+    elements: &'b [T],
+) -> ort::Result<SessionInputValue<'b>> {
+    Ok(TensorRef::from_array_view((shape, elements))?.into())
+}
+
+impl<'a> Value<'a> {
+    fn new(tensor: &'a Tensor) -> Result<Self, String> {
+        if let Some(numbers) = Numbers::new(tensor) {
+            return Ok(Self::Numbers(numbers, tensor.shape()));
+        }
+        let strings: Vec<&[u8]> = tensor.strings().into_iter().flatten().collect();
+        foreign::onnxruntime_strings(tensor.shape(), strings.into_iter()).map(Self::Strings)
+    }
+
+    fn view(&self) -> ort::Result<SessionInputValue<'_>> {
+        match self {
+            Self::Numbers(numbers, shape) => numbers.view(shape),
+            Self::Strings(strings) => Ok(strings.into()),
+        }
+    }
+}
+
+fn element_type(value: &DynValue) -> Result<DataType, String> {
+    match value.dtype() {
+        ValueType::Tensor { ty, .. } => datatype(*ty).ok_or_else(|| format!("has the datatype {ty}")),
+        other => Err(format!("is a {other}, not a tensor")),
+    }
+}
+
+fn extract_numbers<T: PrimitiveTensorElementType + Element>(value: &DynValue) -> Result<Tensor, String> {
+    let shape = shape(value)?;
+    // An empty tensor may have no memory at all behind it.
+    let elements = if shape.contains(&0) {
+        Vec::new()
+    } else {
+        super::copied(value.try_extract_tensor::<T>().map_err(|error| error.message().to_owned())?.1)?
+    };
+    Tensor::from_vec(shape, elements).map_err(|error| error.to_string())
+}
+
+fn extract_strings(value: &DynValue) -> Result<Tensor, String> {
+    let shape = shape(value)?;
+    let count = element_count(&shape).ok_or("has too many elements")?;
+    let (bytes, starts) = foreign::onnxruntime_string_bytes(value, count)?;
+    let ends = starts.iter().copied().skip(1).chain([bytes.len()]);
+    let strings = starts.iter().zip(ends).map(|(&start, end)| bytes.get(start..end).unwrap_or_default());
+    Tensor::from_strings(shape, strings).map_err(|error| error.to_string())
+}
+
+fn shape(value: &DynValue) -> Result<Vec<usize>, String> {
+    value.shape().iter().map(|&dim| usize::try_from(dim).map_err(|_| format!("has the dimension {dim}"))).collect()
+}

@@ -1,0 +1,348 @@
+//! JPEG, PNG and WebP bytes, as cameras and browsers send them, into upright 8-bit RGB pictures.
+//!
+//! The bytes are foreign, so their size is known before a pixel is decoded, a file that was cut off is an error and
+//! never a half-grey picture, and a decoder that panics is an error of this one picture.
+
+use std::fmt;
+use std::io::Cursor;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use image::codecs::png::PngDecoder;
+use image::codecs::webp::WebPDecoder;
+use image::metadata::Orientation;
+use image::{DynamicImage, ImageDecoder, Limits, RgbImage};
+use ledge_base::memory_budget::{Account, Hold, NoRoom};
+use zune_core::bytestream::ZCursor;
+use zune_core::colorspace::ColorSpace;
+use zune_core::options::DecoderOptions;
+use zune_jpeg::JpegDecoder;
+
+use super::containers;
+
+/// The longest side of any picture: JPEG's own limit, taken for all formats because the weights of a resize grow with
+/// the sides and not with the area.
+const MAX_SIDE: u32 = 65_535;
+
+/// Scans of a progressive JPEG; encoders write about ten, and each costs a walk over the whole picture.
+const MAX_SCANS: usize = 32;
+
+/// The marker EOI.
+const JPEG_END: &[u8] = b"\xFF\xD9";
+
+/// Eight bits of 1, stuffed. The code word of 1-bits alone is reserved (ITU-T T.81, section C.2): no scan goes on so.
+///
+/// The decoder takes an end marker for endless zeros and paints the rest grey, so a picture that was cut off and then
+/// given an end marker, as some cameras do, would pass. With ones before the marker it meets a code that does not
+/// exist; a complete picture is done before it reads them, also one that lacks only its end marker. What still passes is a
+/// progressive picture with an end marker that lost its last scans: it is coarser, but all there.
+const NO_CODE: &[u8] = b"\xFF\x00";
+
+/// What the PNG decoder may take for itself, beside the pixels: rows, colour profiles, text.
+const MAX_PNG_METADATA_BYTES: u64 = 64 << 20;
+
+/// An image format that Ledge decodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ImageFormat {
+    /// Baseline or progressive, 8 bits: grayscale, YCbCr, RGB, CMYK or YCCK.
+    Jpeg,
+    /// Any colour type and depth; of an animation the default image.
+    Png,
+    /// Lossy or lossless; of an animation the first frame.
+    WebP,
+}
+
+impl ImageFormat {
+    /// The format that a `Content-Type` announces; parameters and case do not matter.
+    pub fn from_content_type(content_type: &str) -> Option<Self> {
+        let essence = content_type.split(';').next().unwrap_or_default().trim();
+        [("image/jpeg", Self::Jpeg), ("image/jpg", Self::Jpeg), ("image/png", Self::Png), ("image/webp", Self::WebP)]
+            .into_iter()
+            .find_map(|(name, format)| essence.eq_ignore_ascii_case(name).then_some(format))
+    }
+
+    /// The content type that announces it.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Jpeg => "image/jpeg",
+            Self::Png => "image/png",
+            Self::WebP => "image/webp",
+        }
+    }
+
+    /// The format that the bytes begin as. It decides what is decoded, whatever the content type said.
+    pub fn sniff(bytes: &[u8]) -> Option<Self> {
+        if bytes.starts_with(b"\xFF\xD8\xFF") {
+            Some(Self::Jpeg)
+        } else if bytes.starts_with(b"\x89PNG\r\n\x1A\n") {
+            Some(Self::Png)
+        } else if bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP") {
+            Some(Self::WebP)
+        } else {
+            None
+        }
+    }
+}
+
+impl fmt::Display for ImageFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Jpeg => "JPEG",
+            Self::Png => "PNG",
+            Self::WebP => "WebP",
+        })
+    }
+}
+
+/// What a picture may cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DecodeLimits {
+    /// The largest width times height. Decoding takes at most about 12 bytes of memory for each (a 16-bit RGBA PNG);
+    /// a baseline JPEG takes 3, a progressive one 9.
+    pub max_pixels: u64,
+}
+
+impl Default for DecodeLimits {
+    /// 50 megapixels.
+    fn default() -> Self {
+        Self { max_pixels: 50_000_000 }
+    }
+}
+
+impl DecodeLimits {
+    /// Refuses a size before anything is allocated for it.
+    fn check(self, (width, height): (u32, u32)) -> Result<(), ImageError> {
+        if width.max(height) > MAX_SIDE || u64::from(width) * u64::from(height) > self.max_pixels {
+            return Err(ImageError::TooLarge { width, height, max_pixels: self.max_pixels });
+        }
+        Ok(())
+    }
+}
+
+/// Takes the memory for a picture whose pixels take so many bytes each.
+fn take(hold: &mut Hold, (width, height): (u32, u32), bytes_each: u64) -> Result<(), NoRoom> {
+    let bytes = u64::from(width) * u64::from(height) * bytes_each;
+    hold.grow(usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
+/// Why bytes do not make a picture.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ImageError {
+    /// The bytes begin as none of the formats.
+    #[error("expected a JPEG, PNG or WebP image, got {size} bytes that are none of them")]
+    Unrecognized {
+        /// Bytes that came.
+        size: usize,
+    },
+    /// The header claims more than [`DecodeLimits`] allow.
+    #[error("image of {width}x{height} pixels: expected at most {max_pixels} pixels and {MAX_SIDE} a side")]
+    TooLarge {
+        /// Width in pixels.
+        width: u32,
+        /// Height in pixels.
+        height: u32,
+        /// The limit.
+        max_pixels: u64,
+    },
+    /// The file ends before the image does.
+    #[error("the {format} image is cut off: its end is missing")]
+    CutOff {
+        /// The format.
+        format: ImageFormat,
+    },
+    /// It was sent as text.
+    #[error(
+        "the image lost its zeros and line ends on the way: send the file as it is, with curl --data-binary and not with -d"
+    )]
+    Stripped,
+    /// There is no memory for its pixels now.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+    /// The decoder refused the file.
+    #[error("the {format} image cannot be decoded: {reason}")]
+    Malformed {
+        /// The format.
+        format: ImageFormat,
+        /// The decoder's words.
+        reason: String,
+    },
+}
+
+/// An upright picture: rows from the top, three bytes (red, green, blue) a pixel, no padding, no side of zero.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Rgb8Image {
+    width: u32,
+    height: u32,
+    pixels: Vec<u8>,
+}
+
+impl Rgb8Image {
+    /// A picture of `width * height * 3` bytes; `None` for another number of them and for a side of zero.
+    pub fn new(width: u32, height: u32, pixels: Vec<u8>) -> Option<Self> {
+        let bytes = u64::from(width).checked_mul(u64::from(height))?.checked_mul(3)?;
+        (bytes > 0 && u64::try_from(pixels.len()) == Ok(bytes)).then_some(Self { width, height, pixels })
+    }
+
+    /// Pixels in a row.
+    pub fn width(&self) -> u32 {
+        self.width
+    }
+
+    /// Rows.
+    pub fn height(&self) -> u32 {
+        self.height
+    }
+
+    /// The pixels.
+    pub fn pixels(&self) -> &[u8] {
+        &self.pixels
+    }
+}
+
+impl fmt::Debug for Rgb8Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rgb8Image({}x{})", self.width, self.height)
+    }
+}
+
+/// Decodes a JPEG, PNG or WebP image.
+///
+/// What is transparent is laid over white: product pictures and scans are made for white paper, and a model trained on
+/// photographs takes white for background. Exif orientation is applied; colour profiles are not.
+pub fn decode(bytes: &[u8], limits: DecodeLimits) -> Result<Rgb8Image, ImageError> {
+    decode_within(bytes, limits, &mut Account::unlimited().hold())
+}
+
+/// [`decode`], within the memory that there is: `hold` has what the decoder takes, and what the picture does.
+pub fn decode_within(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rgb8Image, ImageError> {
+    if is_stripped(bytes) {
+        return Err(ImageError::Stripped);
+    }
+    let format = ImageFormat::sniff(bytes).ok_or(ImageError::Unrecognized { size: bytes.len() })?;
+    // A panic would end the daemon; the decoders own nothing that could be seen afterwards, and a hold is whole.
+    catch_unwind(AssertUnwindSafe(|| match format {
+        ImageFormat::Jpeg => decode_jpeg(bytes, limits, hold),
+        ImageFormat::Png => decode_png(bytes, limits, hold),
+        ImageFormat::WebP => decode_webp(bytes, limits, hold),
+    }))
+    .unwrap_or_else(|_| Err(malformed(format, "the decoder panicked")))
+}
+
+/// Whether bytes were taken for text on the way: `curl -d @photo.jpg` takes zeros and line ends out. Every format has zeros
+/// in its first lengths.
+fn is_stripped(bytes: &[u8]) -> bool {
+    let is_image = [&b"\xFF\xD8\xFF"[..], b"\x89PNG", b"RIFF"].iter().any(|start| bytes.starts_with(start));
+    is_image && bytes.len() > 64 && !bytes.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r'))
+}
+
+/// Decodes anything with small limits, for the fuzzers; true when it is a photograph. One has as many pixels as it has bytes
+/// for, within the limit. Their panic hook must not abort, since a decoder's panic is an error here.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_image(data: &[u8]) -> bool {
+    let limits = DecodeLimits { max_pixels: 1 << 20 };
+    let Ok(Rgb8Image { width, height, pixels }) = decode(data, limits) else { return false };
+    assert!(width > 0 && height > 0 && limits.check((width, height)).is_ok(), "{width}x{height}");
+    assert_eq!(pixels.len(), width as usize * height as usize * 3);
+    true
+}
+
+fn decode_jpeg(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rgb8Image, ImageError> {
+    let refused = |reason: zune_jpeg::errors::DecodeErrors| malformed(ImageFormat::Jpeg, reason);
+    let cut_off = || ImageError::CutOff { format: ImageFormat::Jpeg };
+    let scans = containers::jpeg_scans(bytes).map_err(|_| cut_off())?;
+    let bytes = [scans.bytes, &NO_CODE.repeat(8), JPEG_END].concat();
+    // Strict: otherwise the decoder paints damage and missing data grey.
+    let options = DecoderOptions::default()
+        .set_strict_mode(true)
+        .set_max_width(MAX_SIDE as usize)
+        .set_max_height(MAX_SIDE as usize)
+        .jpeg_set_max_scans(MAX_SCANS)
+        .jpeg_set_out_colorspace(ColorSpace::RGB);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+    decoder.decode_headers().map_err(refused)?;
+    let info = decoder.info();
+    let (width, height) = info.as_ref().map(|info| (u32::from(info.width), u32::from(info.height))).unwrap_or_default();
+    limits.check((width, height))?;
+    let orientation = decoder.exif().and_then(|exif| Orientation::from_exif_chunk(exif));
+    // Coefficients are kept until the last scan; what is turned is there twice.
+    let is_baseline = info.is_some_and(|info| info.sof.is_sequential_dct());
+    let turned = orientation.is_some_and(|orientation| orientation != Orientation::NoTransforms);
+    take(hold, (width, height), if is_baseline { 3 } else { 9 } + if turned { 3 } else { 0 })?;
+    let pixels = decoder.decode().map_err(|reason| if scans.is_ended { refused(reason) } else { cut_off() })?;
+    let image = RgbImage::from_raw(width, height, pixels)
+        .ok_or_else(|| malformed(ImageFormat::Jpeg, "it holds fewer pixels than its header says"))?;
+    upright(ImageFormat::Jpeg, image.into(), orientation.unwrap_or(Orientation::NoTransforms))
+}
+
+fn decode_png(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rgb8Image, ImageError> {
+    let refused = |reason| refused_by_image(ImageFormat::Png, reason);
+    let mut metadata = Limits::no_limits();
+    metadata.max_alloc = Some(MAX_PNG_METADATA_BYTES);
+    let mut decoder = PngDecoder::with_limits(Cursor::new(bytes), metadata).map_err(refused)?;
+    limits.check(decoder.dimensions())?;
+    take(hold, decoder.dimensions(), bytes_each(&decoder))?;
+    let orientation = decoder.orientation().map_err(refused)?;
+    upright(ImageFormat::Png, DynamicImage::from_decoder(decoder).map_err(refused)?, orientation)
+}
+
+fn decode_webp(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rgb8Image, ImageError> {
+    let refused = |reason| refused_by_image(ImageFormat::WebP, reason);
+    let found = containers::inspect_webp(bytes).map_err(|_| ImageError::CutOff { format: ImageFormat::WebP })?;
+    let (_, width, height) = found.largest;
+    limits.check((width, height))?;
+    let decoder = WebPDecoder::new(Cursor::new(found.file)).map_err(refused)?;
+    limits.check(decoder.dimensions())?;
+    take(hold, decoder.dimensions(), bytes_each(&decoder))?;
+    // Not the decoder's own `orientation`: it allocates whatever size the chunk claims.
+    let orientation = found.exif.and_then(Orientation::from_exif_chunk).unwrap_or(Orientation::NoTransforms);
+    upright(ImageFormat::WebP, DynamicImage::from_decoder(decoder).map_err(refused)?, orientation)
+}
+
+/// What a pixel takes as it is decoded, and once more as RGB, or with alpha before it.
+fn bytes_each(decoder: &impl ImageDecoder) -> u64 {
+    u64::from(decoder.color_type().bytes_per_pixel()) + 4
+}
+
+/// Turns a decoded image to RGB over white, and the right way up.
+fn upright(format: ImageFormat, image: DynamicImage, orientation: Orientation) -> Result<Rgb8Image, ImageError> {
+    let mut image = if image.color().has_alpha() { over_white(&image.into_rgba8()).into() } else { image };
+    image.apply_orientation(orientation);
+    let image = image.into_rgb8();
+    Rgb8Image::new(image.width(), image.height(), image.into_raw())
+        .ok_or_else(|| malformed(format, "a side of it is zero"))
+}
+
+/// Lays what is transparent over white.
+fn over_white(image: &image::RgbaImage) -> RgbImage {
+    let (width, height) = image.dimensions();
+    let mut pixels = Vec::with_capacity(image.as_raw().len() / 4 * 3);
+    for &[red, green, blue, alpha] in image.as_raw().as_chunks().0 {
+        let blend = |channel: u8| {
+            let sum = u16::from(channel) * u16::from(alpha) + 255 * (255 - u16::from(alpha));
+            u8::try_from((sum + 127) / 255).unwrap_or(u8::MAX)
+        };
+        pixels.extend([blend(red), blend(green), blend(blue)]);
+    }
+    RgbImage::from_raw(width, height, pixels).unwrap_or_default()
+}
+
+fn malformed(format: ImageFormat, reason: impl fmt::Display) -> ImageError {
+    ImageError::Malformed { format, reason: reason.to_string() }
+}
+
+/// The error of the crate `image`, with a cut-off file told from a wrong one.
+fn refused_by_image(format: ImageFormat, error: image::ImageError) -> ImageError {
+    match error {
+        image::ImageError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            ImageError::CutOff { format }
+        }
+        image::ImageError::Decoding(error) => {
+            malformed(format, std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string))
+        }
+        error => malformed(format, error),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,316 @@
+//! The attempts on disk: one file, and its one owner.
+//!
+//! The first line is what is known; behind it each attempt leaves a mark when it begins and one when it ends, and once none
+//! is under way the marks are cut off. Marks are appended without an fsync, so a start with many models pays for none: they
+//! have to outlive the process, which whatever was written does, and not the machine, since another boot blames nobody. The
+//! first line is to outlive both, is replaced as a whole, and changes only when a process has died or a suspect is tried.
+//!
+//! A disk that is full or read-only stops no load. Then a suspect is loaded after a trial only, since its death would leave
+//! no trace.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ledge_base::clock;
+use ledge_base::durable;
+use ledge_base::names::ModelName;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use super::{Attempt, AttemptKey, Attempts, Finding, Suspect, Verdict};
+use crate::repository::Effort;
+
+/// Its name in the folder of the box's state.
+const FILE: &str = "load_attempts.jsonl";
+
+/// A line behind the first.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Mark {
+    Began(Attempt),
+    Ended(Attempt),
+}
+
+/// The owner of the file. Clones share it.
+#[derive(Debug, Clone)]
+pub struct AttemptLog {
+    state: Arc<Mutex<State>>,
+    /// Told when a trial is put off.
+    put_off: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct State {
+    attempts: Attempts,
+    path: PathBuf,
+    /// `None` while it cannot be written.
+    file: Option<Kept>,
+    is_told: bool,
+    /// The process is about to end in order.
+    is_stopped: bool,
+}
+
+#[derive(Debug)]
+struct Kept {
+    file: File,
+    /// The length of the first line.
+    first_line: u64,
+}
+
+/// An attempt under way. Dropping it says that it has ended, and the process has not.
+#[derive(Debug)]
+pub struct UnderWay {
+    log: AttemptLog,
+    attempt: Attempt,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.log.lock().end(&self.attempt);
+    }
+}
+
+impl AttemptLog {
+    /// Reads what the last process left in `folder`, in this boot of the machine, and returns the suspects that ended it.
+    pub fn open(folder: &Path, boot: &str) -> (Self, Vec<Suspect>) {
+        let path = folder.join(FILE);
+        let (mut attempts, first_line) = match read(&path) {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::error!(path = %path.display(), %error,
+                    "the record of loads that ended the process cannot be read; it is set aside");
+                let _ = durable::rename(&path, &path.with_extension("jsonl.damaged"));
+                (Attempts::default(), 0)
+            }
+        };
+        let known = attempts.clone();
+        let to_blame = attempts.start(boot, clock::unix_millis());
+        let mut state = State { attempts, path, file: None, is_told: false, is_stopped: false };
+        // The marks of the last process are cut off either way.
+        let is_known =
+            first_line > 0 && (&known.boot, &known.suspects) == (&state.attempts.boot, &state.attempts.suspects);
+        let cut_off = is_known && state.reopen(first_line).and_then(|()| state.cut_off_marks()).is_ok();
+        if !cut_off {
+            state.write_all();
+        }
+        (Self { state: Arc::new(Mutex::new(state)), put_off: Arc::default() }, to_blame)
+    }
+
+    /// How the version may be loaded.
+    pub fn verdict(&self, key: &AttemptKey, effort: Effort) -> Verdict {
+        let state = self.lock();
+        match state.attempts.verdict(key, effort, clock::unix_millis()) {
+            Verdict::Alone if state.file.is_none() => Verdict::AfterTrial,
+            verdict => verdict,
+        }
+    }
+
+    /// Notes that the attempt begins, and until when it is under way.
+    pub fn begin(&self, attempt: Attempt) -> UnderWay {
+        self.lock().begin(attempt.clone());
+        UnderWay { log: self.clone(), attempt }
+    }
+
+    /// Notes that a trial was not passed. Returns why the model is not loaded.
+    pub fn not_passed(&self, key: &AttemptKey, finding: &Finding) -> String {
+        let mut state = self.lock();
+        let reason = state.attempts.not_passed(key, finding, clock::unix_millis());
+        state.write_all();
+        self.put_off.notify_one();
+        reason
+    }
+
+    /// From here on the process ends in order: no attempt is to blame for it.
+    pub fn stop(&self) {
+        let mut state = self.lock();
+        state.is_stopped = true;
+        state.attempts.stop();
+        if state.file.is_some() && state.cut_off_marks().is_err() {
+            state.write_all();
+        }
+    }
+
+    /// The models whose next trial is due.
+    pub fn due(&self) -> Vec<(AttemptKey, ModelName)> {
+        self.lock().attempts.due(clock::unix_millis())
+    }
+
+    /// Waits until a trial is due. It may be too early, never too late.
+    pub async fn trial_due(&self) {
+        let next_due_ms = self.lock().attempts.next_due_ms(clock::unix_millis());
+        let due = async {
+            match next_due_ms {
+                Some(millis) => tokio::time::sleep(Duration::from_millis(millis)).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = due => {}
+            () = self.put_off.notified() => {}
+        }
+    }
+
+    /// Nothing has these files any more.
+    pub fn forget(&self, key: &AttemptKey) {
+        let mut state = self.lock();
+        if state.attempts.forget(key) {
+            state.write_all();
+        }
+    }
+
+    /// The models that are to blame, or may be.
+    pub fn suspects(&self) -> Vec<Suspect> {
+        self.lock().attempts.suspects().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics under this lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The models in the file of `folder` that ended a process, or may have; none when it cannot be read.
+pub fn suspects(folder: &Path) -> Vec<Suspect> {
+    let attempts = read(&folder.join(FILE)).map(|(attempts, _)| attempts).unwrap_or_default();
+    attempts.suspects().cloned().collect()
+}
+
+impl State {
+    fn begin(&mut self, attempt: Attempt) {
+        if self.is_stopped {
+            return;
+        }
+        self.attempts.begin(attempt.clone());
+        // There may be room again.
+        if self.file.is_none() {
+            self.write_all();
+        } else if let Err(error) = self.append(&Mark::Began(attempt)) {
+            self.give_up(&error);
+        }
+    }
+
+    fn end(&mut self, attempt: &Attempt) {
+        if self.is_stopped {
+            return;
+        }
+        let changed = self.attempts.end(attempt);
+        if changed {
+            self.write_all();
+            return;
+        }
+        if self.file.is_none() {
+            return;
+        }
+        let noted = match self.attempts.under_way() {
+            [] => self.cut_off_marks(),
+            // Without this mark a later death would be blamed on it: rather forget all that are under way.
+            _ => self.append(&Mark::Ended(attempt.clone())).or_else(|_| self.cut_off_marks()),
+        };
+        if let Err(error) = noted {
+            self.give_up(&error);
+        }
+    }
+
+    fn append(&mut self, mark: &Mark) -> io::Result<()> {
+        let Some(Kept { file, .. }) = &mut self.file else { return Ok(()) };
+        let mut line = serde_json::to_vec(mark)?;
+        line.push(b'\n');
+        let length = file.metadata()?.len();
+        let written = file.write_all(&line);
+        if written.is_err() {
+            // Half a line would spoil the next one.
+            file.set_len(length)?;
+        }
+        written
+    }
+
+    fn cut_off_marks(&self) -> io::Result<()> {
+        self.file.as_ref().map_or(Ok(()), |kept| kept.file.set_len(kept.first_line))
+    }
+
+    /// Writes the file anew. What it says survives a power cut.
+    fn write_all(&mut self) {
+        if let Err(error) = self.replace() {
+            self.give_up(&error);
+        }
+    }
+
+    fn replace(&mut self) -> io::Result<()> {
+        let (content, first_line) = encode(&self.attempts)?;
+        durable::replace(&self.path, &content)?;
+        self.reopen(first_line)
+    }
+
+    fn reopen(&mut self, first_line: u64) -> io::Result<()> {
+        let file = OpenOptions::new().append(true).open(&self.path)?;
+        self.file = Some(Kept { file, first_line });
+        self.is_told = false;
+        Ok(())
+    }
+
+    fn give_up(&mut self, error: &io::Error) {
+        // The end of those that have a mark will have none.
+        let _ = self.cut_off_marks();
+        self.file = None;
+        if !std::mem::replace(&mut self.is_told, true) {
+            tracing::warn!(path = %self.path.display(), %error,
+                "loads cannot be noted: a model that ends the process will be loaded again at the next start");
+        }
+    }
+}
+
+/// The content of the file, with the length of its first line.
+fn encode(attempts: &Attempts) -> serde_json::Result<(Vec<u8>, u64)> {
+    let mut content = serde_json::to_vec(attempts)?;
+    content.push(b'\n');
+    let first_line = content.len() as u64;
+    for attempt in attempts.under_way() {
+        serde_json::to_writer(&mut content, &Mark::Began(attempt.clone()))?;
+        content.push(b'\n');
+    }
+    Ok((content, first_line))
+}
+
+/// What the file says, with the length of its first line; nothing when there is none. A line that is cut off is passed over.
+fn read(path: &Path) -> io::Result<(Attempts, u64)> {
+    match std::fs::read(path) {
+        Ok(content) => parse(&content).map_err(io::Error::from),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((Attempts::default(), 0)),
+        Err(error) => Err(error),
+    }
+}
+
+fn parse(content: &[u8]) -> serde_json::Result<(Attempts, u64)> {
+    let mut lines = content.split_inclusive(|byte| *byte == b'\n');
+    let first = lines.next().unwrap_or_default();
+    let mut attempts: Attempts = serde_json::from_slice(first)?;
+    for line in lines {
+        match serde_json::from_slice(line) {
+            Ok(Mark::Began(attempt)) => attempts.begin(attempt),
+            Ok(Mark::Ended(attempt)) => drop(attempts.end(&attempt)),
+            Err(_) => {}
+        }
+    }
+    // Nothing is appended to a line that has no end.
+    Ok((attempts, if first.ends_with(b"\n") { first.len() as u64 } else { 0 }))
+}
+
+/// Reads the record of attempts; true when it is one. It is the same after it was written and read again, and appending
+/// begins behind a whole line. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_load_attempts(data: &[u8]) -> bool {
+    let Ok((attempts, first_line)) = parse(data) else { return false };
+    let (first, _) = data.split_at(usize::try_from(first_line).unwrap_or(usize::MAX));
+    assert!(first.is_empty() || first.ends_with(b"\n"));
+    let (written, first_line) = encode(&attempts).unwrap_or_default();
+    assert!(parse(&written).is_ok_and(|again| again == (attempts, first_line)), "{}", written.escape_ascii());
+    true
+}
+
+#[cfg(test)]
+mod tests;

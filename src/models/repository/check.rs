@@ -1,0 +1,197 @@
+//! Which runtimes run which models: every version tried in every runtime, without serving any.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ledge_base::names::{ModelName, ModelVersion};
+use ledge_engine::backend::Runtime;
+
+use super::folder::{self, FolderError};
+use super::loaded_model::{LoadedModel, ModelDefaults};
+use super::loading::{self, VersionError, VersionSource};
+use super::model_config::{DynamicBatching, InstanceGroup, ModelConfig, RuntimeChoice};
+use super::profile::{Choice, Profiles};
+use super::{Repository, statistics::Statistics};
+use crate::scheduling::batcher::BatchPolicy;
+
+/// What came of trying one version in one runtime.
+#[derive(Debug)]
+pub struct Trial {
+    /// The version.
+    pub version: ModelVersion,
+    /// The runtime.
+    pub runtime: Runtime,
+    /// What was loaded, or why nothing is.
+    pub outcome: Result<Tried, VersionError>,
+}
+
+/// A version that was loaded for a trial.
+#[derive(Debug)]
+pub struct Tried {
+    /// The time that took, golden answers included.
+    pub time: Duration,
+    /// What of it answered golden inputs wrong, and what stands in for it.
+    pub stand_in: Option<String>,
+}
+
+impl Repository {
+    /// The models on disk, whether loaded or not.
+    pub fn names_on_disk(&self) -> Result<Vec<ModelName>, FolderError> {
+        Ok(self.shared.sources.models()?.0)
+    }
+
+    /// The model config and the versions on disk of one model.
+    pub fn on_disk(&self, name: &ModelName) -> Result<(ModelConfig, Vec<ModelVersion>), FolderError> {
+        let path = self.shared.sources.folder(name);
+        Ok((folder::model_config(&path)?.0, folder::versions(&path)?.0))
+    }
+
+    /// Loads one version the way that `choice` says, beside whatever is live, for a measurement.
+    pub async fn load_as(
+        &self,
+        name: &ModelName,
+        version: ModelVersion,
+        choice: Choice,
+    ) -> Result<Arc<LoadedModel>, String> {
+        let (config, _) = self.on_disk(name).map_err(|error| error.to_string())?;
+        let path = self.shared.sources.folder(name);
+        let instance_group = InstanceGroup {
+            count: Some(choice.instances),
+            min: None,
+            max: None,
+            threads: Some(choice.threads),
+            keep_alive_s: Some(0),
+            ..config.instance_group
+        };
+        let batched = DynamicBatching {
+            max_queue_delay_us: 0,
+            preferred_batch_sizes: BatchPolicy::powers_of_two(choice.batch, Duration::ZERO).preferred,
+        };
+        let config = ModelConfig {
+            runtime: pinned(choice.runtime),
+            instance_group,
+            dynamic_batching: (choice.batch > 1).then_some(batched),
+            ..config
+        };
+        let statistics = Arc::<Statistics>::default();
+        let files = path.join(version.to_string());
+        let source = VersionSource {
+            name,
+            version,
+            folder: &path,
+            files: &files,
+            config: &config,
+            config_text: "",
+            golden_min: None,
+            statistics,
+            sealed: None,
+        };
+        let defaults =
+            ModelDefaults { profiles: Profiles::none(self.runtimes().clone()), ..self.shared.defaults.clone() };
+        let loaded = loading::load(source, &self.shared.engine, &defaults).await;
+        let model = loaded.map_err(|error| error.to_string())?;
+        match model.stand_in() {
+            None => Ok(Arc::new(model)),
+            // What is measured of that says nothing of what was asked for.
+            Some(stand_in) => {
+                loading::end(model).await;
+                Err(stand_in)
+            }
+        }
+    }
+
+    /// Loads a version from the folder of its model config, golden inputs and labels and from that of its files, beside
+    /// whatever is live: for a trial.
+    pub async fn load_from(
+        &self,
+        name: &ModelName,
+        version: ModelVersion,
+        (folder, files): (&Path, &Path),
+        golden_min: Option<f64>,
+    ) -> Result<Arc<LoadedModel>, VersionError> {
+        let (config, config_text) = folder::model_config(folder)?;
+        let source = VersionSource {
+            name,
+            version,
+            folder,
+            files,
+            config: &config,
+            config_text: &config_text,
+            golden_min,
+            statistics: Arc::default(),
+            sealed: None,
+        };
+        let loaded = loading::load(source, &self.shared.engine, &self.shared.defaults).await;
+        loaded.map(Arc::new)
+    }
+
+    /// Ends what was loaded beside whatever is live, and waits until its memory is given back.
+    pub async fn end(&self, model: Arc<LoadedModel>) {
+        let ended = model.ended();
+        drop(model);
+        ended.await;
+    }
+
+    /// The digest of one version's files, which names its profile, and the runtimes that may run it.
+    pub fn tunable(&self, name: &ModelName, version: ModelVersion) -> Result<(String, Vec<Runtime>), FolderError> {
+        let (config, _) = self.on_disk(name)?;
+        let folder = folder::version(&self.shared.sources.folder(name).join(version.to_string()))?;
+        Ok((folder.digest, config.runtime.candidates(folder.model.files.format)))
+    }
+
+    /// What was measured on this box.
+    pub fn profiles(&self) -> &Profiles {
+        &self.shared.defaults.profiles
+    }
+
+    /// On how many cores models run.
+    pub fn cores(&self) -> &[usize] {
+        self.shared.engine.cores()
+    }
+
+    /// Tries every version that the model's policy selects in every runtime that its config allows.
+    pub async fn try_runtimes(&self, name: &ModelName) -> Result<Vec<Trial>, FolderError> {
+        let (config, versions) = self.on_disk(name)?;
+        let path = self.shared.sources.folder(name);
+        let mut trials = Vec::new();
+        for version in config.version_policy.select(&versions) {
+            let files = path.join(version.to_string());
+            let format = folder::version(&files)?.model.files.format;
+            for runtime in config.runtime.candidates(format) {
+                let pinned = ModelConfig { runtime: pinned(runtime), ..config.clone() };
+                let statistics = Arc::<Statistics>::default();
+                let source = VersionSource {
+                    name,
+                    version,
+                    folder: &path,
+                    files: &files,
+                    config: &pinned,
+                    config_text: "",
+                    golden_min: None,
+                    statistics,
+                    sealed: None,
+                };
+                let started = Instant::now();
+                let outcome = loading::load(source, &self.shared.engine, &self.shared.defaults).await;
+                let outcome = match outcome {
+                    Ok(model) => {
+                        let tried = Tried { time: started.elapsed(), stand_in: model.stand_in() };
+                        loading::end(model).await;
+                        Ok(tried)
+                    }
+                    Err(error) => Err(error),
+                };
+                trials.push(Trial { version, runtime, outcome });
+            }
+        }
+        Ok(trials)
+    }
+}
+
+fn pinned(runtime: Runtime) -> RuntimeChoice {
+    match runtime {
+        Runtime::OnnxRuntime => RuntimeChoice::OnnxRuntime,
+        Runtime::OpenVino => RuntimeChoice::OpenVino,
+    }
+}

@@ -1,0 +1,359 @@
+//! A model's folder on disk: `<model>/<version>/model.{onnx,xml,tflite}`, perhaps `model.float.*` beside it,
+//! `<model>/model.toml`.
+//!
+//! Reads, checks, and says what is wrong; loads nothing.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ledge_base::names::{ModelName, ModelVersion};
+use ledge_base::toml_check::Mistake;
+use ledge_engine::backend::{Dangers, Format, ModelFiles};
+use ledge_engine::pipeline::quantization::Quantization;
+use ledge_engine::{onnx, tflite};
+
+use super::contained;
+use super::model_config::ModelConfig;
+
+/// Why a model's folder cannot be used. One line for people.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// A file or folder cannot be read.
+    #[error("{} cannot be read: {error}", path.display())]
+    Read {
+        /// The path.
+        path: PathBuf,
+        /// The system's words.
+        error: io::Error,
+    },
+    /// `model.toml` has mistakes.
+    #[error("{}", mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Config {
+        /// All of them.
+        mistakes: Vec<Mistake>,
+    },
+    /// The version's folder holds no model, or more than one.
+    #[error("{} {reason}", path.display())]
+    NoModel {
+        /// The version's folder.
+        path: PathBuf,
+        /// What was found.
+        reason: String,
+    },
+    /// A model file is not what its name says.
+    #[error("{} {reason}", path.display())]
+    BadFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// The content of a file that is part of a model.
+fn read_file(folder: &Path, name: &Path) -> Result<Vec<u8>, FolderError> {
+    contained::read(folder, name, contained::MODEL_MAX).map_err(read_error(&folder.join(name)))
+}
+
+fn read_error(path: &Path) -> impl FnOnce(io::Error) -> FolderError + '_ {
+    move |error| FolderError::Read { path: path.to_owned(), error }
+}
+
+/// The models of a repository: its folders with a valid name. Others are returned apart, to be warned about.
+pub fn models(repository: &Path) -> Result<(Vec<ModelName>, Vec<String>), FolderError> {
+    let (mut models, mut strange) = (Vec::new(), Vec::new());
+    for name in folders(repository)? {
+        match name.parse() {
+            Ok(model) => models.push(model),
+            // Such as `.git` or `lost+found`.
+            Err(_) => strange.push(name),
+        }
+    }
+    models.sort_unstable();
+    Ok((models, strange))
+}
+
+/// The versions in a model's folder, ascending. Folders that are not versions are returned apart.
+pub fn versions(model: &Path) -> Result<(Vec<ModelVersion>, Vec<String>), FolderError> {
+    let (mut versions, mut strange) = (Vec::new(), Vec::new());
+    for name in folders(model)? {
+        match name.parse() {
+            Ok(version) => versions.push(version),
+            Err(_) => strange.push(name),
+        }
+    }
+    versions.sort_unstable();
+    Ok((versions, strange))
+}
+
+fn folders(path: &Path) -> Result<Vec<String>, FolderError> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(read_error(path))? {
+        let entry = entry.map_err(read_error(path))?;
+        // Follows symbolic links: a signed model is a link into the update store.
+        if entry.path().is_dir() {
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// The model config in a model's folder, and its text; the default without a file.
+pub fn model_config(model: &Path) -> Result<(ModelConfig, String), FolderError> {
+    let path = model.join("model.toml");
+    let text = match contained::read_text(model, Path::new("model.toml"), contained::CONFIG_MAX) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((ModelConfig::default(), String::new())),
+        Err(error) => return Err(FolderError::Read { path, error }),
+    };
+    let source = path.display().to_string();
+    let config = ModelConfig::parse(&source, &text).map_err(|mistakes| FolderError::Config { mistakes })?;
+    Ok((config, text))
+}
+
+/// The stem of the file that is run when no runtime answers the golden inputs right with the model: its float original.
+const FALLBACK: &str = "model.float";
+
+/// One version, read and checked.
+#[derive(Debug)]
+pub struct VersionFolder {
+    /// What a runtime is to load.
+    pub model: ReadModel,
+    /// What it is to load when it answers golden inputs wrong with `model`.
+    pub fallback: Option<ReadModel>,
+    /// BLAKE3 of every file's name and content, in hexadecimal: other weights, another digest.
+    pub digest: String,
+}
+
+/// One model of a version.
+#[derive(Debug)]
+pub struct ReadModel {
+    /// Its files.
+    pub files: ModelFiles,
+    /// What the integers of its inputs and outputs are worth by its files, by their names.
+    pub quantization: HashMap<String, Quantization>,
+}
+
+/// Reads and checks the files of one version.
+pub fn version(folder: &Path) -> Result<VersionFolder, FolderError> {
+    let found = find_models(folder)?;
+    let mut hasher = blake3::Hasher::new();
+    let model = read_model(folder, &found.model, "", &mut hasher)?;
+    let fallback = found.fallback.map(|name| read_model(folder, &name, "float ", &mut hasher)).transpose()?;
+    Ok(VersionFolder { model, fallback, digest: hasher.finalize().to_hex().to_string() })
+}
+
+/// Reads and checks one model and the files that belong to it. `role` tells them from those of the other in the digest.
+fn read_model(folder: &Path, name: &Path, role: &str, hasher: &mut blake3::Hasher) -> Result<ReadModel, FolderError> {
+    let (bytes, model) = (read_file(folder, name)?, folder.join(name));
+    let bad = |reason: String| FolderError::BadFile { path: model.clone(), reason };
+    if bytes.is_empty() {
+        return Err(bad("is empty".to_owned()));
+    }
+    let mut hash_file = |name: &str, content: &[u8]| hash_file(hasher, &format!("{role}{name}"), content);
+    hash_file("model", &bytes);
+    let mut files = ModelFiles {
+        format: Format::Onnx,
+        model: model.clone(),
+        weights: None,
+        port_names: None,
+        dangers: Dangers::default(),
+    };
+    let mut quantization = HashMap::new();
+    match model.extension().and_then(|extension| extension.to_str()) {
+        Some("xml") => {
+            files.format = Format::OpenVinoIr;
+            if !bytes.trim_ascii_start().starts_with(b"<") {
+                return Err(bad("is not an OpenVINO IR: it is not XML".to_owned()));
+            }
+            files.dangers.has_control_flow = has_control_flow(&bytes);
+            let weights = name.with_extension("bin");
+            hash_file("weights", &read_file(folder, &weights)?);
+            files.weights = Some(folder.join(weights));
+        }
+        Some("tflite") => {
+            files.format = Format::TfLite;
+            if bytes.get(4..8) != Some(b"TFL3") {
+                return Err(bad("is not a TFLite model: its identifier TFL3 is missing".to_owned()));
+            }
+            quantization = tflite::quantization(&bytes);
+            // Not read, and such models are small.
+            files.dangers.has_control_flow = true;
+        }
+        _ => {
+            let summary = onnx::summarize(&bytes).map_err(|error| bad(error.to_string()))?;
+            for path in &summary.external_data {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                hash_file(&name, &read_file(folder, path)?);
+            }
+            files.port_names = Some(summary.port_names);
+            files.dangers = summary.dangers;
+        }
+    }
+    Ok(ReadModel { files, quantization })
+}
+
+/// Whether an OpenVINO IR has graphs within its graph.
+fn has_control_flow(xml: &[u8]) -> bool {
+    let xml = String::from_utf8_lossy(xml);
+    ["type=\"If\"", "type=\"Loop\"", "type=\"TensorIterator\""].iter().any(|kind| xml.contains(kind))
+}
+
+/// The names of the inputs of the model in a version's folder, where the format has them in the open.
+pub fn input_names(folder: &Path) -> Result<Option<Vec<String>>, FolderError> {
+    let name = find_models(folder)?.model;
+    if name.extension().is_none_or(|extension| extension != "onnx") {
+        return Ok(None);
+    }
+    let summary = onnx::summarize(&read_file(folder, &name)?);
+    let bad = |error: onnx::OnnxError| FolderError::BadFile { path: folder.join(&name), reason: error.to_string() };
+    let summary = summary.map_err(bad)?;
+    Ok(Some(summary.port_names.inputs))
+}
+
+fn hash_file(hasher: &mut blake3::Hasher, name: &str, content: &[u8]) {
+    // Lengths first, so that no two lists of files give the same bytes.
+    for part in [name.as_bytes(), content] {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+}
+
+/// The files of a version that are models, by their names.
+struct Found {
+    model: PathBuf,
+    fallback: Option<PathBuf>,
+}
+
+/// The model file of a version: `model.*`, or the only file with a known ending, as OVMS has it. `model.float.*` is its
+/// fallback, unless there is no other.
+fn find_models(folder: &Path) -> Result<Found, FolderError> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(read_error(folder))? {
+        let name = PathBuf::from(entry.map_err(read_error(folder))?.file_name());
+        let known = matches!(name.extension().and_then(|e| e.to_str()), Some("onnx" | "xml" | "tflite"));
+        if known && folder.join(&name).is_file() {
+            found.push(name);
+        }
+    }
+    found.sort_unstable();
+    let is_named = |path: &PathBuf, stem: &str| path.file_stem().is_some_and(|found| found == stem);
+    let (mut fallbacks, mut others): (Vec<_>, Vec<_>) = found.into_iter().partition(|path| is_named(path, FALLBACK));
+    if others.is_empty() {
+        std::mem::swap(&mut fallbacks, &mut others);
+    }
+    let named: Vec<_> = others.iter().filter(|path| is_named(path, "model")).collect();
+    let several = |found: &[PathBuf]| {
+        let listed = found.iter().filter_map(|path| path.file_name()?.to_str()).collect::<Vec<_>>().join(", ");
+        FolderError::NoModel { path: folder.to_owned(), reason: format!("holds several models: {listed}") }
+    };
+    if fallbacks.len() > 1 {
+        return Err(several(&fallbacks));
+    }
+    let fallback = fallbacks.pop();
+    match (named.as_slice(), others.as_slice()) {
+        ([only], _) => Ok(Found { model: (*only).clone(), fallback }),
+        ([], [only]) => Ok(Found { model: only.clone(), fallback }),
+        ([], []) => Err(FolderError::NoModel {
+            path: folder.to_owned(),
+            reason: "holds no model.onnx, model.xml or model.tflite".to_owned(),
+        }),
+        _ => Err(several(&others)),
+    }
+}
+
+/// Reads a label file of the model's folder: one label a line.
+pub fn labels(folder: &Path, name: &str) -> Result<Vec<String>, FolderError> {
+    let text = contained::read_text(folder, Path::new(name), contained::DATA_MAX);
+    let text = text.map_err(read_error(&folder.join(name)))?;
+    Ok(ledge_engine::pipeline::classification::parse_labels(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ledge_base::durable;
+
+    fn file(root: &Path, path: &str, content: &[u8]) {
+        let path = root.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        durable::replace(&path, content).unwrap();
+    }
+
+    #[test]
+    fn only_positive_numbers_are_versions() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["2", "10", "01", "abc", "0", "-1"] {
+            std::fs::create_dir(root.path().join(name)).unwrap();
+        }
+        file(root.path(), "3", b"a file, not a folder");
+        let (found, mut strange) = versions(root.path()).unwrap();
+        strange.sort();
+        assert_eq!(found.iter().map(|version| version.get()).collect::<Vec<_>>(), [2, 10]);
+        assert_eq!(strange, ["-1", "0", "01", "abc"]);
+    }
+
+    #[test]
+    fn a_folder_without_exactly_one_model_says_what_it_holds() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("1")).unwrap();
+        let reason = |version_folder: &str| version(&root.path().join(version_folder)).unwrap_err().to_string();
+        assert!(reason("1").contains("holds no model.onnx"), "{}", reason("1"));
+        file(root.path(), "2/a.onnx", b"x");
+        file(root.path(), "2/b.onnx", b"x");
+        assert!(reason("2").contains("several models: a.onnx, b.onnx"), "{}", reason("2"));
+        file(root.path(), "3/model.onnx", b"");
+        assert!(reason("3").ends_with("model.onnx is empty"), "{}", reason("3"));
+        file(root.path(), "4/model.tflite", b"\x89PNG\r\n\x1a\n");
+        assert!(reason("4").contains("is not a TFLite model"), "{}", reason("4"));
+        file(root.path(), "5/model.xml", b"<net/>");
+        assert!(reason("5").contains("model.bin cannot be read"), "{}", reason("5"));
+        assert!(reason("6").contains("cannot be read"), "{}", reason("6"));
+    }
+
+    #[test]
+    fn a_float_file_beside_a_model_is_its_fallback_and_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let read = || version(&root.path().join("1"));
+        let names = |read: &VersionFolder| {
+            let name = |read: &ReadModel| read.files.model.file_name().unwrap().to_string_lossy().into_owned();
+            (name(&read.model), read.fallback.as_ref().map(name))
+        };
+        let model = |content: &str| [&b"....TFL3"[..], content.as_bytes()].concat();
+        // Alone it is the model.
+        file(root.path(), "1/model.float.tflite", &model("float"));
+        let alone = read().unwrap();
+        assert_eq!(names(&alone), ("model.float.tflite".into(), None));
+        for int8 in ["net.tflite", "model.tflite"] {
+            file(root.path(), &format!("1/{int8}"), &model("int8"));
+            let both = read().unwrap();
+            assert_eq!(names(&both), (int8.into(), Some("model.float.tflite".into())));
+            file(root.path(), "1/model.float.tflite", &model("other"));
+            assert_ne!(read().unwrap().digest, both.digest);
+            file(root.path(), "1/model.float.tflite", &model("float"));
+            assert_eq!(read().unwrap().digest, both.digest);
+        }
+        // Which of the two is which counts as well.
+        let digest = read().unwrap().digest;
+        file(root.path(), "1/model.float.tflite", &model("int8"));
+        file(root.path(), "1/model.tflite", &model("float"));
+        assert_ne!(read().unwrap().digest, digest);
+        file(root.path(), "1/model.float.tflite", b"\x89PNG\r\n\x1a\n");
+        assert!(read().unwrap_err().to_string().contains("model.float.tflite is not a TFLite model"));
+        file(root.path(), "1/model.float.onnx", b"x");
+        let reason = read().unwrap_err().to_string();
+        assert!(reason.contains("several models: model.float.onnx, model.float.tflite"), "{reason}");
+    }
+
+    #[test]
+    fn other_weights_give_another_digest() {
+        let root = tempfile::tempdir().unwrap();
+        file(root.path(), "1/model.xml", b"<net/>");
+        file(root.path(), "1/model.bin", b"weights");
+        let first = version(&root.path().join("1")).unwrap().digest;
+        assert_eq!(version(&root.path().join("1")).unwrap().digest, first);
+        file(root.path(), "1/model.bin", b"Weights");
+        assert_ne!(version(&root.path().join("1")).unwrap().digest, first);
+    }
+}

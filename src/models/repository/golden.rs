@@ -1,0 +1,376 @@
+//! Warm-up, and inputs whose answers are known: before a version is ready it has run, and run right.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use ledge_base::memory_budget::Account;
+use ledge_base::plain_words::in_json;
+use ledge_base::principal::Principal;
+use ledge_base::tensor::Tensor;
+use ledge_engine::backend::{Port, RunError};
+use ledge_engine::pipeline::image::DecodeLimits;
+
+use super::contained;
+use super::loaded_model::LoadedModel;
+use super::model_config::Golden;
+use crate::scheduling::instance::{Answer, InferError};
+use crate::scheduling::queue::Unprepared;
+use crate::scheduling::terms::{Priority, Terms};
+use crate::scheduling::warm_up::WarmUp;
+
+/// A model that needs longer than this for one run, and than its own callers would wait for it, is refused.
+const LIMIT: Duration = Duration::from_mins(1);
+/// However long its callers wait.
+const LIMIT_MAX: Duration = Duration::from_hours(1);
+
+/// The daemon's own runs come before anybody's.
+pub(super) fn terms(model: &LoadedModel) -> Terms {
+    let deadline = Instant::now() + model.timeout.clamp(LIMIT, LIMIT_MAX);
+    Terms { deadline, priority: Priority::Interactive, principal: Principal::Local }
+}
+
+/// Why a model did not pass its golden inputs. One line for people.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GoldenError {
+    /// The answers are wrong, or a golden input is itself a mistake. Another try ends the same.
+    #[error("{0}")]
+    Wrong(String),
+    /// A golden input could not be read, or got no answer. Another try may end well.
+    #[error("{0}")]
+    Unchecked(String),
+}
+
+impl GoldenError {
+    /// The same error, with the file that it is about.
+    pub(super) fn of(self, thing: &str) -> Self {
+        match self {
+            Self::Wrong(reason) => Self::Wrong(format!("{thing}: {reason}")),
+            Self::Unchecked(reason) => Self::Unchecked(format!("{thing}: {reason}")),
+        }
+    }
+}
+
+impl From<InferError> for GoldenError {
+    fn from(error: InferError) -> Self {
+        match error {
+            InferError::Unprepared(Unprepared::Misfit(_))
+            | InferError::Run(RunError::Input { .. } | RunError::Output { .. }) => Self::Wrong(error.to_string()),
+            // A runtime that fails may lack memory.
+            InferError::Run(RunError::Runtime { .. })
+            | InferError::Unprepared(Unprepared::NoRoom(_))
+            | InferError::Overloaded { .. }
+            | InferError::DeadlineExceeded { .. }
+            | InferError::Unavailable { .. } => Self::Unchecked(error.to_string()),
+        }
+    }
+}
+
+/// How many golden inputs a model answers right.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GoldenScore {
+    /// Answered as expected.
+    pub right: usize,
+    /// All of them.
+    pub total: usize,
+    /// Those that could not be read, or got no answer.
+    pub unchecked: usize,
+    /// The first reason against it; a wrong answer goes before one that is not known.
+    pub fault: Option<GoldenError>,
+}
+
+impl GoldenScore {
+    fn count(&mut self, checked: Result<(), GoldenError>) {
+        self.total += 1;
+        let Err(error) = checked else {
+            self.right += 1;
+            return;
+        };
+        let is_unchecked = matches!(error, GoldenError::Unchecked(_));
+        self.unchecked += usize::from(is_unchecked);
+        if self.fault.is_none() || (!is_unchecked && matches!(self.fault, Some(GoldenError::Unchecked(_)))) {
+            self.fault = Some(error);
+        }
+    }
+
+    /// Whether at least this share is right; of no inputs at all, every share is.
+    pub fn reaches(&self, share: f64) -> bool {
+        reaches(self.right, self.total, share)
+    }
+
+    /// Whether enough golden inputs are answered right: the share `least` of them, or all.
+    fn verdict(&self, least: Option<f64>) -> Result<(), GoldenError> {
+        let Some(fault) = &self.fault else { return Ok(()) };
+        let Some(least) = least else { return Err(fault.clone()) };
+        if self.reaches(least) {
+            return Ok(());
+        }
+        let Self { right, total, unchecked, .. } = *self;
+        let reason = format!("{right} of {total} golden inputs are answered right, expected {least} of them; {fault}");
+        // Those that are not known could have made it enough.
+        let may_pass = reaches(right + unchecked, total, least);
+        Err(if may_pass { GoldenError::Unchecked(reason) } else { GoldenError::Wrong(reason) })
+    }
+}
+
+fn reaches(right: usize, total: usize, share: f64) -> bool {
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    let (right, total) = (right as f64, total as f64);
+    right >= share * total
+}
+
+/// Runs every golden input of `model`, whose files are in `folder`, and compares the answers.
+pub async fn score(model: &LoadedModel, folder: &Path) -> GoldenScore {
+    let mut score = GoldenScore::default();
+    for golden in &model.config.golden {
+        let checked = answered_right(model, golden, folder).await;
+        score.count(checked.map_err(|error| error.of(&format!("golden input {}", golden.file))));
+    }
+    score
+}
+
+/// Whether `model` answers enough golden inputs right: the share `least` of them, or all.
+pub async fn check(model: &LoadedModel, folder: &Path, least: Option<f64>) -> Result<(), GoldenError> {
+    let score = score(model, folder).await;
+    score.verdict(least)?;
+    if let Some(reason) = &score.fault {
+        let GoldenScore { right, total, .. } = score;
+        tracing::warn!(model = %model.name, version = %model.version, right, total, %reason,
+            "some golden inputs have other answers; enough are right");
+    }
+    Ok(())
+}
+
+async fn answered_right(model: &LoadedModel, golden: &Golden, folder: &Path) -> Result<(), GoldenError> {
+    let content = read(folder, &golden.file)?;
+    if model.config.pipeline.image_classification.is_some() && !content.starts_with(b"{") {
+        let expected = golden.outputs.as_ref().map(|file| read_outputs(folder, file)).transpose()?;
+        photograph(model, golden, &content, &expected.unwrap_or_default()).await
+    } else {
+        request(model, golden, &content).await
+    }
+}
+
+fn read(folder: &Path, file: &str) -> Result<Vec<u8>, GoldenError> {
+    let unread = |error| GoldenError::Unchecked(format!("{} cannot be read: {error}", folder.join(file).display()));
+    contained::read(folder, Path::new(file), contained::DATA_MAX).map_err(unread)
+}
+
+/// The outputs that a photograph is to have.
+fn read_outputs(folder: &Path, file: &str) -> Result<Vec<GoldenTensor>, GoldenError> {
+    let parsed: Result<GoldenOutputs, _> = serde_json::from_slice(&read(folder, file)?);
+    let wrong = |error| GoldenError::Wrong(format!("{}: {error}", folder.join(file).display()));
+    let expected = parsed.map_err(wrong)?;
+    Ok(expected.outputs)
+}
+
+/// The runs on zeros of `warm_up`, each alone. A model that refuses zeros (an index that must not be 0, say) is not at
+/// fault.
+pub async fn warm_up(model: &LoadedModel, warm_up: &WarmUp) {
+    let outputs: Vec<usize> = (0..model.signature.outputs.len()).collect();
+    for (rows, inputs) in warm_up.runs() {
+        if let Err(error) = model.run(inputs, outputs.clone(), terms(model)).await {
+            tracing::info!(model = %model.name, version = %model.version, rows, %error,
+                "warm-up with zeros failed; serving all the same");
+        }
+    }
+}
+
+async fn photograph(
+    model: &LoadedModel,
+    golden: &Golden,
+    content: &[u8],
+    expected: &[GoldenTensor],
+) -> Result<(), GoldenError> {
+    let prepared = model.photograph(content.to_vec().into(), DecodeLimits::default(), Account::unlimited());
+    let (make, scores) = prepared.map_err(GoldenError::Wrong)?;
+    let mut outputs = positions(model, expected).map_err(GoldenError::Wrong)?;
+    outputs.push(scores);
+    let answer = model.run_prepared(make, content.len(), outputs, terms(model)).await?;
+    compare(expected, &answer, golden)?;
+    judge_scores(model, golden, answer.run.outputs.last()).map_err(GoldenError::Wrong)
+}
+
+/// Whether the label is the expected one, with score enough.
+fn judge_scores(model: &LoadedModel, golden: &Golden, scores: Option<&Tensor>) -> Result<(), String> {
+    let found = model.classes(scores.ok_or("no output came")?).map_err(|error| error.to_string())?;
+    let first = found.first().ok_or("no class came")?;
+    let label = first.label.clone().unwrap_or_else(|| first.index.to_string());
+    if let Some(expected) = &golden.label
+        && *expected != label
+    {
+        return Err(format!("expected {expected:?} first, got {label:?} ({:.3})", first.score));
+    }
+    match golden.min_score {
+        Some(least) if first.score < least => {
+            Err(format!("{label:?} scores {:.3}, expected {least} at least", first.score))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A request as it travels over HTTP, its answer beside it.
+#[derive(serde::Deserialize)]
+struct GoldenRequest {
+    inputs: Vec<GoldenTensor>,
+    outputs: Vec<GoldenTensor>,
+}
+
+/// The answer alone.
+#[derive(serde::Deserialize)]
+struct GoldenOutputs {
+    outputs: Vec<GoldenTensor>,
+}
+
+#[derive(serde::Deserialize)]
+struct GoldenTensor {
+    name: String,
+    shape: Vec<usize>,
+    data: Vec<f64>,
+}
+
+async fn request(model: &LoadedModel, golden: &Golden, content: &[u8]) -> Result<(), GoldenError> {
+    let request: GoldenRequest =
+        serde_json::from_slice(content).map_err(|error| GoldenError::Wrong(in_json(&error.to_string())))?;
+    let input = |port: &Port| {
+        let tensor = request.inputs.iter().find(|tensor| tensor.name == port.name);
+        tensor.ok_or_else(|| format!("input {:?} is missing", port.name))?.to_tensor(port)
+    };
+    let inputs: Result<Vec<_>, String> = model.signature.inputs.iter().map(input).collect();
+    let outputs = positions(model, &request.outputs).map_err(GoldenError::Wrong)?;
+    let answer = model.run(inputs.map_err(GoldenError::Wrong)?, outputs, terms(model)).await?;
+    compare(&request.outputs, &answer, golden)
+}
+
+/// Where in the model's signature these outputs are.
+fn positions(model: &LoadedModel, outputs: &[GoldenTensor]) -> Result<Vec<usize>, String> {
+    let position = |expected: &GoldenTensor| {
+        let position = model.signature.outputs.iter().position(|port| port.name == expected.name);
+        position.ok_or_else(|| format!("output {:?} is not in the model", expected.name))
+    };
+    outputs.iter().map(position).collect()
+}
+
+fn compare(expected: &[GoldenTensor], answer: &Answer, golden: &Golden) -> Result<(), GoldenError> {
+    for (expected, got) in expected.iter().zip(&answer.run.outputs) {
+        let compared = expected.compare(got, golden);
+        compared.map_err(|reason| GoldenError::Wrong(format!("output {:?} {reason}", expected.name)))?;
+    }
+    Ok(())
+}
+
+impl GoldenTensor {
+    fn to_tensor(&self, port: &Port) -> Result<Tensor, String> {
+        let tensor = ledge_base::tensor::from_f64(port.datatype, self.shape.clone(), &self.data);
+        tensor.map_err(|error| format!("input {:?}: {error}", self.name))
+    }
+
+    fn compare(&self, got: &Tensor, golden: &Golden) -> Result<(), String> {
+        if got.shape() != self.shape {
+            return Err(format!("has shape {:?}, expected {:?}", got.shape(), self.shape));
+        }
+        let values =
+            ledge_base::tensor::to_f64(got).ok_or_else(|| format!("is {}, expected numbers", got.datatype()))?;
+        if values.len() != self.data.len() {
+            return Err(format!("has {} elements, the expected data {}", values.len(), self.data.len()));
+        }
+        if values.iter().any(|value| value.is_nan()) {
+            return Err("holds values that are not numbers".to_owned());
+        }
+        // Without either, any difference that no runtime's rounding makes.
+        let tolerance = golden.tolerance.or(golden.max_relative_error.is_none().then_some(1e-3));
+        let difference = |(a, b): (&f64, &f64)| (a - b).abs();
+        let worst = values.iter().zip(&self.data).map(difference).fold(0.0, f64::max);
+        if let Some(tolerance) = tolerance.filter(|tolerance| worst > *tolerance) {
+            return Err(format!("differs by {worst:.6}, more than {tolerance}"));
+        }
+        let relative = relative_error(&values, &self.data);
+        match golden.max_relative_error {
+            // An infinite difference may come out as not a number.
+            Some(most) if relative.is_nan() || relative > most => {
+                Err(format!("has a relative error of {relative:.3}, more than {most}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The Euclidean distance of `got` from `expected`, as a share of the norm of `expected`.
+fn relative_error(got: &[f64], expected: &[f64]) -> f64 {
+    let norm = |squares: &mut dyn Iterator<Item = f64>| squares.sum::<f64>().sqrt();
+    let distance = norm(&mut got.iter().zip(expected).map(|(a, b)| (a - b).powi(2)));
+    if distance == 0.0 { 0.0 } else { distance / norm(&mut expected.iter().map(|b| b.powi(2))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ledge_base::tensor::DataType;
+
+    fn compare(expected: &[f64], got: &[f64], keys: &str) -> Result<(), String> {
+        let shape = |data: &[f64]| vec![data.len()];
+        let expected = GoldenTensor { name: "y".into(), shape: shape(expected), data: expected.into() };
+        let got = ledge_base::tensor::from_f64(DataType::Fp64, shape(got), got).unwrap();
+        expected.compare(&got, &toml::from_str(&format!("file = 'f'\n{keys}")).unwrap())
+    }
+
+    #[test]
+    fn an_answer_is_judged_by_its_largest_difference_or_by_its_distance() {
+        let (expected, near) = ([3.0, -4.0], [3.5, -4.0]);
+        assert!(compare(&expected, &expected, "").is_ok());
+        assert!(compare(&expected, &near, "").unwrap_err().contains("differs by 0.500000, more than 0.001"));
+        assert!(compare(&expected, &near, "tolerance = 0.5").is_ok());
+        assert!(compare(&expected, &near, "max_relative_error = 0.1").is_ok());
+        let reason = compare(&expected, &near, "max_relative_error = 0.09").unwrap_err();
+        assert_eq!(reason, "has a relative error of 0.100, more than 0.09");
+        assert!(compare(&expected, &near, "max_relative_error = 0.1\ntolerance = 0.4").is_err());
+        // Nothing is a share of nothing.
+        assert!(compare(&[0.0], &[0.0], "max_relative_error = 0").is_ok());
+        assert!(compare(&[0.0], &[1e-9], "max_relative_error = 9e9").is_err());
+    }
+
+    #[test]
+    fn no_tolerance_takes_what_is_no_number_or_has_another_shape() {
+        for keys in ["tolerance = 1e300", "max_relative_error = 1e300", "tolerance = inf\nmax_relative_error = inf"] {
+            assert!(compare(&[1.0, 2.0], &[1.0, f64::NAN], keys).is_err(), "{keys}");
+            assert!(compare(&[1.0, 2.0], &[1.0], keys).is_err(), "{keys}");
+        }
+        for infinite in [f64::INFINITY, f64::NEG_INFINITY] {
+            assert!(compare(&[1.0], &[infinite], "max_relative_error = 1e300").is_err());
+            assert!(compare(&[infinite], &[1.0], "max_relative_error = 1e300").is_err());
+        }
+    }
+
+    fn score(checked: impl IntoIterator<Item = Result<(), GoldenError>>) -> GoldenScore {
+        let mut score = GoldenScore::default();
+        checked.into_iter().for_each(|checked| score.count(checked));
+        score
+    }
+
+    fn wrong() -> Result<(), GoldenError> {
+        Err(GoldenError::Wrong("wrong".to_owned()))
+    }
+
+    fn unchecked() -> Result<(), GoldenError> {
+        Err(GoldenError::Unchecked("unreadable".to_owned()))
+    }
+
+    #[test]
+    fn a_wrong_answer_goes_before_one_that_is_not_known() {
+        assert_eq!(score([]).verdict(None), Ok(()));
+        assert_eq!(score([Ok(()), unchecked(), wrong()]).verdict(None), wrong());
+        assert_eq!(score([wrong(), unchecked()]).verdict(None), wrong());
+        assert_eq!(score([Ok(()), unchecked()]).verdict(None), unchecked());
+    }
+
+    #[test]
+    fn inputs_that_could_not_be_checked_do_not_make_a_model_wrong() {
+        let is_wrong = |score: GoldenScore| matches!(score.verdict(Some(0.5)), Err(GoldenError::Wrong(_)));
+        let is_unchecked = |score: GoldenScore| matches!(score.verdict(Some(0.5)), Err(GoldenError::Unchecked(_)));
+        assert_eq!(score([Ok(()), wrong()]).verdict(Some(0.5)), Ok(()));
+        assert_eq!(score([Ok(()), unchecked()]).verdict(Some(0.5)), Ok(()));
+        assert!(is_wrong(score([Ok(()), wrong(), wrong()])));
+        assert!(is_wrong(score([wrong(), unchecked(), wrong()])));
+        assert!(is_unchecked(score([unchecked(), wrong()])));
+        assert!(is_unchecked(score([unchecked(), unchecked(), wrong(), Ok(()), wrong()])));
+    }
+}

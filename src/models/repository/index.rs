@@ -1,0 +1,87 @@
+//! What the repository has, in Triton's words.
+
+use ledge_base::names::{ModelName, ModelVersion};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{CandidateShare, Repository};
+
+/// What state a version is in, in Triton's words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// It answers requests.
+    Ready,
+    /// It is being loaded for the first time.
+    Loading,
+    /// It waits for its last requests.
+    Unloading,
+    /// It does not answer; why.
+    Unavailable(String),
+}
+
+/// The state of a model version, as the model repository extension names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum ModelState {
+    /// Nothing is known about it.
+    Unknown,
+    /// It answers.
+    Ready,
+    /// It was unloaded or did not load.
+    Unavailable,
+    /// It will be ready soon.
+    Loading,
+    /// It answers what it has and then goes.
+    Unloading,
+}
+
+/// One row of the repository's index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexRow {
+    /// The model.
+    pub model: ModelName,
+    /// The version; `None` for a model of which none is known.
+    pub version: Option<ModelVersion>,
+    /// Its state.
+    pub state: State,
+    /// What is to be known of a version that is ready, for people: who manages it, what it stands in for.
+    pub note: Option<String>,
+}
+
+impl Repository {
+    /// Every model and version that is known, with its state.
+    pub fn index(&self) -> Vec<IndexRow> {
+        let mut rows = Vec::new();
+        for model in self.models() {
+            let (managed, live, candidate) = (self.managed(&model.name), model.slot.live(), model.slot.candidate());
+            let states = model.states();
+            let row = |version, state, note| IndexRow { model: model.name.clone(), version, state, note };
+            let note = |version: ModelVersion| {
+                let live = live.iter().find(|live| live.version == version)?;
+                let managed = managed.as_ref().map(|managed| match &managed.fault {
+                    None => "managed by updates".to_owned(),
+                    Some(fault) => format!("the owner's version stands in for {fault}"),
+                });
+                let notes: Vec<_> = managed.into_iter().chain(live.stand_in()).collect();
+                (!notes.is_empty()).then(|| notes.join("; "))
+            };
+            let known = states.versions.iter().map(|(&version, state)| (version, state.clone()));
+            rows.extend(known.map(|(version, state)| row(Some(version), state, note(version))));
+            if let Some((candidate, share)) = &candidate
+                && !live.iter().any(|live| live.version == candidate.version)
+            {
+                // In shadow it answers nobody.
+                let (state, note) = match share {
+                    CandidateShare::Shadow(_) => (State::Loading, "a candidate, in shadow"),
+                    CandidateShare::Canary(_) => (State::Ready, "a candidate, in canary"),
+                };
+                rows.push(row(Some(candidate.version), state, Some(note.to_owned())));
+            }
+            if states.versions.is_empty() {
+                let reason = states.fault.clone().unwrap_or_default();
+                rows.push(row(None, State::Unavailable(reason), None));
+            }
+        }
+        rows
+    }
+}

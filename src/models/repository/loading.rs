@@ -1,0 +1,479 @@
+//! How a version is loaded: its files read, a runtime chosen, warmed up, checked.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use ledge_base::names::{ModelName, ModelVersion};
+use ledge_base::telemetry::system::Int8;
+use ledge_engine::backend::{ComputeTime, LoadOptions, ModelFiles, Runtime};
+use ledge_engine::pipeline::quantization::Quantization;
+use ledge_identity::sealing::SealedFolder;
+
+use super::folder::{self, FolderError, ReadModel, VersionFolder};
+use super::golden::{self, GoldenError};
+use super::loaded_model::{LoadedModel, ModelDefaults};
+use super::model_config::ModelConfig;
+use super::profile::{Choice, Effort, Profile};
+use super::statistics::Statistics;
+use super::{placement, rehearsal, tuning};
+use crate::scheduling::batcher::BatchPolicy;
+use crate::scheduling::engine::Engine;
+use crate::scheduling::instance::{Instances, Observer, Spec};
+use crate::scheduling::queue::QueueLimits;
+use crate::scheduling::warm_up::WarmUp;
+
+/// Behind the reasons of a model that answers its golden inputs wrong on a CPU without VNNI.
+const ADVICE: &str = "; this CPU has no VNNI, and without it OpenVINO gives wrong sums for int8 weights of the full \
+                      range: if the model has such, quantize it again (models/quantize makes weights for any CPU), or put \
+                      its float32 original beside it as model.float.onnx";
+
+/// Bytes of inputs that may wait for one model: 400 photographs of 640 kB as tensors.
+const DEFAULT_QUEUE_BYTES: usize = 256 << 20;
+
+/// Why a version could not be loaded. One line for people.
+#[derive(Debug, thiserror::Error)]
+pub enum VersionError {
+    /// The folder or a file in it is at fault.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// Its folder is encrypted, and cannot be opened.
+    #[error("{0}")]
+    Sealed(String),
+    /// No runtime runs it; the reasons of all that were tried.
+    #[error("{}{}", refusals.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "), advice.unwrap_or_default())]
+    NoRuntime {
+        /// One for each runtime and file tried.
+        refusals: Vec<Refusal>,
+        /// What to do about wrong answers on this CPU.
+        advice: Option<&'static str>,
+    },
+    /// Its load ended the process before, so it is not loaded now.
+    #[error("{0}")]
+    Suspended(String),
+}
+
+impl VersionError {
+    /// Whether the version was run and answered its golden inputs wrong, so that another try ends the same. A runtime
+    /// that could not check its answers leaves the question open.
+    pub fn is_wrong(&self) -> bool {
+        let Self::NoRuntime { refusals, .. } = self else { return false };
+        let any = |of: fn(&GoldenError) -> bool| {
+            refusals.iter().any(|refusal| matches!(refusal, Refusal::Golden { error, .. } if of(error)))
+        };
+        any(|error| matches!(error, GoldenError::Wrong(_))) && !any(|error| matches!(error, GoldenError::Unchecked(_)))
+    }
+
+    /// Whether what was in the way may pass by itself: a golden input that could not be read or got no answer in time,
+    /// encrypted files that cannot be opened now, or a suspension.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Folder(_) => false,
+            Self::Sealed(_) | Self::Suspended(_) => true,
+            Self::NoRuntime { refusals, .. } => refusals
+                .iter()
+                .any(|refusal| matches!(refusal, Refusal::Golden { error: GoldenError::Unchecked(_), .. })),
+        }
+    }
+}
+
+/// Why one runtime does not run a version. One line for people.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It cannot be loaded there.
+    #[error("{0}")]
+    Load(String),
+    /// It was loaded, and did not pass its golden inputs, or could not be asked at all.
+    #[error("{runtime}: {error}")]
+    Golden {
+        /// The runtime.
+        runtime: Runtime,
+        /// What came of the golden inputs.
+        error: GoldenError,
+    },
+}
+
+impl Refusal {
+    /// Whether golden inputs were answered wrong.
+    pub fn is_wrong(&self) -> bool {
+        matches!(self, Self::Golden { error: GoldenError::Wrong(_), .. })
+    }
+
+    /// A pipeline that cannot answer is no wrong answer, and a run that failed may end well another time.
+    fn of_rehearsal(runtime: Runtime, error: GoldenError) -> Self {
+        match error {
+            GoldenError::Wrong(reason) => Self::Load(format!("{runtime}: {reason}")),
+            error @ GoldenError::Unchecked(_) => Self::Golden { runtime, error },
+        }
+    }
+
+    /// The same refusal, of another file than the model's own.
+    fn of_file(self, file: &str) -> Self {
+        match self {
+            Self::Load(reason) => Self::Load(format!("{file}: {reason}")),
+            Self::Golden { runtime, error } => Self::Golden { runtime, error: error.of(file) },
+        }
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Self {
+        Self::Load(reason)
+    }
+}
+
+/// Where a version is and what is known before it is loaded.
+pub(super) struct VersionSource<'a> {
+    pub name: &'a ModelName,
+    pub version: ModelVersion,
+    /// The folder of its labels and golden inputs: the model's.
+    pub folder: &'a Path,
+    /// The folder of its own files, which may be the same.
+    pub files: &'a Path,
+    pub config: &'a ModelConfig,
+    pub config_text: &'a str,
+    /// The least share of the golden inputs that must be answered right; `None` is all of them.
+    pub golden_min: Option<f64>,
+    pub statistics: Arc<Statistics>,
+    /// Where the two folders above hold what was opened: where it lies sealed.
+    pub sealed: Option<&'a SealedFolder>,
+}
+
+/// Loads a version: into the runtime that its profile names, else into the one that runs it fastest, among those that
+/// accept it and give its golden answers. When those that accept it answer wrong, it is loaded with exact instructions for
+/// int8 where the CPU's own are not, and at last its float original in its place.
+pub(super) async fn load(
+    source: VersionSource<'_>,
+    engine: &Engine,
+    defaults: &ModelDefaults,
+) -> Result<LoadedModel, VersionError> {
+    let folder = read(source.files).await?;
+    load_read(source, &folder, engine, defaults).await
+}
+
+/// Reads and checks the files of a version; no runtime sees them.
+pub(super) async fn read(files: &Path) -> Result<VersionFolder, VersionError> {
+    let path = files.to_owned();
+    let read = tokio::task::spawn_blocking(move || folder::version(&path)).await;
+    Ok(read.map_err(|panic| no_runtime(format!("reading the model panicked: {panic}")))??)
+}
+
+/// As [`load`], when its files were read.
+pub(super) async fn load_read(
+    source: VersionSource<'_>,
+    folder: &VersionFolder,
+    engine: &Engine,
+    defaults: &ModelDefaults,
+) -> Result<LoadedModel, VersionError> {
+    let labels = labels(source.config, source.folder)?;
+    let loading = Loading {
+        source: &source,
+        model: &folder.model,
+        is_fallback: false,
+        // Golden answers of the float model find wrong sums out, so the fast instructions are tried first.
+        exact_int8: !source.config.golden.iter().any(|golden| golden.max_relative_error.is_some()),
+        digest: &folder.digest,
+        labels: &labels,
+        engine,
+        defaults,
+    };
+    let mut candidates = source.config.runtime.candidates(folder.model.files.format);
+    let profile = defaults.profiles.get(&folder.digest).filter(|known| candidates.contains(&known.choice.runtime));
+    if let Some(known) = &profile {
+        // The others stay: a runtime that was the best and is broken now must not be an outage.
+        candidates.sort_by_key(|runtime| *runtime != known.choice.runtime);
+    }
+    let measure = defaults.measure && profile.is_none() && candidates.len() > 1;
+    let has_exact = candidates.contains(&Runtime::OnnxRuntime) && Int8::here() == Int8::Saturates;
+    let (mut loaded, mut refusals) = loading.load_in_each(candidates, profile.as_ref(), measure).await;
+    if loaded.is_empty() && refusals.iter().any(Refusal::is_wrong) && has_exact && !loading.exact_int8 {
+        let exact = Loading { exact_int8: true, ..loading };
+        let (found, others) = exact.load_in_each(vec![Runtime::OnnxRuntime], None, false).await;
+        loaded = found;
+        refusals.extend(others);
+    }
+    if loaded.is_empty()
+        && refusals.iter().any(Refusal::is_wrong)
+        && let Some(model) = &folder.fallback
+    {
+        let fallback = Loading { model, is_fallback: true, ..loading };
+        // What was measured is the model's own, and this is not to be remembered in its place.
+        let candidates = source.config.runtime.candidates(model.files.format);
+        let (found, others) = fallback.load_in_each(candidates, None, false).await;
+        loaded = found;
+        refusals.extend(others.into_iter().map(|refusal| refusal.of_file(&file_name(&model.files))));
+    }
+    let chosen = if measure { choose(loaded, defaults).await } else { loaded.pop() };
+    let Some(mut model) = chosen else {
+        let is_wrong = refusals.iter().any(Refusal::is_wrong);
+        let advice = (is_wrong && Int8::here() == Int8::Saturates).then_some(ADVICE);
+        return Err(VersionError::NoRuntime { refusals, advice });
+    };
+    for reason in refusals.iter().filter(|refusal| !refusal.is_wrong()) {
+        tracing::info!(model = %source.name, version = %source.version, %reason, "a runtime was passed over");
+    }
+    model.passed_over = refusals.into_iter().filter(Refusal::is_wrong).collect();
+    if let Some(stand_in) = model.stand_in() {
+        tracing::warn!(model = %source.name, version = %source.version, "{stand_in}");
+    }
+    model.instances.count_runs();
+    Ok(model)
+}
+
+/// Keeps the quickest of `loaded`, and remembers the choice.
+async fn choose(mut loaded: Vec<LoadedModel>, defaults: &ModelDefaults) -> Option<LoadedModel> {
+    if loaded.len() < 2 {
+        // Nothing to choose from, and perhaps only for now.
+        return loaded.pop();
+    }
+    // A model that cannot be measured runs in the first.
+    let (best, times) = tuning::quickest(&loaded).await.unwrap_or_default();
+    let figure =
+        |(model, time): (&LoadedModel, &Duration)| format!("{} {:.3} ms", model.runtime(), time.as_secs_f64() * 1e3);
+    let measured = loaded.iter().zip(&times).map(figure).collect::<Vec<_>>().join(", ");
+    let model = loaded.swap_remove(best);
+    for other in loaded {
+        end(other).await;
+    }
+    let scale = model.scale();
+    let choice = Choice { runtime: model.runtime(), threads: scale.threads, instances: scale.max, batch: 1 };
+    tracing::info!(model = %model.name, version = %model.version, chosen = %choice.runtime, measured, "runtimes compared");
+    let profile = Profile { choice, effort: Effort::Quick, goal: "latency".to_owned(), measured };
+    if let Err(error) = defaults.profiles.put(&model.digest, &profile) {
+        tracing::warn!(model = %model.name, %error, "the choice of a runtime cannot be kept; the next load measures again");
+    }
+    Some(model)
+}
+
+/// Ends a model and waits until its memory is given back. A process that ends while a runtime still tears a model down
+/// crashes.
+pub(super) async fn end(model: LoadedModel) {
+    let ended = model.ended();
+    drop(model);
+    ended.await;
+}
+
+#[derive(Clone, Copy)]
+struct Loading<'a> {
+    source: &'a VersionSource<'a>,
+    /// What is loaded: the model, or its fallback.
+    model: &'a ReadModel,
+    is_fallback: bool,
+    /// See [`LoadOptions::exact_int8`].
+    exact_int8: bool,
+    /// Of all files of the version.
+    digest: &'a str,
+    labels: &'a HashMap<String, Vec<String>>,
+    engine: &'a Engine,
+    defaults: &'a ModelDefaults,
+}
+
+impl Loading<'_> {
+    /// Loads the version into the first of `runtimes` that takes it, or with `all` into each.
+    async fn load_in_each(
+        &self,
+        runtimes: Vec<Runtime>,
+        profile: Option<&Profile>,
+        all: bool,
+    ) -> (Vec<LoadedModel>, Vec<Refusal>) {
+        let (mut loaded, mut refusals) = (Vec::new(), Vec::new());
+        for runtime in runtimes {
+            // A quick comparison found nothing out but the runtime.
+            let tuned = profile.filter(|known| known.effort == Effort::Tuned && known.choice.runtime == runtime);
+            match self.load_in(runtime, tuned.map(|known| known.choice)).await {
+                Ok(model) => loaded.push(model),
+                Err(refusal) => refusals.push(refusal),
+            }
+            if !all && !loaded.is_empty() {
+                break;
+            }
+        }
+        (loaded, refusals)
+    }
+
+    /// The model config. What it says of integers it says of the model's own file, and not of the float original.
+    fn config(&self) -> Cow<'_, ModelConfig> {
+        let mut config = Cow::Borrowed(self.source.config);
+        if self.is_fallback {
+            let config = config.to_mut();
+            config.input.iter_mut().chain(&mut config.output).for_each(|port| port.quantization = None);
+        }
+        config
+    }
+
+    /// What the integers of inputs and outputs are worth: as `config` says, else as the file does.
+    fn quantization(&self, config: &ModelConfig) -> HashMap<String, Quantization> {
+        let declared = config.input.iter().chain(&config.output);
+        let declared = declared.filter_map(|port| Some((port.name.clone(), port.quantization?)));
+        self.model.quantization.clone().into_iter().chain(declared).collect()
+    }
+
+    /// Loads the version into one runtime. `choice` stands in for what the model config leaves open.
+    async fn load_in(&self, runtime: Runtime, choice: Option<Choice>) -> Result<LoadedModel, Refusal> {
+        let (config, defaults) = (&self.config(), self.defaults);
+        let cores = self.engine.cores();
+        let (workers, scale) = placement::place(&config.instance_group, cores, defaults.keep_alive, choice)?;
+        let spec = Spec {
+            name: self.source.name.to_string(),
+            runtime,
+            files: self.model.files.clone(),
+            sealed: self.source.sealed.cloned(),
+            // What OpenVINO keeps of a model it compiled holds the weights: of a sealed one nothing is kept.
+            options: LoadOptions {
+                threads: scale.threads,
+                cache_dir: defaults
+                    .cache_dir
+                    .as_ref()
+                    .filter(|_| self.source.sealed.is_none())
+                    .map(|folder| folder.join(self.digest)),
+                exact_int8: self.exact_int8,
+            },
+            scale,
+            limits: QueueLimits {
+                jobs: config.queue.max_size.unwrap_or(defaults.max_queue_size),
+                bytes: config.queue.max_bytes.unwrap_or(DEFAULT_QUEUE_BYTES),
+            },
+            workers,
+            observer: Arc::new(Counting { statistics: self.source.statistics.clone(), on: AtomicBool::new(false) }),
+            warm_up: OnceLock::new(),
+        };
+        let instances = Instances::start(self.engine, spec).await.map_err(|error| error.to_string())?;
+        let completed = config.complete(instances.signature()).map_err(|mistakes| mistakes.join("; "));
+        let completed = completed.and_then(|signature| Ok((config.batch_limit(&signature)?, signature)));
+        let (batch_limit, signature) = match completed {
+            Ok(completed) => completed,
+            Err(reason) => {
+                let ended = instances.ended();
+                drop(instances);
+                ended.await;
+                return Err(Refusal::Load(reason));
+            }
+        };
+        let model = LoadedModel {
+            name: self.source.name.clone(),
+            version: self.source.version,
+            digest: self.digest.to_owned(),
+            file: file_name(&self.model.files),
+            is_fallback: self.is_fallback,
+            exact_int8: self.exact_int8,
+            passed_over: Vec::new(),
+            folder: self.source.sealed.map_or(self.source.files, SealedFolder::home).to_owned(),
+            config_text: self.source.config_text.to_owned(),
+            config: config.clone().into_owned(),
+            batch_limit,
+            signature,
+            labels: self.labels.clone(),
+            quantization: self.quantization(config),
+            timeout: config.queue.default_timeout_ms.map_or(defaults.timeout, Duration::from_millis),
+            statistics: self.source.statistics.clone(),
+            attached: OnceLock::new(),
+            instances,
+        };
+        let checked = match model.check_config() {
+            Ok(()) => {
+                warm_up(&model, choice).await;
+                match rehearsal::rehearse(&model).await {
+                    Ok(()) => {
+                        let checked = golden::check(&model, self.source.folder, self.source.golden_min).await;
+                        checked.map_err(|error| Refusal::Golden { runtime, error })
+                    }
+                    Err(error) => Err(Refusal::of_rehearsal(runtime, error)),
+                }
+            }
+            Err(reason) => Err(Refusal::Load(reason)),
+        };
+        match checked {
+            Ok(()) => Ok(model),
+            Err(refusal) => {
+                end(model).await;
+                Err(refusal)
+            }
+        }
+    }
+}
+
+/// Runs the model on zeros, in every batch size that it will be run in, and only then lets requests be put together.
+async fn warm_up(model: &LoadedModel, choice: Option<Choice>) {
+    let policy = batch_policy(&model.config, choice, model.batch_limit);
+    let sizes = policy.as_ref().map_or(&[][..], |policy| &policy.preferred).to_vec();
+    let warm_up = WarmUp { signature: model.signature.clone(), sizes };
+    // A golden input warms a single row up.
+    if policy.is_some() || model.config.golden.is_empty() {
+        golden::warm_up(model, &warm_up).await;
+    }
+    model.instances.warm_up_with(warm_up);
+    if let Some(policy) = policy {
+        model.instances.batch(policy);
+    }
+}
+
+/// How requests are put together: as the model config says, else as it was measured to be best; `None` not at all.
+fn batch_policy(config: &ModelConfig, choice: Option<Choice>, limit: Option<usize>) -> Option<BatchPolicy> {
+    let limit = limit?;
+    let Some(batching) = &config.dynamic_batching else {
+        let batch = choice.map_or(1, |choice| choice.batch.min(limit));
+        return (batch > 1).then(|| BatchPolicy::powers_of_two(batch, Duration::ZERO));
+    };
+    let mut policy = BatchPolicy::powers_of_two(limit, Duration::from_micros(batching.max_queue_delay_us));
+    if !batching.preferred_batch_sizes.is_empty() {
+        policy.preferred.clone_from(&batching.preferred_batch_sizes);
+        policy.preferred.sort_unstable();
+    }
+    Some(policy)
+}
+
+/// Counts runs into a version's statistics once it serves: warm-up and measurements are nobody's requests.
+struct Counting {
+    statistics: Arc<Statistics>,
+    on: AtomicBool,
+}
+
+impl Observer for Counting {
+    fn executed(&self, rows: usize, time: ComputeTime, cpu: Duration) {
+        if self.on.load(Ordering::Relaxed) {
+            self.statistics.executed(rows, time, cpu);
+        }
+    }
+
+    fn prepared(&self, cpu: Duration) {
+        if self.on.load(Ordering::Relaxed) {
+            self.statistics.prepared(cpu);
+        }
+    }
+
+    fn start(&self) {
+        self.on.store(true, Ordering::Relaxed);
+    }
+}
+
+fn no_runtime(reason: String) -> VersionError {
+    VersionError::NoRuntime { refusals: vec![Refusal::Load(reason)], advice: None }
+}
+
+fn file_name(files: &ModelFiles) -> String {
+    files.model.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+pub(super) fn labels(config: &ModelConfig, folder: &Path) -> Result<HashMap<String, Vec<String>>, FolderError> {
+    let named = config.output.iter().filter_map(|output| Some((&output.name, output.labels.as_ref()?)));
+    named.map(|(name, file)| Ok((name.clone(), folder::labels(folder, file)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_config_goes_before_what_was_measured() {
+        let choice = Some(Choice { runtime: Runtime::OpenVino, threads: 1, instances: 2, batch: 16 });
+        let config = |text| ModelConfig::parse("t", text).unwrap();
+        let preferred = |text, limit| batch_policy(&config(text), choice, limit).map(|policy| policy.preferred);
+        assert_eq!(preferred("", Some(4)), Some(vec![1, 2, 4]));
+        assert_eq!(preferred("", None), None);
+        assert_eq!(preferred("[dynamic_batching]\npreferred_batch_sizes = [8, 3]", Some(64)), Some(vec![3, 8]));
+        assert_eq!(batch_policy(&config(""), None, Some(64)), None);
+    }
+}

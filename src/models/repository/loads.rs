@@ -1,0 +1,302 @@
+//! Loading and unloading of what is in the owner's folder.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use ledge_base::names::{ModelName, ModelVersion};
+use ledge_base::principal::Principal;
+use ledge_service::audit_event::AuditEvent;
+
+use super::loaded_model::LoadedModel;
+use super::loading::{self, VersionError, VersionSource};
+use super::{
+    FolderError, LoadModelError, ManagedModel, Model, PinError, Repository, State, UNLOADED, UnloadModelError, folder,
+};
+
+/// How long [`Repository::unload_all`] waits for models that were replaced before.
+const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What a load is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// Start over, as somebody asked for it; a model that ended the process once is tried first.
+    Always,
+    /// Leave alone what has not changed on disk.
+    Changed,
+    /// The same, and try what is suspended and due.
+    Due,
+}
+
+impl Repository {
+    /// Brings what is loaded in line with what is on disk: loads what is new or changed, unloads what is gone, leaves
+    /// the rest alone. A model that fails is listed with its reason. Fails only when the folder itself cannot be read.
+    pub async fn refresh(&self, principal: &Principal) -> Result<(), FolderError> {
+        let (mut names, strange) = self.shared.sources.models()?;
+        for folder in strange {
+            tracing::debug!(folder, "not a model name; passed over");
+        }
+        names.extend(self.managed_versions().keys().cloned());
+        names.sort_unstable();
+        names.dedup();
+        for model in self.models() {
+            if !names.contains(&model.name) {
+                let _alone = model.busy.lock().await;
+                // Unless an update has brought it since the names were read.
+                if self.managed_version(&model.name).is_some() {
+                    continue;
+                }
+                self.unload_versions(&model, principal).await;
+                // A candidate is tried on; updates say what becomes of it.
+                if model.slot.candidate().is_none() {
+                    self.forget(&model.name);
+                }
+            }
+        }
+        // Known before any is loaded, so that a request meanwhile hears "loading", not "unknown".
+        let models: Vec<_> = names.iter().map(|name| self.model_or_new(name)).collect();
+        let load = |model: Arc<Model>| async move {
+            if let Err(error) = self.load_model(&model, principal, Effort::Changed).await {
+                tracing::error!(model = %model.name, %error, "a model does not load; the others serve");
+            }
+        };
+        // The suspects last: should one end the process again, the others have served meanwhile.
+        let suspects = self.suspects();
+        let is_suspect = |model: &Arc<Model>| suspects.iter().any(|suspect| suspect.model == model.name);
+        let (last, first): (Vec<_>, Vec<_>) = models.iter().cloned().partition(is_suspect);
+        join_all(first.into_iter().map(load)).await;
+        join_all(last.into_iter().map(load)).await;
+        tracing::info!(models = models.len(), "model repository read");
+        Ok(())
+    }
+
+    /// Loads a model anew from disk and swaps it in; on failure what was live before stays live.
+    pub async fn load(&self, name: &ModelName, principal: &Principal) -> Result<(), LoadModelError> {
+        self.refuse_managed(name, principal, "model_load")?;
+        if !self.has_folder(name) {
+            return Err(LoadModelError::Unknown { model: name.clone() });
+        }
+        self.load_model(&self.model_or_new(name), principal, Effort::Always).await
+    }
+
+    /// Takes a model out of service and waits until its requests are answered and its memory is given back.
+    pub async fn unload(&self, name: &ModelName, principal: &Principal) -> Result<(), UnloadModelError> {
+        let model = self.model(name).ok_or_else(|| PinError::UnknownModel { model: name.clone() })?;
+        let _alone = model.busy.lock().await;
+        self.refuse_managed(name, principal, "model_unload")?;
+        self.unload_versions(&model, principal).await;
+        Ok(())
+    }
+
+    fn refuse_managed(&self, name: &ModelName, by: &Principal, what: &'static str) -> Result<(), ManagedModel> {
+        let managed = self.managed_versions().contains_key(name);
+        if managed { Err(self.denied(name, by, what)) } else { Ok(()) }
+    }
+
+    /// A refusal, audited.
+    fn denied(&self, name: &ModelName, by: &Principal, what: &'static str) -> ManagedModel {
+        self.shared.audit.record_denied(by, what);
+        ManagedModel { model: name.clone() }
+    }
+
+    /// Takes every model out of service, as the daemon does before it ends: a runtime that is still running while its
+    /// library is torn down crashes. So does one that tears down a model which was replaced a moment ago.
+    pub async fn unload_all(&self, principal: &Principal) {
+        join_all(self.models().iter().map(|model| self.unload_model(model, principal))).await;
+        if tokio::time::timeout(TEARDOWN_TIMEOUT, self.shared.engine.emptied()).await.is_err() {
+            tracing::warn!("a model is still in use, or being torn down, after all were unloaded");
+        }
+    }
+
+    pub(super) async fn load_model(
+        &self,
+        model: &Model,
+        principal: &Principal,
+        effort: Effort,
+    ) -> Result<(), LoadModelError> {
+        let _alone = model.busy.lock().await;
+        if !self.is_current(model) {
+            let reason = "it was removed from the repository meanwhile".to_owned();
+            return Err(LoadModelError::Failed { model: model.name.clone(), reason });
+        }
+        let result = match self.managed_version(&model.name) {
+            None => self.load_owners(model, principal, effort).await,
+            Some(_) if effort == Effort::Always => {
+                return Err(self.denied(&model.name, principal, "model_load").into());
+            }
+            Some(release) => {
+                let result = self.load_managed(model, &release, principal, effort).await;
+                if let Err(reason) = &result {
+                    model.states().fault = Some(reason.clone());
+                }
+                result
+            }
+        };
+        result.map_err(|reason| LoadModelError::Failed { model: model.name.clone(), reason })
+    }
+
+    /// With the model's lock held: loads what the owner's folder has, and notes what is wrong with it.
+    pub(super) async fn load_owners(&self, model: &Model, principal: &Principal, effort: Effort) -> Result<(), String> {
+        let result = self.load_versions(model, principal, effort).await;
+        let mut states = model.states();
+        states.fault = result.as_ref().err().cloned();
+        if let Err(reason) = &result {
+            // A mistake in model.toml is now the reason, not that it was unloaded once.
+            let unloaded = State::Unavailable(UNLOADED.to_owned());
+            for state in states.versions.values_mut().filter(|state| **state == unloaded) {
+                *state = State::Unavailable(reason.clone());
+            }
+        }
+        result
+    }
+
+    async fn load_versions(&self, model: &Model, principal: &Principal, effort: Effort) -> Result<(), String> {
+        let path = self.shared.sources.folder(&model.name);
+        let (config, config_text) = folder::model_config(&path).map_err(|error| error.to_string())?;
+        let (on_disk, strange) = folder::versions(&path).map_err(|error| error.to_string())?;
+        for folder in strange {
+            tracing::debug!(model = %model.name, folder, "not a version; passed over");
+        }
+        let selected = config.version_policy.select(&on_disk);
+        if selected.is_empty() {
+            return Err("no version folder: expected one named by a positive integer, such as 1".to_owned());
+        }
+        let before = model.slot.live();
+        let (mut live, mut failures) = (Vec::new(), Vec::new());
+        // A model that is tried when its time has come stays what it is until it has passed.
+        let is_new = |version: ModelVersion| effort != Effort::Due && !before.iter().any(|old| old.version == version);
+        for &version in selected.iter().filter(|&&version| is_new(version)) {
+            model.set(version, State::Loading);
+        }
+        for &version in &selected {
+            let old = before.iter().find(|old| old.version == version);
+            let files = path.join(version.to_string());
+            let source = VersionSource {
+                name: &model.name,
+                version,
+                folder: &path,
+                files: &files,
+                config: &config,
+                config_text: &config_text,
+                golden_min: None,
+                statistics: model.statistics(version),
+                sealed: None,
+            };
+            if let Some(old) = old
+                && effort != Effort::Always
+                && self.is_unchanged(old, &path, &files, &config_text).await
+            {
+                live.push(old.clone());
+                continue;
+            }
+            match self.load_version(source, principal, effort).await {
+                Ok(loaded) => {
+                    self.audit_load(&loaded, principal);
+                    live.push(Arc::new(loaded));
+                }
+                Err(error) => {
+                    let reason = error.to_string();
+                    match old {
+                        Some(old) => live.push(old.clone()),
+                        None => model.set(version, State::Unavailable(reason.clone())),
+                    }
+                    failures.push(format!("version {version}: {reason}"));
+                }
+            }
+        }
+        if !failures.is_empty() {
+            // What was live goes only when its replacement is: version 1 goes on while version 2 does not load.
+            let kept: Vec<_> = before.iter().filter(|old| !live.iter().any(|new| new.version == old.version)).collect();
+            live.extend(kept.into_iter().cloned());
+        }
+        let versions: Vec<_> = live.iter().map(|loaded| loaded.version).collect();
+        model.slot.swap(live);
+        {
+            let mut states = model.states();
+            states.versions.retain(|version, _| selected.contains(version) || versions.contains(version));
+            states.versions.extend(versions.iter().map(|&version| (version, State::Ready)));
+        }
+        for old in before.iter().filter(|old| !versions.contains(&old.version)) {
+            self.audit_unload(old, principal);
+        }
+        if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
+    }
+
+    pub(super) async fn load_version(
+        &self,
+        source: VersionSource<'_>,
+        principal: &Principal,
+        effort: Effort,
+    ) -> Result<LoadedModel, VersionError> {
+        let (name, version) = (source.name.clone(), source.version);
+        match self.load_guarded(source, effort).await {
+            Ok((model, took)) => {
+                tracing::info!(model = %name, %version, runtime = %model.runtime(), load_ms = took.as_millis(), "model ready");
+                Ok(model)
+            }
+            Err(error) => {
+                let cause = if error.is_wrong() { "golden" } else { "load" };
+                let event = AuditEvent::ModelRefused { model: name, version, cause: Some(cause.into()) };
+                self.shared.audit.record(principal, event);
+                Err(error)
+            }
+        }
+    }
+
+    async fn is_unchanged(&self, old: &LoadedModel, folder: &Path, files: &Path, config_text: &str) -> bool {
+        // The same files of a release are no substitute: they go with the release.
+        if old.folder != files {
+            return false;
+        }
+        // A turn, as for a load: it reads the model as a whole.
+        let _turn = self.shared.loads.acquire().await;
+        let path = files.to_owned();
+        let digest = tokio::task::spawn_blocking(move || Some(folder::version(&path).ok()?.digest)).await;
+        let same_labels = loading::labels(&old.config, folder).is_ok_and(|labels| labels == old.labels);
+        old.config_text == config_text && same_labels && matches!(digest, Ok(Some(digest)) if digest == old.digest)
+    }
+
+    async fn unload_model(&self, model: &Model, principal: &Principal) {
+        let _alone = model.busy.lock().await;
+        let candidate = model.slot.take_candidate();
+        self.unload_versions(model, principal).await;
+        if let Some(candidate) = candidate {
+            let ended = candidate.ended();
+            drop(candidate);
+            ended.await;
+        }
+    }
+
+    /// With the model's lock held.
+    pub(super) async fn unload_versions(&self, model: &Model, principal: &Principal) {
+        let before = model.slot.live();
+        for old in &before {
+            model.set(old.version, State::Unloading);
+            self.audit_unload(old, principal);
+        }
+        model.slot.swap([]);
+        let ended: Vec<_> = before.iter().map(|old| old.ended()).collect();
+        let versions: Vec<_> = before.iter().map(|old| old.version).collect();
+        drop(before);
+        join_all(ended).await;
+        for version in versions {
+            model.set(version, State::Unavailable(UNLOADED.to_owned()));
+        }
+    }
+
+    pub(super) fn audit_load(&self, loaded: &LoadedModel, principal: &Principal) {
+        let (model, version, digest) = (loaded.name.clone(), loaded.version, loaded.digest.clone());
+        self.shared.audit.record(principal, AuditEvent::ModelLoaded { model, version, digest });
+        if let Some(to) = loaded.fell_back_to() {
+            let (model, version) = (loaded.name.clone(), loaded.version);
+            self.shared.audit.record(principal, AuditEvent::ModelFellBack { model, version, to });
+        }
+    }
+
+    pub(super) fn audit_unload(&self, old: &LoadedModel, principal: &Principal) {
+        tracing::info!(model = %old.name, version = %old.version, "model unloaded");
+        let (model, version) = (old.name.clone(), old.version);
+        self.shared.audit.record(principal, AuditEvent::ModelUnloaded { model, version });
+    }
+}

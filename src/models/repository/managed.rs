@@ -1,0 +1,296 @@
+//! Models that updates manage: their live version is the one that the update state names, whatever the owner's folder has.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use ledge_base::names::{ModelName, ModelVersion};
+use ledge_base::principal::Principal;
+use ledge_identity::sealing::{FolderError, SealPurpose, SealedFolder};
+use tokio::sync::OwnedMutexGuard;
+
+use super::loaded_model::LoadedModel;
+use super::loading::{VersionError, VersionSource};
+use super::loads::Effort;
+use super::observations::Observations;
+use super::{Model, Repository, State, folder};
+
+/// A version of a model that an update brought. Its files lie in one folder: `model.toml`, labels and golden inputs beside
+/// the model's own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ManagedVersion {
+    /// The version.
+    pub version: ModelVersion,
+    /// The folder of the release.
+    pub folder: PathBuf,
+    /// The least share of the golden inputs that must be answered right, from 0 to 1; `None` is all of them.
+    pub golden_min: Option<f64>,
+}
+
+/// How a managed model does.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ManagedState {
+    /// What updates want to be live.
+    pub release: ManagedVersion,
+    /// Why it is not, as after a damage of the disk; the owner's version stands in then, if there is one.
+    pub fault: Option<String>,
+}
+
+impl Repository {
+    /// Says which models updates manage. To be called before the first refresh, which loads them.
+    pub fn manage(&self, managed: BTreeMap<ModelName, ManagedVersion>) {
+        *self.managed_versions() = managed;
+    }
+
+    /// How a model does that updates manage; `None` for one that they do not.
+    pub fn managed(&self, name: &ModelName) -> Option<ManagedState> {
+        let release = self.managed_version(name)?;
+        let model = self.model(name);
+        let live = model.as_ref().map(|model| model.slot.live()).unwrap_or_default();
+        let fault = if live.iter().any(|live| live.is_of(&release)) {
+            None
+        } else {
+            let states = model.as_ref().map(|model| model.states());
+            Some(states.and_then(|states| states.fault.clone()).unwrap_or_else(|| "not loaded".to_owned()))
+        };
+        Some(ManagedState { release, fault })
+    }
+
+    /// Loads a release beside whatever is live; no request sees it yet.
+    pub async fn load_beside(
+        &self,
+        name: &ModelName,
+        release: &ManagedVersion,
+    ) -> Result<Arc<LoadedModel>, VersionError> {
+        // A model that is not there yet has nothing that another load could disturb.
+        let model = self.model(name);
+        let _alone = match &model {
+            Some(model) => Some(model.busy.lock().await),
+            None => None,
+        };
+        let statistics = model.as_ref().map(|model| model.statistics(release.version)).unwrap_or_default();
+        let loaded = self.load_release(name, release, statistics, Effort::Always).await?;
+        tracing::info!(model = %name, version = %loaded.version, "loaded beside the live version");
+        Ok(Arc::new(loaded))
+    }
+
+    /// Makes a loaded release the live version, in place of its own candidacy too. Requests that pinned the version before
+    /// finish on it; its handle is returned, to be kept for [`Self::restore`] or dropped. With `observations` the requests
+    /// that follow are counted there as the candidate's.
+    pub async fn activate(
+        &self,
+        name: &ModelName,
+        loaded: Arc<LoadedModel>,
+        release: ManagedVersion,
+        observations: Option<Arc<Observations>>,
+    ) -> Option<Arc<LoadedModel>> {
+        // From here on no refresh forgets the model for want of an owner's folder.
+        self.managed_versions().insert(name.clone(), release);
+        let (model, _alone) = self.alone(name).await;
+        self.go_live(&model, &loaded, observations)
+    }
+
+    /// Goes back to a release, or with `None` to the owner's folder; a model that the owner does not have ends. If `kept` is
+    /// what is wanted it goes live at once; otherwise it is loaded, and what is live goes on when that fails.
+    pub async fn restore(
+        &self,
+        name: &ModelName,
+        to: Option<ManagedVersion>,
+        kept: Option<Arc<LoadedModel>>,
+    ) -> Result<(), String> {
+        let (model, _alone) = self.alone(name).await;
+        match to {
+            Some(release) => self.restore_release(&model, release, kept).await,
+            None => self.restore_owners(&model, kept).await,
+        }
+    }
+
+    async fn restore_release(
+        &self,
+        model: &Model,
+        release: ManagedVersion,
+        kept: Option<Arc<LoadedModel>>,
+    ) -> Result<(), String> {
+        let mut at_hand = kept.into_iter().chain(model.slot.live());
+        let loaded = if let Some(loaded) = at_hand.find(|loaded| loaded.is_of(&release)) {
+            loaded
+        } else {
+            let statistics = model.statistics(release.version);
+            let loaded = self.load_release(&model.name, &release, statistics, Effort::Always).await;
+            Arc::new(loaded.map_err(|error| error.to_string())?)
+        };
+        self.managed_versions().insert(model.name.clone(), release);
+        drop(self.go_live(model, &loaded, None));
+        Ok(())
+    }
+
+    async fn restore_owners(&self, model: &Model, kept: Option<Arc<LoadedModel>>) -> Result<(), String> {
+        let path = self.shared.sources.folder(&model.name);
+        let is_owners = |loaded: &Arc<LoadedModel>| loaded.folder.starts_with(&path);
+        if let Some(kept) = kept.filter(is_owners) {
+            drop(self.go_live(model, &kept, None));
+        } else if !path.is_dir() {
+            self.managed_versions().remove(&model.name);
+            drop(model.slot.take_candidate());
+            // Nobody waits for its memory: whoever asked may hold it still.
+            self.serve(model, Vec::new());
+            self.forget(&model.name);
+            return Ok(());
+        } else {
+            drop(model.slot.take_candidate());
+        }
+        // What the owner's policy selects beside it, and what has changed on disk since.
+        let result = self.load_owners(model, &Principal::Local, Effort::Changed).await;
+        let owners: Vec<_> = model.slot.live().into_iter().filter(is_owners).collect();
+        if owners.is_empty() {
+            return result;
+        }
+        self.managed_versions().remove(&model.name);
+        self.serve(model, owners);
+        if let Err(reason) = result {
+            tracing::warn!(model = %model.name, reason, "back at the owner's folder, of which not all loads");
+        }
+        Ok(())
+    }
+
+    /// The live version of a managed model at the start. What is live stays, unless it stands in for one that is due.
+    pub(super) async fn load_managed(
+        &self,
+        model: &Model,
+        release: &ManagedVersion,
+        principal: &Principal,
+        effort: Effort,
+    ) -> Result<(), String> {
+        let live = model.slot.live();
+        if live.iter().any(|live| live.is_of(release)) || !live.is_empty() && effort != Effort::Due {
+            return Ok(());
+        }
+        let owners = self.shared.sources.folder(&model.name);
+        model.set(release.version, State::Loading);
+        match self.load_release(&model.name, release, model.statistics(release.version), effort).await {
+            Ok(loaded) => {
+                if owners.is_dir() {
+                    tracing::warn!(model = %model.name, version = %release.version, folder = %owners.display(),
+                        "updates manage this model: the owner's folder of that name is passed over");
+                }
+                drop(self.go_live(model, &Arc::new(loaded), None));
+                Ok(())
+            }
+            Err(error) => {
+                let reason = format!("version {}, which updates manage: {error}", release.version);
+                if owners.is_dir() {
+                    // What is wrong with it is among the states.
+                    let _ = self.load_owners(model, principal, Effort::Changed).await;
+                }
+                let stand_in = model.slot.live().last().map(|live| live.version.get());
+                tracing::error!(model = %model.name, reason, stand_in,
+                    "a managed model does not load; the owner's version stands in, if there is one");
+                let mut states = model.states();
+                let version = states.versions.entry(release.version).or_insert(State::Loading);
+                if *version != State::Ready {
+                    *version = State::Unavailable(reason.clone());
+                }
+                Err(reason)
+            }
+        }
+    }
+
+    async fn load_release(
+        &self,
+        name: &ModelName,
+        release: &ManagedVersion,
+        statistics: Arc<super::statistics::Statistics>,
+        effort: Effort,
+    ) -> Result<LoadedModel, VersionError> {
+        let (folder, sealer) = (release.folder.clone(), self.shared.defaults.sealer.clone());
+        let opening = tokio::task::spawn_blocking(move || {
+            let found = SealedFolder::find(&folder, SealPurpose::Model, &sealer)?;
+            let opened = found.as_ref().map(SealedFolder::open).transpose()?;
+            Ok::<_, FolderError>((found, opened))
+        });
+        let opened =
+            opening.await.map_err(|panic| VersionError::Sealed(format!("opening the model panicked: {panic}")))?;
+        // Held until the model is loaded, golden inputs and all: every runtime finds it open.
+        let (home, opened) = opened.map_err(|error| VersionError::Sealed(error.to_string()))?;
+        let folder = opened.as_ref().map_or(release.folder.as_path(), |opened| opened.path());
+        let (config, config_text) = folder::model_config(folder)?;
+        let source = VersionSource {
+            name,
+            version: release.version,
+            folder,
+            files: folder,
+            config: &config,
+            config_text: &config_text,
+            golden_min: release.golden_min,
+            statistics,
+            sealed: home.as_ref(),
+        };
+        self.load_version(source, &Principal::Local, effort).await
+    }
+
+    /// With the model's lock held: makes `loaded` the only live version and returns the default one of those before.
+    fn go_live(
+        &self,
+        model: &Model,
+        loaded: &Arc<LoadedModel>,
+        observations: Option<Arc<Observations>>,
+    ) -> Option<Arc<LoadedModel>> {
+        let before = model.slot.live();
+        let version = loaded.version;
+        {
+            let mut states = model.states();
+            states.fault = None;
+            states.versions = BTreeMap::from([(version, State::Ready)]);
+            states.statistics.insert(version, loaded.statistics.clone());
+        }
+        model.slot.promote(loaded.clone(), observations);
+        if !before.iter().any(|old| Arc::ptr_eq(old, loaded)) {
+            self.audit_load(loaded, &Principal::Local);
+        }
+        for old in before.iter().filter(|old| !Arc::ptr_eq(old, loaded)) {
+            self.audit_unload(old, &Principal::Local);
+        }
+        before.into_iter().next_back().filter(|old| !Arc::ptr_eq(old, loaded))
+    }
+
+    /// With the model's lock held: serves these of the live versions alone.
+    fn serve(&self, model: &Model, live: Vec<Arc<LoadedModel>>) {
+        let before = model.slot.live();
+        {
+            let mut states = model.states();
+            states.versions.retain(|_, state| *state != State::Ready);
+            states.versions.extend(live.iter().map(|live| (live.version, State::Ready)));
+        }
+        for old in before.iter().filter(|old| !live.iter().any(|live| Arc::ptr_eq(old, live))) {
+            self.audit_unload(old, &Principal::Local);
+        }
+        model.slot.swap(live);
+    }
+
+    /// The model, made if need be, with its lock held.
+    async fn alone(&self, name: &ModelName) -> (Arc<Model>, OwnedMutexGuard<()>) {
+        loop {
+            let model = self.model_or_new(name);
+            let alone = model.busy.clone().lock_owned().await;
+            if self.is_current(&model) {
+                return (model, alone);
+            }
+        }
+    }
+
+    pub(super) fn managed_versions(&self) -> MutexGuard<'_, BTreeMap<ModelName, ManagedVersion>> {
+        // Nothing panics under this lock.
+        self.shared.managed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn managed_version(&self, name: &ModelName) -> Option<ManagedVersion> {
+        self.managed_versions().get(name).cloned()
+    }
+}
+
+impl LoadedModel {
+    /// Whether it was loaded from that release.
+    pub(super) fn is_of(&self, release: &ManagedVersion) -> bool {
+        self.version == release.version && self.folder == release.folder
+    }
+}

@@ -1,0 +1,444 @@
+//! The model config: what `<model>/model.toml` may say about a model. Every key is optional, and so is the file.
+
+use ledge_base::names::ModelVersion;
+use ledge_base::toml_check::{self, Mistake};
+use ledge_engine::backend::{Format, Port, Runtime, Signature};
+use ledge_engine::pipeline::Pipeline;
+use ledge_engine::pipeline::quantization::Quantization;
+use serde::{Deserialize, Serialize};
+
+use super::feature_config::{FeaturePolicies, Policy};
+use super::feature_elements::{FeatureElements, has_nan};
+pub use super::golden_config::Golden;
+pub use super::limits_config::{Limits, ResponseCache};
+pub use super::port_config::PortConfig;
+pub use ledge_base::token_bucket::Rate;
+
+/// The largest batch of a model that has a variable first dimension and does not say otherwise.
+pub const DEFAULT_MAX_BATCH_SIZE: usize = 64;
+
+/// The content of a `model.toml`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ModelConfig {
+    /// What the model does, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// The licence of the weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub license: Option<String>,
+    /// The model's own semantic version. Metadata: the number of the folder decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub release: Option<String>,
+    /// The runtime to use.
+    pub runtime: RuntimeChoice,
+    /// The most batch elements in one request; 0 says that the first dimension is not a batch. Without it, 64 when the
+    /// first dimension of every input and output is variable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_batch_size: Option<usize>,
+    /// Which versions are served.
+    pub version_policy: VersionPolicy,
+    /// The instances that run it, and on how many cores.
+    pub instance_group: InstanceGroup,
+    /// How requests are put together; without it each runs alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dynamic_batching: Option<DynamicBatching>,
+    /// The queue before it.
+    pub queue: QueueConfig,
+    /// The answers that are kept.
+    pub response_cache: ResponseCache,
+    /// What its callers together may ask for.
+    pub limits: Limits,
+    /// What to do where a feature that an input is made of has no value.
+    #[serde(skip_serializing_if = "FeaturePolicies::is_empty")]
+    pub features: FeaturePolicies,
+    /// What is known of its inputs beyond the model file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub input: Vec<PortConfig>,
+    /// What is known of its outputs beyond the model file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub output: Vec<PortConfig>,
+    /// How people's photographs, texts and rows become tensors.
+    pub pipeline: Pipeline,
+    /// Inputs with known answers, checked at each load before the model is ready.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub golden: Vec<Golden>,
+}
+
+/// `runtime = "auto" | "onnxruntime" | "openvino"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RuntimeChoice {
+    /// The runtime that was measured to be the fastest on this machine, among those that accept the model.
+    #[default]
+    Auto,
+    /// Only ONNX Runtime.
+    OnnxRuntime,
+    /// Only OpenVINO.
+    OpenVino,
+}
+
+impl RuntimeChoice {
+    /// The runtimes to try for files of `format`, in this order. A pinned runtime is tried even when it cannot read
+    /// the format, so that its refusal is the model's reason.
+    pub fn candidates(self, format: Format) -> Vec<Runtime> {
+        match self {
+            Self::Auto => Runtime::ALL.into_iter().filter(|&runtime| format.is_read_by(runtime)).collect(),
+            Self::OnnxRuntime => vec![Runtime::OnnxRuntime],
+            Self::OpenVino => vec![Runtime::OpenVino],
+        }
+    }
+}
+
+/// `version_policy = { latest = 1 } | "all" | { specific = [1, 3] }`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VersionPolicy {
+    /// The highest `n` versions.
+    Latest(usize),
+    /// Every version.
+    All,
+    /// These versions.
+    Specific(Vec<ModelVersion>),
+}
+
+impl Default for VersionPolicy {
+    fn default() -> Self {
+        Self::Latest(1)
+    }
+}
+
+impl VersionPolicy {
+    /// The versions to serve among those on disk, ascending. A specific version that is not on disk is served by
+    /// nobody, and is in the list so that it is reported.
+    pub fn select(&self, on_disk: &[ModelVersion]) -> Vec<ModelVersion> {
+        let mut versions = match self {
+            Self::Specific(versions) => versions.clone(),
+            Self::All | Self::Latest(_) => on_disk.to_vec(),
+        };
+        versions.sort_unstable();
+        versions.dedup();
+        if let Self::Latest(count) = self {
+            versions.drain(..versions.len().saturating_sub(*count));
+        }
+        versions
+    }
+}
+
+/// The instances of a model: copies that run side by side.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct InstanceGroup {
+    /// That many, neither fewer nor more: `min` and `max` in one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<usize>,
+    /// Kept while the model is in use; 1 without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min: Option<usize>,
+    /// The most; as many as the cores hold without it. More are loaded while calls wait and a core is free.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<usize>,
+    /// Cores of one run; what was measured on this machine, else 1, without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<usize>,
+    /// The cores that may run it, by the system's numbers; all that models may use without it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cores: Vec<usize>,
+    /// How long calls may wait for an instance while a core is free, before another one is loaded, in milliseconds; 10
+    /// without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_queue_ms: Option<u64>,
+    /// After how many seconds without a call the model gives its memory back, until the next call loads it again; the
+    /// daemon's `runtimes.keep_alive_s` without it, 0 for never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_alive_s: Option<u64>,
+}
+
+/// Requests of several callers as one run of the model.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DynamicBatching {
+    /// How long the first request may wait for others, in microseconds; 0 takes what is there.
+    pub max_queue_delay_us: u64,
+    /// The sizes that runs should have; the powers of two up to `max_batch_size` when empty. The model is warmed up
+    /// with each.
+    pub preferred_batch_sizes: Vec<usize>,
+}
+
+/// The queue of a model.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct QueueConfig {
+    /// Requests that may wait; `serving.max_queue_size` of the daemon without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_size: Option<usize>,
+    /// Bytes of inputs that may wait; 256 MiB without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_bytes: Option<usize>,
+    /// Milliseconds after which a caller gets 504; `serving.default_timeout_ms` of the daemon without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_timeout_ms: Option<u64>,
+}
+
+impl ModelConfig {
+    /// Reads the text of a `model.toml`; every mistake at once.
+    pub fn parse(source: &str, text: &str) -> Result<Self, Vec<Mistake>> {
+        let mut checked = toml_check::check::<Self>(source, text);
+        let problems = checked.value.as_ref().map(Self::mistakes).unwrap_or_default();
+        let problems = problems.into_iter().filter_map(|(key, message)| checked.problem(source, &key, message));
+        let problems: Vec<_> = problems.collect();
+        checked.mistakes.extend(problems);
+        match checked.value {
+            Some(config) if checked.mistakes.is_empty() => Ok(config),
+            _ => Err(checked.mistakes),
+        }
+    }
+
+    /// Mistakes that no type can tell: the key, and what was expected.
+    fn mistakes(&self) -> Vec<(String, String)> {
+        let mut mistakes = Vec::new();
+        let mut check = |holds: bool, key: &str, message: &str| {
+            if !holds {
+                mistakes.push((key.to_owned(), message.to_owned()));
+            }
+        };
+        let group = &self.instance_group;
+        for (key, value, most) in [
+            ("instance_group.count", group.count, 64),
+            ("instance_group.min", group.min, 64),
+            ("instance_group.max", group.max, 64),
+            ("instance_group.threads", group.threads, 1024),
+        ] {
+            let message = if most == 64 { "expected 1 to 64" } else { "expected 1 to 1024" };
+            check(value.is_none_or(|value| (1..=most).contains(&value)), key, message);
+        }
+        check(
+            group.count.is_none() || (group.min.is_none() && group.max.is_none()),
+            "instance_group.count",
+            "count is min and max in one: give either",
+        );
+        check(
+            group.min.zip(group.max).is_none_or(|(min, max)| min <= max),
+            "instance_group.min",
+            "expected no more than max",
+        );
+        let within_a_year = group.keep_alive_s.is_none_or(|seconds| seconds <= 31_536_000);
+        check(within_a_year, "instance_group.keep_alive_s", "expected a year at most");
+        let within_an_hour = group.target_queue_ms.is_none_or(|ms| ms <= 3_600_000);
+        check(within_an_hour, "instance_group.target_queue_ms", "expected an hour at most");
+        if let Some(batching) = &self.dynamic_batching {
+            let most = self.max_batch_size.unwrap_or(DEFAULT_MAX_BATCH_SIZE);
+            check(most > 0, "dynamic_batching", "max_batch_size is 0, so there is no batch");
+            check(
+                batching.preferred_batch_sizes.iter().all(|size| (1..=most.max(1)).contains(size)),
+                "dynamic_batching.preferred_batch_sizes",
+                "expected sizes from 1 to max_batch_size",
+            );
+            check(
+                batching.max_queue_delay_us <= 60_000_000,
+                "dynamic_batching.max_queue_delay_us",
+                "expected a minute at most",
+            );
+        }
+        check(self.queue.max_size != Some(0), "queue.max_size", "expected at least 1");
+        check(self.queue.max_bytes != Some(0), "queue.max_bytes", "expected at least 1");
+        check(self.queue.default_timeout_ms != Some(0), "queue.default_timeout_ms", "expected at least 1");
+        check(self.version_policy != VersionPolicy::Latest(0), "version_policy.latest", "expected at least 1");
+        check(self.version_policy != VersionPolicy::Specific(vec![]), "version_policy.specific", "names no version");
+        let inputs = self.input.iter().enumerate().map(|(index, port)| (format!("input[{index}]"), true, port));
+        let outputs = self.output.iter().enumerate().map(|(index, port)| (format!("output[{index}]"), false, port));
+        for (place, is_input, port) in inputs.chain(outputs) {
+            let is_shape = port.shape.iter().flatten().all(|&dim| dim >= -1);
+            check(is_shape, &format!("{place}.shape"), "expected dimensions of -1 (variable) or more");
+            let labels = format!("{place}.labels");
+            check(port.labels.as_deref().is_none_or(is_beside), &labels, "expected a file beside model.toml");
+            check(!is_input || port.labels.is_none(), &labels, "labels belong to an output");
+            check(is_input || port.features.is_empty(), &format!("{place}.features"), "features make an input");
+            let is_valid = port.quantization.is_none_or(Quantization::is_valid);
+            check(is_valid, &format!("{place}.quantization.scale"), "expected a number above 0");
+        }
+        let is_of_use = self.features.is_empty() || self.has_features();
+        check(is_of_use, "features", "no input has features: name them in [[input]]");
+        let takes_photographs = self.pipeline.image_classification.is_some();
+        for (index, golden) in self.golden.iter().enumerate() {
+            let place = format!("golden[{index}]");
+            let found = golden.mistakes(takes_photographs).into_iter();
+            mistakes.extend(found.map(|(key, message)| (key.replacen("golden", &place, 1), message)));
+        }
+        mistakes.extend(self.response_cache.mistakes().into_iter().map(|(key, message)| (key.to_owned(), message)));
+        mistakes.extend(self.pipeline.validate());
+        mistakes
+    }
+
+    /// The inputs that are made of features.
+    pub fn feature_inputs(&self) -> impl Iterator<Item = &PortConfig> {
+        self.input.iter().filter(|port| !port.features.is_empty())
+    }
+
+    /// Whether any input is made of features.
+    pub fn has_features(&self) -> bool {
+        self.feature_inputs().next().is_some()
+    }
+
+    /// The model's signature with the dimensions that this config fixes, or what of it the model contradicts.
+    pub fn complete(&self, model: &Signature) -> Result<Signature, Vec<String>> {
+        let mut signature = model.clone();
+        let mut mistakes = Vec::new();
+        for (kind, configs, ports) in
+            [("input", &self.input, &mut signature.inputs), ("output", &self.output, &mut signature.outputs)]
+        {
+            for config in configs {
+                let names = ports.iter().map(|port| port.name.clone()).collect::<Vec<_>>().join(", ");
+                match ports.iter_mut().find(|port| port.name == config.name) {
+                    Some(port) => {
+                        mistakes.extend(config.narrow(kind, port));
+                        mistakes.extend(self.impossible_policy(port, config));
+                    }
+                    None => mistakes.push(format!("{kind} {:?} is not in the model, which has {names}", config.name)),
+                }
+            }
+        }
+        if mistakes.is_empty() { Ok(signature) } else { Err(mistakes) }
+    }
+
+    /// A policy of a feature whose value the input's datatype cannot have.
+    fn impossible_policy(&self, port: &Port, config: &PortConfig) -> Option<String> {
+        config.features.iter().find_map(|feature| {
+            let reason = feature.all_policies(&self.features).find_map(|(status, policy)| {
+                let reason = match policy {
+                    Policy::Refuse => None,
+                    Policy::Nan if has_nan(port.datatype) => None,
+                    Policy::Nan => Some(format!("{} has no NaN: name a default", port.datatype)),
+                    Policy::Default(value) => {
+                        let refused = FeatureElements::new(port.datatype).push(&value.to_value()).err();
+                        refused.map(|refused| format!("its default: {refused}"))
+                    }
+                };
+                reason.map(|reason| format!("for {}, {reason}", status.as_str()))
+            })?;
+            Some(format!("input {:?}, feature {:?}: {reason}", port.name, feature.feature.as_str()))
+        })
+    }
+
+    /// The most batch elements of one request; `None` when the first dimension is not a batch.
+    pub fn batch_limit(&self, signature: &Signature) -> Result<Option<usize>, String> {
+        let mut ports = signature.inputs.iter().chain(&signature.outputs);
+        let batchable = ports.all(|port| port.shape.first() == Some(&-1)) && !signature.inputs.is_empty();
+        match self.max_batch_size {
+            None => Ok(batchable.then_some(DEFAULT_MAX_BATCH_SIZE)),
+            Some(0) => Ok(None),
+            Some(limit) if batchable => Ok(Some(limit)),
+            Some(limit) => {
+                Err(format!("max_batch_size is {limit}, but not every input and output has a variable first dimension"))
+            }
+        }
+    }
+}
+
+/// Whether a file name stays in the model's folder.
+pub(super) fn is_beside(file: &str) -> bool {
+    let mut parts = std::path::Path::new(file).components().peekable();
+    parts.peek().is_some() && parts.all(|part| matches!(part, std::path::Component::Normal(_)))
+}
+
+/// Reads a text for the fuzzers; true when it is a model config. An accepted one survives being written and read again.
+///
+/// # Panics
+///
+/// When that does not hold, which is a bug.
+pub fn fuzz(data: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(data) else { return false };
+    let Ok(config) = ModelConfig::parse("model.toml", text) else { return false };
+    let written = toml::to_string(&config).unwrap_or_default();
+    assert_eq!(ModelConfig::parse("model.toml", &written).as_ref(), Ok(&config), "{written}");
+    true
+}
+
+#[cfg(test)]
+mod every_mistake;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ledge_base::tensor::DataType;
+
+    fn version(number: u64) -> ModelVersion {
+        number.try_into().unwrap()
+    }
+
+    #[test]
+    fn a_policy_selects_the_versions_to_serve() {
+        let disk = [1, 2, 10].map(version);
+        let select = |text: &str| {
+            let config = ModelConfig::parse("t", text).unwrap();
+            config.version_policy.select(&disk).iter().map(|version| version.get()).collect::<Vec<_>>()
+        };
+        assert_eq!(select(""), [10]);
+        assert_eq!(select("version_policy = { latest = 2 }"), [2, 10]);
+        assert_eq!(select("version_policy = { latest = 9 }"), [1, 2, 10]);
+        assert_eq!(select("version_policy = \"all\""), [1, 2, 10]);
+        assert_eq!(select("version_policy = { specific = [7, 1] }"), [1, 7]);
+    }
+
+    #[test]
+    fn every_mistake_is_reported_at_once() {
+        let text = "runtime = \"tensorrt\"\nmax_batch = 3\n[instance_group]\ncount = \"two\"\n";
+        let mistakes = ModelConfig::parse("model.toml", text).unwrap_err();
+        let lines: Vec<_> = mistakes.iter().filter_map(|mistake| mistake.line).collect();
+        assert_eq!(lines, [1, 2, 4], "{mistakes:?}");
+        let text =
+            "[instance_group]\ncount = 0\n[[golden]]\nfile = \"../secret\"\n[[input]]\nname = \"x\"\nshape = [-2]\n";
+        assert_eq!(ModelConfig::parse("model.toml", text).unwrap_err().len(), 3);
+    }
+
+    #[test]
+    fn a_config_may_fix_variable_dimensions_and_contradict_nothing() {
+        let port =
+            |name: &str, shape: &[i64]| Port { name: name.into(), datatype: DataType::Fp32, shape: shape.into() };
+        let model = Signature { inputs: vec![port("x", &[-1, -1])], outputs: vec![port("y", &[-1, 3])] };
+        let config = ModelConfig::parse("t", "[[input]]\nname = \"x\"\nshape = [-1, 16]").unwrap();
+        assert_eq!(config.complete(&model).unwrap().inputs[0].shape, [-1, 16]);
+        let text = "[[input]]\nname = \"z\"\n[[output]]\nname = \"y\"\nshape = [-1, 4]\n";
+        assert_eq!(ModelConfig::parse("t", text).unwrap().complete(&model).unwrap_err().len(), 2);
+    }
+
+    #[test]
+    fn an_input_may_be_made_of_features_as_far_as_its_datatype_allows() {
+        let text = "[features]\nnot_found = \"nan\"\nnull_value = { default = [1, 2.5] }\n[[input]]\nname = \"x\"\n\
+                    features = [\"a:b\", { feature = \"a:c\", not_found = \"refuse\", null_value = { default = 3 } }]\n";
+        let config = ModelConfig::parse("t", text).unwrap();
+        assert!(fuzz(text.as_bytes()));
+        let complete = |config: &ModelConfig, datatype| {
+            let port = Port { name: "x".into(), datatype, shape: vec![-1, 2] };
+            config.complete(&Signature { inputs: vec![port], outputs: vec![] })
+        };
+        assert!(complete(&config, DataType::Fp32).is_ok());
+        let mistakes = complete(&config, DataType::Int64).unwrap_err();
+        assert_eq!(mistakes.len(), 1);
+        assert!(mistakes[0].contains("\"a:b\"") && mistakes[0].contains("NULL_VALUE"), "{mistakes:?}");
+        for (text, line) in [
+            ("[[input]]\nname = \"x\"\nfeatures = [\"ab\"]", 3),
+            ("[[input]]\nname = \"x\"\nfeatures = [{ feature = \"a:b:c\" }]", 3),
+            ("[[input]]\nname = \"x\"\nfeatures = [{ feature = \"a:b\", not_there = \"nan\" }]", 3),
+            ("[features]\nnot_found = { default = nan }\n[[input]]\nname = \"x\"\nfeatures = [\"a:b\"]", 2),
+        ] {
+            let mistakes = ModelConfig::parse("t", text).unwrap_err();
+            assert_eq!(mistakes.iter().map(|mistake| mistake.line).collect::<Vec<_>>(), [Some(line)], "{mistakes:?}");
+        }
+        for text in ["[features]\nnot_found = \"nan\"", "[[output]]\nname = \"y\"\nfeatures = [\"a:b\"]"] {
+            assert_eq!(ModelConfig::parse("t", text).unwrap_err().len(), 1, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_batch_needs_a_variable_first_dimension_everywhere() {
+        let port = |shape: &[i64]| Port { name: "p".into(), datatype: DataType::Fp32, shape: shape.into() };
+        let batched = Signature { inputs: vec![port(&[-1, 4])], outputs: vec![port(&[-1])] };
+        let fixed = Signature { inputs: vec![port(&[3, 4])], outputs: vec![port(&[])] };
+        let config = |text| ModelConfig::parse("t", text).unwrap();
+        assert_eq!(config("").batch_limit(&batched), Ok(Some(64)));
+        assert_eq!(config("").batch_limit(&fixed), Ok(None));
+        assert_eq!(config("max_batch_size = 8").batch_limit(&batched), Ok(Some(8)));
+        assert_eq!(config("max_batch_size = 0").batch_limit(&batched), Ok(None));
+        assert!(config("max_batch_size = 8").batch_limit(&fixed).is_err());
+    }
+}

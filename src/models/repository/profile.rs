@@ -1,0 +1,186 @@
+//! What was measured on this box: which runtime, how many cores a run, how many instances and which batch size suit a
+//! model. A profile holds for one CPU, one content of the model and one pair of runtime versions; anything else is
+//! another profile.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use ledge_base::durable;
+use ledge_base::telemetry::system::Cpu;
+use ledge_engine::Runtimes;
+use ledge_engine::backend::Runtime;
+use serde::{Deserialize, Serialize};
+
+/// What a model is run with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Choice {
+    /// The runtime.
+    pub runtime: Runtime,
+    /// Cores of one run.
+    pub threads: usize,
+    /// The most instances.
+    pub instances: usize,
+    /// The most batch elements of several requests in one run; 1 runs each request alone.
+    pub batch: usize,
+}
+
+/// How a choice came about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Effort {
+    /// Runtimes were compared with a few runs at a load.
+    Quick,
+    /// `ledge tune` searched.
+    Tuned,
+}
+
+/// A choice and how it was made, as kept on disk.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// The choice.
+    pub choice: Choice,
+    /// How it was made.
+    pub effort: Effort,
+    /// What it is best at: `throughput`, `latency`, or `p99 <= 20 ms at 50/s`.
+    pub goal: String,
+    /// What was measured, for people.
+    pub measured: String,
+}
+
+impl Profile {
+    fn parse(content: &[u8]) -> serde_json::Result<Self> {
+        serde_json::from_slice(content)
+    }
+
+    fn encode(&self) -> serde_json::Result<Vec<u8>> {
+        serde_json::to_vec_pretty(self)
+    }
+}
+
+/// The profiles of one box, a file each. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Profiles {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// `None` keeps nothing.
+    folder: Option<PathBuf>,
+    runtimes: Runtimes,
+    cores: usize,
+    /// What tells this machine from others; read when it is first needed.
+    machine: OnceLock<String>,
+}
+
+impl Profiles {
+    /// The profiles in `folder`/profiles that hold for this machine, its runtimes, and models on `cores` cores.
+    pub fn new(folder: Option<&Path>, runtimes: Runtimes, cores: usize) -> Self {
+        let folder = folder.map(|folder| folder.join("profiles"));
+        Self { shared: Arc::new(Shared { folder, runtimes, cores, machine: OnceLock::new() }) }
+    }
+
+    /// Profiles that keep nothing.
+    pub fn none(runtimes: Runtimes) -> Self {
+        Self::new(None, runtimes, 0)
+    }
+
+    /// The profile of the model whose files have this digest. A file that cannot be read is none: it is measured anew.
+    pub fn get(&self, digest: &str) -> Option<Profile> {
+        let path = self.path(digest)?;
+        let text = fs::read(&path).ok()?;
+        match Profile::parse(&text) {
+            Ok(profile) => Some(profile),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "a tuning profile is damaged; the model is measured anew");
+                None
+            }
+        }
+    }
+
+    /// Keeps a profile. Returns where, or `None` when nothing is kept.
+    pub fn put(&self, digest: &str, profile: &Profile) -> std::io::Result<Option<PathBuf>> {
+        let Some(path) = self.path(digest) else { return Ok(None) };
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        durable::replace(&path, &profile.encode().map_err(std::io::Error::other)?)?;
+        Ok(Some(path))
+    }
+
+    fn path(&self, digest: &str) -> Option<PathBuf> {
+        let folder = self.shared.folder.as_ref()?;
+        let mut hasher = blake3::Hasher::new();
+        // The digest has a fixed length, so the two cannot run into each other.
+        hasher.update(digest.as_bytes()).update(self.shared.machine.get_or_init(|| self.shared.machine()).as_bytes());
+        let name: String = hasher.finalize().to_hex().chars().take(32).collect();
+        Some(folder.join(format!("{name}.json")))
+    }
+}
+
+impl Shared {
+    /// The CPU, how many of its cores models use, and the runtimes.
+    fn machine(&self) -> String {
+        let cpu = Cpu::detect(Path::new("/"));
+        let features: Vec<&str> = cpu.features.iter().filter(|f| f.present).map(|f| f.name).collect();
+        format!("{}\n{}\n{}\n{}", cpu.model, features.join(" "), self.cores, self.runtimes.libraries())
+    }
+}
+
+/// Reads a profile; true when it is one. It is the same after it was written and read again. The folder `fuzz/` and
+/// `tests/it/fuzz.rs` feed it.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_profile(data: &[u8]) -> bool {
+    let Ok(profile) = Profile::parse(data) else { return false };
+    let written = profile.encode().unwrap_or_default();
+    assert!(Profile::parse(&written).is_ok_and(|again| again == profile), "{}", written.escape_ascii());
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile() -> Profile {
+        let choice = Choice { runtime: Runtime::OpenVino, threads: 2, instances: 1, batch: 4 };
+        Profile { choice, effort: Effort::Tuned, goal: "latency".to_owned(), measured: "p50 2.1 ms".to_owned() }
+    }
+
+    fn profiles(folder: &Path, cores: usize) -> Profiles {
+        Profiles::new(Some(folder), Runtimes::new("/nowhere".into()), cores)
+    }
+
+    #[test]
+    fn a_profile_holds_for_one_model_on_one_machine() {
+        let folder = tempfile::tempdir().unwrap();
+        let two = profiles(folder.path(), 2);
+        let path = two.put("abc", &profile()).unwrap().unwrap();
+        assert!(path.starts_with(folder.path().join("profiles")));
+        assert_eq!(two.get("abc"), Some(profile()));
+        assert_eq!(two.get("abd"), None);
+        assert_eq!(profiles(folder.path(), 4).get("abc"), None);
+    }
+
+    #[test]
+    fn a_damaged_profile_is_none_and_can_be_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let profiles = profiles(folder.path(), 2);
+        let path = profiles.put("abc", &profile()).unwrap().unwrap();
+        durable::replace(&path, b"{\"choice\":").unwrap();
+        assert_eq!(profiles.get("abc"), None);
+        profiles.put("abc", &profile()).unwrap();
+        assert_eq!(profiles.get("abc"), Some(profile()));
+    }
+
+    #[test]
+    fn without_a_folder_nothing_is_kept() {
+        let nowhere = Profiles::none(Runtimes::new("/nowhere".into()));
+        assert_eq!(nowhere.put("abc", &profile()).unwrap(), None);
+        assert_eq!(nowhere.get("abc"), None);
+    }
+}

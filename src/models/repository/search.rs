@@ -1,0 +1,234 @@
+//! The search of `ledge tune`: which of the ways to run a model suits a goal best.
+//!
+//! Every way is measured briefly; those that cannot win any more are dropped; the others are measured in turns, so that
+//! a busy moment of the machine hits all of them, and dropped as their distance to the best becomes certain.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use ledge_engine::backend::Runtime;
+use serde::Serialize;
+
+use super::profile::Choice;
+use super::tuning::Load;
+
+/// What a model is to be best at.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Goal {
+    /// The most batch elements a second, however long each takes.
+    Throughput,
+    /// The shortest median time of a single request with nothing else going on.
+    Latency,
+    /// The shortest 99th percentile at a rate; it should stay within the limit.
+    Percentile {
+        /// The limit.
+        limit: Duration,
+        /// Requests a second, at random times (a Poisson process).
+        rate: f64,
+    },
+}
+
+/// Why a text is no goal.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected throughput, latency, or a limit at a rate such as 'p99<=20ms@50/s'")]
+pub struct GoalError;
+
+impl FromStr for Goal {
+    type Err = GoalError;
+
+    fn from_str(text: &str) -> Result<Self, GoalError> {
+        let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+        match text.as_str() {
+            "throughput" => return Ok(Self::Throughput),
+            "latency" => return Ok(Self::Latency),
+            _ => {}
+        }
+        let rest = text.strip_prefix("p99<=").ok_or(GoalError)?;
+        let (limit, rate) = rest.split_once('@').or_else(|| rest.split_once("at")).ok_or(GoalError)?;
+        let number = |text: &str| text.parse::<f64>().ok().filter(|n| n.is_finite() && *n > 0.0).ok_or(GoalError);
+        let seconds = match (limit.strip_suffix("ms"), limit.strip_suffix("us"), limit.strip_suffix('s')) {
+            (Some(ms), _, _) => number(ms)? / 1e3,
+            (_, Some(us), _) => number(us)? / 1e6,
+            (_, _, Some(s)) => number(s)?,
+            _ => return Err(GoalError),
+        };
+        let rate = number(rate.strip_suffix("/s").unwrap_or(rate))?;
+        let limit = Duration::try_from_secs_f64(seconds).map_err(|_| GoalError)?;
+        if limit.is_zero() || rate > 1e6 { Err(GoalError) } else { Ok(Self::Percentile { limit, rate }) }
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Throughput => f.write_str("throughput"),
+            Self::Latency => f.write_str("latency"),
+            Self::Percentile { limit, rate } => write!(f, "p99 <= {} ms at {rate}/s", limit.as_secs_f64() * 1e3),
+        }
+    }
+}
+
+impl Goal {
+    /// What is to be small: seconds for each batch element, or a latency in seconds.
+    pub fn cost(self, load: &Load) -> f64 {
+        match self {
+            Self::Throughput => load.throughput().recip(),
+            Self::Latency => load.percentile(0.5).as_secs_f64(),
+            Self::Percentile { .. } => load.percentile(0.99).as_secs_f64(),
+        }
+    }
+
+    /// Whether the load is within the goal's limit; goals without one have no limit to miss.
+    pub fn is_met(self, load: &Load) -> bool {
+        match self {
+            Self::Throughput | Self::Latency => true,
+            Self::Percentile { limit, .. } => load.percentile(0.99) <= limit,
+        }
+    }
+}
+
+/// The ways to run a model on `cores` cores that can be best at `goal`, the simplest first.
+pub fn candidates(goal: Goal, runtimes: &[Runtime], cores: usize, batch_limit: Option<usize>) -> Vec<Choice> {
+    let cores = cores.max(1);
+    let mut threads: Vec<usize> = (0..usize::BITS).map(|bit| 1 << bit).take_while(|&count| count < cores).collect();
+    threads.push(cores);
+    let mut found = Vec::new();
+    for &runtime in runtimes {
+        for &threads in &threads {
+            let fit = cores / threads;
+            let instances = match goal {
+                Goal::Latency => vec![1],
+                // One fewer leaves a core to those who bring the requests.
+                _ if fit > 1 => vec![fit, fit - 1],
+                _ => vec![1],
+            };
+            let batches = match (goal, batch_limit) {
+                (Goal::Throughput | Goal::Percentile { .. }, Some(limit)) => {
+                    [1, 4, 16].into_iter().filter(|&batch| batch <= limit).collect()
+                }
+                _ => vec![1],
+            };
+            for &instances in &instances {
+                found.extend(batches.iter().map(|&batch| Choice { runtime, threads, instances, batch }));
+            }
+        }
+    }
+    found
+}
+
+/// One way to run the model, and how it went.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// The way.
+    pub choice: Choice,
+    /// What was measured, or why it cannot be run that way.
+    pub load: Result<Load, String>,
+}
+
+/// What measures: `ledge tune` with real models, tests with made-up ones.
+pub trait Measure {
+    /// Loads a way to run the model and keeps it loaded.
+    fn load(&mut self, choice: Choice) -> impl Future<Output = Result<(), String>>;
+
+    /// Measures a way that is loaded.
+    fn measure(&mut self, choice: Choice, time: Duration) -> impl Future<Output = Result<Load, String>>;
+
+    /// Unloads it.
+    fn unload(&mut self, choice: Choice) -> impl Future<Output = ()>;
+
+    /// A word on how far it is: what is done now, steps done and steps in all.
+    fn progress(&mut self, what: &str, done: usize, of: usize);
+}
+
+/// How thoroughly is searched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Thoroughness {
+    /// The time of one measurement.
+    pub slice: Duration,
+    /// How often the finalists are measured.
+    pub rounds: usize,
+    /// Whether nothing is dropped.
+    pub exhaustive: bool,
+}
+
+/// A way that took that much longer than the best in the first, short look cannot win any more.
+const HOPELESS: f64 = 1.5;
+
+/// Ways this close to each other are equally good, and the simplest of them is chosen: measurements scatter by more.
+const EQUAL: f64 = 1.01;
+
+/// Measures the candidates, and returns them with the best first and what cannot be run last.
+pub async fn search<M: Measure>(measure: &mut M, goal: Goal, candidates: &[Choice], how: Thoroughness) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    for (done, &choice) in candidates.iter().enumerate() {
+        measure.progress("first look", done, candidates.len());
+        let load = match measure.load(choice).await {
+            Ok(()) => first_look(measure, goal, choice, how.slice / 2).await,
+            Err(reason) => Err(reason),
+        };
+        if !how.exhaustive {
+            measure.unload(choice).await;
+        }
+        rows.push(Row { choice, load });
+    }
+    let mut finalists = close_to_best(goal, &rows, if how.exhaustive { f64::INFINITY } else { HOPELESS });
+    for &index in &finalists {
+        let Some(row) = rows.get_mut(index) else { continue };
+        // The first look was not taken in turns, so it does not count.
+        row.load =
+            if how.exhaustive { Ok(Load::default()) } else { measure.load(row.choice).await.map(|()| Load::default()) };
+    }
+    let unloaded: Vec<Choice> = finalists.iter().filter_map(|&index| Some(rows.get(index)?.choice)).collect();
+    for round in 0..how.rounds {
+        for &index in &finalists {
+            let Some(row) = rows.get_mut(index) else { continue };
+            measure.progress("in turns", round, how.rounds);
+            let Ok(load) = &mut row.load else { continue };
+            match measure.measure(row.choice, how.slice).await {
+                Ok(more) => load.merge(more),
+                Err(reason) => row.load = Err(reason),
+            }
+        }
+        if !how.exhaustive && round > 0 && finalists.len() > 1 {
+            #[expect(clippy::cast_precision_loss, reason = "a handful of rounds")]
+            let margin = 1.0 + 0.3 / (round + 1) as f64;
+            let close = close_to_best(goal, &rows, margin);
+            finalists.retain(|index| close.contains(index));
+        }
+    }
+    for choice in unloaded {
+        measure.unload(choice).await;
+    }
+    measure.progress("done", how.rounds, how.rounds);
+    rank(goal, rows)
+}
+
+async fn first_look<M: Measure>(measure: &mut M, goal: Goal, choice: Choice, time: Duration) -> Result<Load, String> {
+    // The better of two: a busy moment must not throw the winner out.
+    let first = measure.measure(choice, time).await?;
+    let second = measure.measure(choice, time).await?;
+    Ok(if goal.cost(&first) <= goal.cost(&second) { first } else { second })
+}
+
+fn cost(goal: Goal, row: &Row) -> f64 {
+    row.load.as_ref().map_or(f64::INFINITY, |load| goal.cost(load))
+}
+
+/// The places of the rows whose cost is within `factor` of the best.
+fn close_to_best(goal: Goal, rows: &[Row], factor: f64) -> Vec<usize> {
+    let best = rows.iter().map(|row| cost(goal, row)).fold(f64::INFINITY, f64::min);
+    let within = |row: &Row| row.load.is_ok() && cost(goal, row) <= best * factor;
+    rows.iter().enumerate().filter(|(_, row)| within(row)).map(|(index, _)| index).collect()
+}
+
+/// The best first; among equals the simplest, which stands earlier among the candidates.
+fn rank(goal: Goal, mut rows: Vec<Row>) -> Vec<Row> {
+    let equals = close_to_best(goal, &rows, EQUAL);
+    let best = equals.first().map(|&index| rows.remove(index));
+    rows.sort_by(|a, b| cost(goal, a).total_cmp(&cost(goal, b)));
+    best.into_iter().chain(rows).collect()
+}
+
+#[cfg(test)]
+mod tests;

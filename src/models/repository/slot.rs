@@ -1,0 +1,125 @@
+//! The live versions of one model, and the candidate beside them, behind one atomic pointer.
+//!
+//! A request pins what it finds here and keeps it until it is answered, whatever a load or an update does meanwhile. One
+//! load of the pointer tells all: a model without a candidate pays for the look at an empty field.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use ledge_base::names::ModelVersion;
+
+use super::candidate::{Candidate, CandidateShare, Pinned, Running};
+use super::loaded_model::LoadedModel;
+use super::observations::Observations;
+
+/// The live versions of one model.
+#[derive(Debug, Default)]
+pub struct Slot {
+    now: ArcSwap<Versions>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Versions {
+    live: BTreeMap<ModelVersion, Arc<LoadedModel>>,
+    watch: Watch,
+}
+
+/// What an update wants to know of the requests.
+#[derive(Debug, Clone, Default)]
+enum Watch {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// How a candidate does beside the live versions.
+    Candidate(Arc<Running>),
+    /// How the version does that has just gone live.
+    Soak(Arc<Observations>),
+}
+
+impl Slot {
+    /// The version asked for, or the default: the highest that is live. A candidate is found by its number, once it may
+    /// answer.
+    pub fn pin(&self, version: Option<ModelVersion>) -> Option<Arc<LoadedModel>> {
+        let now = self.now.load();
+        match version {
+            Some(version) => now.numbered(version),
+            None => now.default_version().cloned(),
+        }
+    }
+
+    /// As [`Self::pin`], for a request that is to be answered: it may fall to the candidate, or be watched.
+    pub(super) fn pin_call(&self, version: Option<ModelVersion>) -> Option<Pinned> {
+        let now = self.now.load();
+        if let Some(version) = version {
+            return now.numbered(version).map(Pinned::alone);
+        }
+        let live = now.default_version()?;
+        Some(match &now.watch {
+            Watch::Nothing => Pinned::alone(live.clone()),
+            Watch::Candidate(running) => running.pin(live),
+            Watch::Soak(observations) => Pinned::soaking(live.clone(), observations.clone()),
+        })
+    }
+
+    /// All live versions, ascending.
+    pub fn live(&self) -> Vec<Arc<LoadedModel>> {
+        self.now.load().live.values().cloned().collect()
+    }
+
+    /// The candidate, and whether it answers requests.
+    pub(super) fn candidate(&self) -> Option<(Arc<LoadedModel>, CandidateShare)> {
+        let now = self.now.load();
+        now.running().map(|running| (running.candidate.model.clone(), running.candidate.share))
+    }
+
+    /// Replaces the live versions; requests that pinned the old ones finish on them.
+    pub fn swap(&self, models: impl IntoIterator<Item = Arc<LoadedModel>>) {
+        let live: BTreeMap<_, _> = models.into_iter().map(|model| (model.version, model)).collect();
+        self.now.rcu(|now| Versions { live: live.clone(), watch: now.watch.clone() });
+    }
+
+    /// Makes `model` the only live version, in place of the candidate too.
+    pub(super) fn promote(&self, model: Arc<LoadedModel>, observations: Option<Arc<Observations>>) {
+        let live = BTreeMap::from([(model.version, model)]);
+        let watch = observations.map_or(Watch::Nothing, Watch::Soak);
+        self.now.swap(Arc::new(Versions { live, watch })).withdraw();
+    }
+
+    /// Puts a candidate beside the live versions, in place of the one before.
+    pub(super) fn put_candidate(&self, candidate: Candidate) {
+        let running = Arc::new(Running::new(candidate));
+        let put = |now: &Arc<Versions>| Versions { live: now.live.clone(), watch: Watch::Candidate(running.clone()) };
+        self.now.rcu(put).withdraw();
+    }
+
+    /// Takes the candidate away: its mirrored requests are given up. What watches a version that went live ends too.
+    pub(super) fn take_candidate(&self) -> Option<Arc<LoadedModel>> {
+        let old = self.now.rcu(|now| Versions { live: now.live.clone(), watch: Watch::Nothing });
+        old.withdraw();
+        old.running().map(|running| running.candidate.model.clone())
+    }
+}
+
+impl Versions {
+    fn running(&self) -> Option<&Running> {
+        match &self.watch {
+            Watch::Candidate(running) => Some(running),
+            Watch::Nothing | Watch::Soak(_) => None,
+        }
+    }
+
+    fn withdraw(&self) {
+        if let Some(running) = self.running() {
+            running.stop.cancel();
+        }
+    }
+
+    fn default_version(&self) -> Option<&Arc<LoadedModel>> {
+        self.live.last_key_value().map(|(_, model)| model)
+    }
+
+    fn numbered(&self, version: ModelVersion) -> Option<Arc<LoadedModel>> {
+        self.live.get(&version).cloned().or_else(|| self.running()?.numbered(version))
+    }
+}

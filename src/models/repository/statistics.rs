@@ -1,0 +1,287 @@
+//! What one version of a model has done since the daemon started. Kept when the version is loaded again.
+//!
+//! The fields are those of Triton's statistics extension, and distributions of the same figures.
+
+mod histogram;
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ledge_engine::backend::ComputeTime;
+
+pub use histogram::{Histogram, Sizes, Times};
+
+/// How often something happened and how long it took in all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Total {
+    /// Occurrences.
+    pub count: u64,
+    /// Their time together.
+    pub time: Duration,
+}
+
+impl Total {
+    fn add(&mut self, time: Duration) {
+        self.count += 1;
+        self.time += time;
+    }
+}
+
+/// Totals of the runs of one batch size.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BatchTotals {
+    /// Handing inputs to the runtime.
+    pub compute_input: Total,
+    /// Running the model.
+    pub compute_infer: Total,
+    /// Taking outputs from the runtime.
+    pub compute_output: Total,
+}
+
+impl BatchTotals {
+    fn add(&mut self, time: ComputeTime) {
+        self.compute_input.add(time.input);
+        self.compute_infer.add(time.infer);
+        self.compute_output.add(time.output);
+    }
+}
+
+/// Why a request was turned away, or given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The queue was full.
+    QueueFull,
+    /// Its deadline passed while it waited.
+    Deadline,
+    /// The caller has had its share.
+    Quota,
+}
+
+impl Refusal {
+    /// Every reason.
+    pub const ALL: [Self; 3] = [Self::QueueFull, Self::Deadline, Self::Quota];
+
+    /// The name in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::QueueFull => "queue_full",
+            Self::Deadline => "deadline",
+            Self::Quota => "quota",
+        }
+    }
+}
+
+/// How many requests were turned away, by reason.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Refusals {
+    /// The queue was full.
+    pub queue_full: u64,
+    /// The deadline passed in the queue.
+    pub deadline: u64,
+    /// The caller's quota was used up.
+    pub quota: u64,
+}
+
+impl Refusals {
+    /// How many were turned away for this reason.
+    pub fn of(&self, why: Refusal) -> u64 {
+        match why {
+            Refusal::QueueFull => self.queue_full,
+            Refusal::Deadline => self.deadline,
+            Refusal::Quota => self.quota,
+        }
+    }
+
+    fn add(&mut self, why: Refusal) {
+        *match why {
+            Refusal::QueueFull => &mut self.queue_full,
+            Refusal::Deadline => &mut self.deadline,
+            Refusal::Quota => &mut self.quota,
+        } += 1;
+    }
+}
+
+/// A snapshot of the counters.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// When the last request was answered, in milliseconds since the Unix epoch; 0 for never.
+    pub last_inference_ms: u64,
+    /// Batch elements inferred; cache hits left out.
+    pub inference_count: u64,
+    /// Runs of the model.
+    pub execution_count: u64,
+    /// Requests answered, from the cache too; time from arrival to answer.
+    pub success: Total,
+    /// Requests that failed; time from arrival to failure.
+    pub fail: Total,
+    /// Time in the queue of answered requests; one answered from the cache waited for no time.
+    pub queue: Total,
+    /// Compute time of answered requests, those from the cache left out. Requests that shared a run count its time each.
+    pub compute: BatchTotals,
+    /// Compute time of the runs by batch size.
+    pub batches: BTreeMap<usize, BatchTotals>,
+    /// Requests answered from the cache; time of the look-up.
+    pub cache_hit: Total,
+    /// Requests that the cache had no answer for; time to look it up and to insert it later.
+    pub cache_miss: Total,
+    /// Requests turned away; each is among the failed too.
+    pub refusals: Refusals,
+    /// CPU time of the runs on their worker's core; a runtime's own threads are not in it.
+    pub cpu: Duration,
+    /// CPU time of making the inputs: decoding photographs.
+    pub prepare_cpu: Duration,
+    /// `success`, distributed.
+    pub end_to_end_times: Times,
+    /// `queue`, distributed.
+    pub queue_times: Times,
+    /// `compute`, its phases together, distributed.
+    pub compute_times: Times,
+    /// Elements of each run.
+    pub batch_sizes: Sizes,
+}
+
+/// The counters of one version.
+///
+/// One lock, held for some additions; only the first run of a batch size allocates.
+#[derive(Debug, Default)]
+pub struct Statistics {
+    counters: Mutex<Counters>,
+}
+
+impl Statistics {
+    /// Counts a request of `elements` batch elements that a run answered, at `now_ms` since the Unix epoch. `compute` is
+    /// the time of the run, whoever shared it.
+    pub fn succeeded(&self, now_ms: u64, elements: usize, total: Duration, queue: Duration, compute: ComputeTime) {
+        let counters = &mut *self.lock();
+        counters.last_inference_ms = now_ms;
+        counters.inference_count += elements as u64;
+        counters.answered(total, queue);
+        counters.compute.add(compute);
+        counters.compute_times.add(compute.total());
+    }
+
+    /// Counts one run of the model over `batch` elements, whoever asked for them, and the CPU time that it took.
+    pub fn executed(&self, batch: usize, compute: ComputeTime, cpu: Duration) {
+        let counters = &mut *self.lock();
+        counters.execution_count += 1;
+        counters.batches.entry(batch).or_default().add(compute);
+        counters.batch_sizes.record(batch as u64);
+        counters.cpu += cpu;
+    }
+
+    /// Counts the CPU time of making the inputs of a request.
+    pub fn prepared(&self, cpu: Duration) {
+        self.lock().prepare_cpu += cpu;
+    }
+
+    /// Counts a request that was answered from the cache, at `now_ms` since the Unix epoch, after a `lookup` in it.
+    pub fn cache_hit(&self, now_ms: u64, total: Duration, lookup: Duration) {
+        let counters = &mut *self.lock();
+        counters.last_inference_ms = now_ms;
+        counters.answered(total, Duration::ZERO);
+        counters.cache_hit.add(lookup);
+    }
+
+    /// Counts a request that the cache had no answer for. What became of it is counted apart.
+    pub fn cache_miss(&self, lookup: Duration, insert: Duration) {
+        self.lock().cache_miss.add(lookup + insert);
+    }
+
+    /// Counts a request that failed after `total`.
+    pub fn failed(&self, total: Duration) {
+        self.lock().fail.add(total);
+    }
+
+    /// Counts a request that was turned away. It is a failed one besides: [`Statistics::failed`].
+    pub fn refused(&self, why: Refusal) {
+        self.lock().refusals.add(why);
+    }
+
+    /// The counters now.
+    pub fn snapshot(&self) -> Counters {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counters> {
+        // Nothing panics under this lock; counters that a panic left behind are still counters.
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counters {
+    fn answered(&mut self, total: Duration, queue: Duration) {
+        self.success.add(total);
+        self.queue.add(queue);
+        self.end_to_end_times.add(total);
+        self.queue_times.add(queue);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    const COMPUTE: ComputeTime = ComputeTime { input: ms(1), infer: ms(7), output: ms(2) };
+
+    #[test]
+    fn two_requests_that_share_a_run_are_one_execution() {
+        let statistics = Statistics::default();
+        statistics.executed(3, COMPUTE, ms(20));
+        statistics.succeeded(5, 1, ms(30), ms(10), COMPUTE);
+        statistics.succeeded(6, 2, ms(40), ms(20), COMPUTE);
+        let counters = statistics.snapshot();
+        assert_eq!((counters.inference_count, counters.execution_count, counters.last_inference_ms), (3, 1, 6));
+        assert_eq!(counters.compute.compute_infer, Total { count: 2, time: ms(14) });
+        assert_eq!(counters.batches[&3].compute_infer, Total { count: 1, time: ms(7) });
+        assert_eq!((counters.batch_sizes.count(), counters.batch_sizes.sum()), (1, 3));
+        assert_eq!(counters.cpu, ms(20));
+    }
+
+    #[test]
+    fn a_cache_hit_is_a_success_that_waited_and_computed_nothing() {
+        let statistics = Statistics::default();
+        statistics.cache_miss(ms(1), ms(2));
+        statistics.cache_hit(9, ms(4), ms(3));
+        let counters = statistics.snapshot();
+        assert_eq!(counters.success, Total { count: 1, time: ms(4) });
+        assert_eq!(counters.queue, Total { count: 1, time: Duration::ZERO });
+        assert_eq!((counters.inference_count, counters.execution_count, counters.last_inference_ms), (0, 0, 9));
+        assert_eq!((counters.compute, counters.compute_times.count()), (BatchTotals::default(), 0));
+        let (hit, miss) = (counters.cache_hit, counters.cache_miss);
+        assert_eq!((hit, miss), (Total { count: 1, time: ms(3) }, Total { count: 1, time: ms(3) }));
+    }
+
+    #[test]
+    fn a_distribution_adds_up_to_its_total() {
+        let statistics = Statistics::default();
+        for step in 1..20 {
+            statistics.succeeded(step, 1, ms(step * 3), ms(step), COMPUTE);
+            statistics.cache_hit(step, ms(1), ms(1));
+        }
+        let Counters { success, queue, compute, end_to_end_times, queue_times, compute_times, .. } =
+            statistics.snapshot();
+        let same = |times: Times, total: Total| {
+            assert_eq!((times.count(), u128::from(times.sum())), (total.count, total.time.as_nanos()));
+        };
+        same(end_to_end_times, success);
+        same(queue_times, queue);
+        let together = compute.compute_input.time + compute.compute_infer.time + compute.compute_output.time;
+        same(compute_times, Total { count: compute.compute_infer.count, time: together });
+    }
+
+    #[test]
+    fn refusals_are_told_apart() {
+        let statistics = Statistics::default();
+        for (times, why) in (1..).zip(Refusal::ALL) {
+            (0..times).for_each(|_| statistics.refused(why));
+        }
+        let refusals = statistics.snapshot().refusals;
+        assert_eq!(refusals, Refusals { queue_full: 1, deadline: 2, quota: 3 });
+        assert_eq!(Refusal::ALL.map(|why| refusals.of(why)), [1, 2, 3]);
+    }
+}

@@ -1,0 +1,122 @@
+//! Dynamic batching: the requests of several callers as one run of the model, and its answer as theirs.
+//!
+//! Rows of different requests never mix: each gets the rows of the outputs at the place where its own rows were put.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use ledge_base::tensor::{DataType, Tensor};
+
+/// When requests are put together, and how many.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchPolicy {
+    /// The most batch elements of one run.
+    pub max_rows: usize,
+    /// How long the first request may wait for others; zero takes what is there.
+    pub delay: Duration,
+    /// The sizes that runs should have, ascending: the model was warmed up with them, so that none of them is compiled
+    /// while callers wait.
+    pub preferred: Vec<usize>,
+}
+
+impl BatchPolicy {
+    /// A policy with the powers of two up to `max_rows` as its sizes: any number of waiting single rows splits into few
+    /// runs of sizes that were warmed up.
+    pub fn powers_of_two(max_rows: usize, delay: Duration) -> Self {
+        let max_rows = max_rows.max(1);
+        let powers = (0..usize::BITS).map(|bit| 1_usize << bit);
+        Self { max_rows, delay, preferred: powers.take_while(|&size| size <= max_rows).collect() }
+    }
+
+    /// Whether `rows` is one of the sizes.
+    pub fn is_preferred(&self, rows: usize) -> bool {
+        self.preferred.binary_search(&rows).is_ok()
+    }
+
+    /// With that many rows waiting nothing is gained by waiting for more.
+    pub fn worth_waiting_for(&self) -> usize {
+        self.preferred.last().copied().unwrap_or(self.max_rows).min(self.max_rows)
+    }
+}
+
+/// Whether two requests can be one run: the same outputs, and inputs that differ in nothing but the batch dimension.
+pub fn batch_together(inputs: &[Tensor], outputs: &[usize], others: &[Tensor], other_outputs: &[usize]) -> bool {
+    let alike = |a: &Tensor, b: &Tensor| {
+        a.datatype() == b.datatype() && a.shape().len() == b.shape().len() && a.shape().get(1..) == b.shape().get(1..)
+    };
+    outputs == other_outputs && inputs.len() == others.len() && inputs.iter().zip(others).all(|(a, b)| alike(a, b))
+}
+
+/// The inputs of one run over all `requests`, which [`batch_together`]. `None` when they do not, for no requests, and without the
+/// memory for it.
+pub fn concat(requests: &[&[Tensor]]) -> Option<Vec<Tensor>> {
+    let first = requests.first()?;
+    let input = |index: usize, like: &Tensor| -> Option<Tensor> {
+        let parts = requests.iter().map(|inputs| inputs.get(index)).collect::<Option<Vec<_>>>()?;
+        let rows = parts.iter().map(|part| part.shape().first()).sum::<Option<usize>>()?;
+        let mut data = Vec::new();
+        data.try_reserve_exact(parts.iter().map(|part| part.data().len()).sum()).ok()?;
+        for part in parts {
+            data.extend_from_slice(part.data());
+        }
+        let shape = std::iter::once(rows).chain(like.shape().iter().skip(1).copied()).collect();
+        Tensor::new(like.datatype(), shape, data.into()).ok()
+    };
+    first.iter().enumerate().map(|(index, like)| input(index, like)).collect()
+}
+
+/// The outputs of one run cut into those of the requests, of which the n-th had `rows[n]` rows. Nothing is copied.
+///
+/// `Err` names an output (by its place) whose first dimension is not the batch: the model mixes rows, and no answer may
+/// be given from it.
+pub fn split(outputs: &[Tensor], rows: &[usize]) -> Result<Vec<Vec<Tensor>>, NotBatched> {
+    let total: usize = rows.iter().sum();
+    let mut answers: Vec<Vec<Tensor>> = rows.iter().map(|_| Vec::with_capacity(outputs.len())).collect();
+    for (index, output) in outputs.iter().enumerate() {
+        let refused = || NotBatched { output: index, shape: output.shape().to_vec(), expected: total };
+        if output.shape().first() != Some(&total) || total == 0 {
+            return Err(refused());
+        }
+        let mut rest = output.data().clone();
+        for (answer, &rows) in answers.iter_mut().zip(rows) {
+            let length = match output.datatype() {
+                DataType::Bytes => strings_length(&rest, output.shape(), rows),
+                _ => Some(output.data().len() / total * rows),
+            };
+            let length = length.filter(|&length| length <= rest.len()).ok_or_else(refused)?;
+            let data = rest.split_to(length);
+            let shape = std::iter::once(rows).chain(output.shape().iter().skip(1).copied()).collect();
+            answer.push(Tensor::new(output.datatype(), shape, data).map_err(|_| refused())?);
+        }
+    }
+    Ok(answers)
+}
+
+/// An output whose first dimension is not the batch.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "has the shape {shape:?} for a batch of {expected}: the model mixes the elements of a batch, so it cannot be batched"
+)]
+pub struct NotBatched {
+    /// The place of the output among those asked for.
+    pub output: usize,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// The rows that the run had.
+    pub expected: usize,
+}
+
+/// The bytes that `rows` rows of strings take at the head of `data`: each string is a 4-byte little-endian length and
+/// that many bytes.
+fn strings_length(data: &Bytes, shape: &[usize], rows: usize) -> Option<usize> {
+    let count = shape.iter().skip(1).try_fold(rows, |product, &dim| product.checked_mul(dim))?;
+    let mut length = 0_usize;
+    for _ in 0..count {
+        let prefix = data.get(length..)?.first_chunk::<4>()?;
+        length = length.checked_add(4)?.checked_add(usize::try_from(u32::from_le_bytes(*prefix)).ok()?)?;
+    }
+    Some(length)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,373 @@
+//! The queue before a model's instances: bounded, by priority, and fair between callers.
+//!
+//! Callers never wait to get in: a full queue is an answer. Within one priority the callers of a model take turns, so one
+//! that floods it delays itself alone; what one caller sent keeps its order. A job whose caller left or whose deadline
+//! passed is dropped when its turn comes, before any work is done for it.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use ledge_base::memory_budget::NoRoom;
+use ledge_base::principal::Principal;
+use ledge_base::tensor::Tensor;
+use tokio::sync::oneshot;
+
+use super::batcher::{BatchPolicy, batch_together};
+use super::instance::{Answer, InferError};
+use super::terms::{Priority, Terms};
+
+/// One call of a model, waiting for an instance.
+#[derive(Debug)]
+pub struct Job {
+    /// What the model is run on.
+    pub inputs: JobInputs,
+    /// Indices of the outputs wanted.
+    pub outputs: Vec<usize>,
+    /// Batch elements.
+    pub rows: usize,
+    /// Until when, how urgently and by whom.
+    pub terms: Terms,
+    /// When it was queued.
+    pub queued: Instant,
+    /// Where the answer goes.
+    pub reply: oneshot::Sender<Result<Answer, InferError>>,
+}
+
+/// The inputs of a job, in the signature's order; they fit it.
+pub enum JobInputs {
+    /// Tensors.
+    Tensors(Vec<Tensor>),
+    /// Something smaller, such as a photograph, that becomes tensors on the worker's core, when its turn has come.
+    Prepare {
+        /// Makes the tensors, or says what is wrong.
+        make: Preparation,
+        /// The bytes that wait meanwhile.
+        bytes: usize,
+    },
+}
+
+/// Makes a job's tensors, or says what is wrong.
+pub type Preparation = Box<dyn FnOnce() -> Result<Vec<Tensor>, Unprepared> + Send>;
+
+/// Why what came did not become tensors.
+#[derive(Debug, thiserror::Error)]
+pub enum Unprepared {
+    /// It is none of what the model takes.
+    #[error("{0}")]
+    Misfit(String),
+    /// There is no room for them now.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+}
+
+impl std::fmt::Debug for JobInputs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tensors(tensors) => f.debug_tuple("Tensors").field(tensors).finish(),
+            Self::Prepare { bytes, .. } => f.debug_struct("Prepare").field("bytes", bytes).finish_non_exhaustive(),
+        }
+    }
+}
+
+impl Job {
+    /// Its tensors, unless they are still to be made.
+    pub fn tensors(&self) -> Option<&[Tensor]> {
+        match &self.inputs {
+            JobInputs::Tensors(tensors) => Some(tensors),
+            JobInputs::Prepare { .. } => None,
+        }
+    }
+
+    fn goes_with(&self, other: &Self) -> bool {
+        let both = self.tensors().zip(other.tensors());
+        both.is_some_and(|(own, others)| batch_together(own, &self.outputs, others, &other.outputs))
+    }
+
+    fn is_wanted(&self, now: Instant) -> bool {
+        !self.reply.is_closed() && now < self.terms.deadline
+    }
+
+    /// Bytes of its inputs.
+    pub fn bytes(&self) -> usize {
+        match &self.inputs {
+            JobInputs::Tensors(tensors) => tensors.iter().map(|tensor| tensor.data().len()).sum(),
+            JobInputs::Prepare { bytes, .. } => *bytes,
+        }
+    }
+}
+
+/// How much of each priority may wait before one model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueLimits {
+    /// Jobs.
+    pub jobs: usize,
+    /// Bytes of their inputs.
+    pub bytes: usize,
+}
+
+/// When the next batch of a priority may be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Due {
+    /// Nothing waits.
+    Never,
+    /// At once.
+    Now,
+    /// Not before more jobs came, or this instant.
+    At(Instant),
+}
+
+/// The jobs that wait for one model.
+#[derive(Debug)]
+pub struct Queue {
+    levels: [Level; 2],
+    limits: QueueLimits,
+    /// Inputs of jobs that are not run. Whoever holds the queue's lock drops them without it: they may be large, and may
+    /// own what takes the same lock when it goes.
+    dead: Vec<JobInputs>,
+}
+
+#[derive(Debug, Default)]
+struct Level {
+    /// In the order of their turns.
+    lanes: VecDeque<Lane>,
+    jobs: usize,
+    rows: usize,
+    bytes: usize,
+}
+
+/// What one caller sent, oldest first; never empty.
+#[derive(Debug)]
+struct Lane {
+    principal: Principal,
+    jobs: VecDeque<Job>,
+}
+
+impl Queue {
+    /// An empty queue.
+    pub fn new(limits: QueueLimits) -> Self {
+        Self { levels: Default::default(), limits, dead: Vec::new() }
+    }
+
+    /// Adds a job, or refuses it at once. A caller that holds more of a full queue than the newcomer makes room: its
+    /// newest jobs are refused instead.
+    pub fn offer(&mut self, job: Job) {
+        let (priority, bytes) = (job.terms.priority, job.bytes());
+        if self.is_full(priority, bytes) {
+            // Those whose callers left must not keep others out.
+            self.purge(job.queued);
+            let depth = self.level(priority).jobs;
+            let limits = self.limits;
+            let displaced = self.level_mut(priority).make_room(&job.terms.principal, bytes, limits);
+            for displaced in displaced {
+                self.refuse(displaced, depth);
+            }
+            // An input above the limit by itself still gets in when nothing else waits: the transport bounds it.
+            if self.is_full(priority, bytes) && self.level(priority).jobs > 0 {
+                return self.refuse(job, depth);
+            }
+        }
+        let level = self.level_mut(priority);
+        level.jobs += 1;
+        level.rows += job.rows;
+        level.bytes += bytes;
+        match level.lanes.iter_mut().find(|lane| lane.principal == job.terms.principal) {
+            Some(lane) => lane.jobs.push_back(job),
+            None => level.lanes.push_back(Lane { principal: job.terms.principal.clone(), jobs: [job].into() }),
+        }
+    }
+
+    /// How many wait, when another job of that caller would be refused for their number.
+    pub fn refusal(&self, priority: Priority, principal: &Principal) -> Option<usize> {
+        let level = self.level(priority);
+        let held = |lane: &Lane| lane.jobs.len();
+        let own = level.lanes.iter().find(|lane| lane.principal == *principal).map_or(0, held);
+        let most = level.lanes.iter().map(held).max().unwrap_or(0);
+        (level.jobs >= self.limits.jobs && most <= own + 1).then_some(level.jobs)
+    }
+
+    /// The inputs of jobs that were not run, to be dropped by the caller.
+    pub fn take_dead(&mut self) -> Vec<JobInputs> {
+        std::mem::take(&mut self.dead)
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many jobs wait.
+    pub fn len(&self) -> usize {
+        self.levels.iter().map(|level| level.jobs).sum()
+    }
+
+    /// When the oldest job of a priority was queued.
+    pub fn oldest(&self, priority: Priority) -> Option<Instant> {
+        self.level(priority).lanes.iter().filter_map(|lane| Some(lane.jobs.front()?.queued)).min()
+    }
+
+    /// Whether a batch can be taken now. Drops unwanted jobs at the heads of the lanes.
+    pub fn due(&mut self, priority: Priority, policy: Option<&BatchPolicy>, now: Instant) -> Due {
+        self.drop_unwanted_heads(priority, now);
+        let level = self.level(priority);
+        let Some(oldest) = self.oldest(priority) else { return Due::Never };
+        let Some(policy) = policy else { return Due::Now };
+        // What is still to be made into tensors runs alone: waiting would bring it no company.
+        let alone = level.lanes.iter().filter_map(|lane| lane.jobs.front()).any(|job| job.tensors().is_none());
+        let at = oldest + policy.delay;
+        if alone || at <= now || level.rows >= policy.worth_waiting_for() { Due::Now } else { Due::At(at) }
+    }
+
+    /// Takes the jobs of one run, callers in turn: one job, or with a policy as many as belong together.
+    pub fn take(&mut self, priority: Priority, policy: Option<&BatchPolicy>, now: Instant) -> Vec<Job> {
+        self.drop_unwanted_heads(priority, now);
+        let level = self.level_mut(priority);
+        let turns = level.turns(policy, now);
+        let mut jobs = Vec::with_capacity(turns.len());
+        for &lane in &turns {
+            jobs.extend(level.lanes.get_mut(lane).and_then(|lane| lane.jobs.pop_front()));
+        }
+        // Who was served last goes to the back, and with it those before.
+        if let Some(last) = turns.last() {
+            level.lanes.rotate_left((last + 1) % level.lanes.len().max(1));
+        }
+        level.lanes.retain(|lane| !lane.jobs.is_empty());
+        level.jobs -= jobs.len();
+        level.rows -= jobs.iter().map(|job| job.rows).sum::<usize>();
+        level.bytes -= jobs.iter().map(Job::bytes).sum::<usize>();
+        jobs
+    }
+
+    /// Takes every job, as when the model cannot be loaded.
+    pub fn drain(&mut self) -> Vec<Job> {
+        let levels = self.levels.iter_mut().map(std::mem::take);
+        levels.flat_map(|level| level.lanes).flat_map(|lane| lane.jobs).collect()
+    }
+
+    fn is_full(&self, priority: Priority, bytes: usize) -> bool {
+        let level = self.level(priority);
+        level.jobs >= self.limits.jobs || level.bytes.saturating_add(bytes) > self.limits.bytes
+    }
+
+    fn refuse(&mut self, job: Job, depth: usize) {
+        // The caller may have left.
+        let _ = job.reply.send(Err(InferError::Overloaded { depth }));
+        self.dead.push(job.inputs);
+    }
+
+    fn purge(&mut self, now: Instant) {
+        for level in &mut self.levels {
+            for lane in &mut level.lanes {
+                let (wanted, unwanted) = std::mem::take(&mut lane.jobs).into_iter().partition(|job| job.is_wanted(now));
+                lane.jobs = wanted;
+                let unwanted: VecDeque<Job> = unwanted;
+                self.dead.extend(unwanted.into_iter().map(|job| job.inputs));
+            }
+            level.settle();
+        }
+    }
+
+    fn drop_unwanted_heads(&mut self, priority: Priority, now: Instant) {
+        let [interactive, batch] = &mut self.levels;
+        let level = if priority == Priority::Interactive { interactive } else { batch };
+        let mut emptied = false;
+        for lane in &mut level.lanes {
+            while let Some(job) = lane.jobs.pop_front_if(|job| !job.is_wanted(now)) {
+                level.jobs -= 1;
+                level.rows -= job.rows;
+                level.bytes -= job.bytes();
+                self.dead.push(job.inputs);
+                emptied |= lane.jobs.is_empty();
+            }
+        }
+        if emptied {
+            level.lanes.retain(|lane| !lane.jobs.is_empty());
+        }
+    }
+
+    fn level(&self, priority: Priority) -> &Level {
+        let [interactive, batch] = &self.levels;
+        match priority {
+            Priority::Interactive => interactive,
+            Priority::Batch => batch,
+        }
+    }
+
+    fn level_mut(&mut self, priority: Priority) -> &mut Level {
+        let [interactive, batch] = &mut self.levels;
+        match priority {
+            Priority::Interactive => interactive,
+            Priority::Batch => batch,
+        }
+    }
+}
+
+impl Level {
+    /// The lanes whose heads form the next run, in order; a lane once for each of its jobs.
+    fn turns(&self, policy: Option<&BatchPolicy>, now: Instant) -> Vec<usize> {
+        let Some(policy) = policy else { return if self.lanes.is_empty() { Vec::new() } else { vec![0] } };
+        let mut taken = vec![0; self.lanes.len()];
+        let (mut turns, mut rows, mut best) = (Vec::new(), 0, 0);
+        let mut first: Option<&Job> = None;
+        'gather: loop {
+            let before = turns.len();
+            for (index, (lane, taken)) in self.lanes.iter().zip(&mut taken).enumerate() {
+                let Some(job) = lane.jobs.get(*taken) else { continue };
+                let fits = first.is_none_or(|first| first.goes_with(job));
+                if !fits || (first.is_some() && rows + job.rows > policy.max_rows) || !job.is_wanted(now) {
+                    // What comes later must not overtake it.
+                    break 'gather;
+                }
+                first = first.or(Some(job));
+                *taken += 1;
+                rows += job.rows;
+                turns.push(index);
+                if policy.is_preferred(rows) {
+                    best = turns.len();
+                }
+            }
+            if turns.len() == before || rows >= policy.max_rows {
+                break;
+            }
+        }
+        if best > 0 {
+            turns.truncate(best);
+        }
+        turns
+    }
+
+    /// Takes the newest jobs of the caller that holds most, until there is room for one of `newcomer` with so many bytes;
+    /// none, when that caller would then hold less than the newcomer.
+    fn make_room(&mut self, newcomer: &Principal, bytes: usize, limits: QueueLimits) -> Vec<Job> {
+        let size = |lane: &Lane| (lane.jobs.len(), lane.jobs.iter().map(Job::bytes).sum::<usize>());
+        let (own_jobs, own_bytes) = self.lanes.iter().find(|lane| lane.principal == *newcomer).map_or((0, 0), size);
+        let excess_jobs = (self.jobs + 1).saturating_sub(limits.jobs);
+        let excess_bytes = self.bytes.saturating_add(bytes).saturating_sub(limits.bytes);
+        let largest = |lane: &&mut Lane| if excess_bytes > 0 { size(lane).1 } else { lane.jobs.len() };
+        let Some(lane) = self.lanes.iter_mut().filter(|lane| lane.principal != *newcomer).max_by_key(largest) else {
+            return Vec::new();
+        };
+        let (lane_jobs, lane_bytes) = size(lane);
+        if lane_jobs < own_jobs + 1 + excess_jobs || lane_bytes < own_bytes + bytes + excess_bytes && excess_bytes > 0 {
+            return Vec::new();
+        }
+        let (mut taken, mut freed) = (Vec::new(), 0);
+        while taken.len() < excess_jobs || freed < excess_bytes {
+            let Some(job) = lane.jobs.pop_back() else { break };
+            freed += job.bytes();
+            taken.push(job);
+        }
+        self.settle();
+        taken
+    }
+
+    /// Counts anew after jobs were taken out anywhere.
+    fn settle(&mut self) {
+        self.lanes.retain(|lane| !lane.jobs.is_empty());
+        self.jobs = self.lanes.iter().map(|lane| lane.jobs.len()).sum();
+        let jobs = || self.lanes.iter().flat_map(|lane| &lane.jobs);
+        (self.rows, self.bytes) = (jobs().map(|job| job.rows).sum(), jobs().map(Job::bytes).sum());
+    }
+}
+
+#[cfg(test)]
+mod tests;

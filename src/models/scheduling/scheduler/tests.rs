@@ -1,0 +1,315 @@
+use ledge_base::principal::Principal;
+use ledge_base::tensor::Tensor;
+use ledge_engine::backend::{ComputeTime, RunError, RunResult, Runtime, Signature};
+use tokio::sync::{oneshot, watch};
+
+use super::*;
+use crate::scheduling::instance::{Answer, InferError};
+use crate::scheduling::queue::{JobInputs, QueueLimits};
+use crate::scheduling::terms::Terms;
+
+/// Never run: these tests are about what is run when.
+struct Unrun(Signature);
+
+impl Backend for Unrun {
+    fn runtime(&self) -> Runtime {
+        Runtime::OnnxRuntime
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.0
+    }
+
+    fn run(&mut self, _: &[Tensor], _: &[usize]) -> Result<RunResult, RunError> {
+        Ok(RunResult { outputs: vec![], time: ComputeTime::default() })
+    }
+}
+
+struct Silent;
+
+impl Observer for Silent {
+    fn executed(&self, _: usize, _: ComputeTime, _: Duration) {}
+
+    fn prepared(&self, _: Duration) {}
+
+    fn start(&self) {}
+}
+
+type Receiver = oneshot::Receiver<Result<Answer, InferError>>;
+
+struct Machine {
+    state: State,
+    start: Instant,
+    alive: watch::Sender<()>,
+    kept: Vec<Receiver>,
+}
+
+const MS: Duration = Duration::from_millis(1);
+
+impl Machine {
+    /// With all its workers asleep.
+    fn new(workers: usize) -> Self {
+        let (alive, start) = (watch::Sender::new(()), Instant::now());
+        let mut state = State::new(workers, None);
+        for worker in 0..workers {
+            assert!(matches!(state.next(worker, start), Next::Sleep(None)));
+        }
+        Self { state, start, alive, kept: Vec::new() }
+    }
+
+    fn instance(&self) -> Instance {
+        Instance {
+            backend: Box::new(Unrun(Signature::default())),
+            last_worker: 0,
+            last_used: self.start,
+            bytes: 100,
+            observer: Arc::new(Silent),
+            alive: Alive { of_model: self.alive.subscribe(), of_engine: self.alive.subscribe() },
+        }
+    }
+
+    fn model(&mut self, instances: usize, threads: usize, max: usize) -> u64 {
+        let keep_alive = Some(Duration::from_secs(10));
+        let scale = Scale { min: 1, max, threads, patience: 10 * MS, keep_alive };
+        let workers = (0..self.state.workers.len()).collect();
+        let queue = Queue::new(QueueLimits { jobs: 100, bytes: 1 << 20 });
+        let mut entry = Entry::new(queue, scale, None, workers, self.start);
+        entry.instances = instances;
+        entry.bytes_each = 100;
+        entry.steady = true;
+        entry.idle = (0..instances).map(|_| self.instance()).collect();
+        self.state.add(entry)
+    }
+
+    fn offer(&mut self, model: u64, priority: Priority, at: Duration) -> Option<usize> {
+        let (reply, receiver) = oneshot::channel();
+        self.kept.push(receiver);
+        let queued = self.start + at;
+        let deadline = queued + Duration::from_mins(1);
+        let terms = Terms { deadline, priority, principal: Principal::Local };
+        self.state
+            .offer(model, Job { inputs: JobInputs::Tensors(vec![]), outputs: vec![], rows: 1, terms, queued, reply })
+    }
+
+    /// What a worker that wakes up at `at` takes.
+    fn wake(&mut self, worker: usize, at: Duration) -> Option<Task> {
+        self.state.awake(worker);
+        match self.state.next(worker, self.start + at) {
+            Next::Run(task) => Some(task),
+            Next::Sleep(_) => None,
+        }
+    }
+
+    fn done(&mut self, worker: usize, task: Task, spent: Duration) {
+        let end = task.taken + spent;
+        self.state.done(worker, task.model, task.instance, &task.reserved, spent, end);
+    }
+}
+
+#[test]
+fn a_job_wakes_a_sleeping_worker_that_takes_it() {
+    let mut machine = Machine::new(2);
+    let model = machine.model(1, 1, 2);
+    assert_eq!(machine.offer(model, Priority::Interactive, MS), Some(0));
+    let task = machine.wake(0, MS).unwrap();
+    assert_eq!((task.model, task.jobs.len(), task.reserved.len()), (model, 1, 0));
+    // The only instance runs: nobody is woken for nothing.
+    assert_eq!(machine.offer(model, Priority::Interactive, MS), None);
+    machine.done(0, task, MS);
+    assert!(machine.wake(0, 2 * MS).is_some());
+}
+
+#[test]
+fn interactive_goes_before_batch_whatever_came_first() {
+    let mut machine = Machine::new(1);
+    let (a, b) = (machine.model(1, 1, 1), machine.model(1, 1, 1));
+    machine.offer(a, Priority::Batch, MS);
+    machine.offer(b, Priority::Interactive, 2 * MS);
+    let first = machine.wake(0, 3 * MS).unwrap();
+    assert_eq!(first.model, b);
+    machine.done(0, first, MS);
+    assert_eq!(machine.wake(0, 4 * MS).unwrap().model, a);
+}
+
+#[test]
+fn models_share_core_time_not_turns() {
+    let mut machine = Machine::new(1);
+    let (slow, fast) = (machine.model(1, 1, 1), machine.model(1, 1, 1));
+    let mut time = [0_u32; 2];
+    for step in 0..200 {
+        machine.offer(slow, Priority::Interactive, MS);
+        for _ in 0..10 {
+            machine.offer(fast, Priority::Interactive, MS);
+        }
+        let task = machine.wake(0, step * MS).unwrap();
+        let (index, spent) = if task.model == slow { (0, 9) } else { (1, 1) };
+        time[index] += spent;
+        machine.done(0, task, spent * MS);
+    }
+    assert!(time[0].abs_diff(time[1]) <= 18, "{time:?}");
+}
+
+#[test]
+fn idleness_is_not_saved_up() {
+    let mut machine = Machine::new(1);
+    let (busy, late) = (machine.model(1, 1, 1), machine.model(1, 1, 1));
+    for _ in 0..50 {
+        machine.offer(busy, Priority::Interactive, MS);
+        let task = machine.wake(0, MS).unwrap();
+        machine.done(0, task, 100 * MS);
+    }
+    let mut turns = Vec::new();
+    for _ in 0..8 {
+        machine.offer(busy, Priority::Interactive, MS);
+        machine.offer(late, Priority::Interactive, MS);
+        let task = machine.wake(0, MS).unwrap();
+        turns.push(task.model);
+        machine.done(0, task, 100 * MS);
+    }
+    assert!(turns.iter().filter(|&&model| model == busy).count() >= 3, "{turns:?}");
+}
+
+#[test]
+fn a_run_on_two_cores_waits_for_both_and_is_not_overtaken() {
+    let mut machine = Machine::new(2);
+    let (small, wide) = (machine.model(2, 1, 2), machine.model(1, 2, 1));
+    machine.offer(small, Priority::Interactive, MS);
+    let running = machine.wake(0, MS).unwrap();
+    machine.offer(wide, Priority::Interactive, MS);
+    assert!(machine.wake(1, MS).is_none(), "one core is busy");
+    machine.offer(small, Priority::Interactive, MS);
+    machine.done(0, running, MS);
+    let task = machine.wake(0, 2 * MS).unwrap();
+    assert_eq!((task.model, task.reserved.as_slice()), (wide, &[1][..]));
+    assert!(machine.state.is_reserved(1));
+    machine.done(0, task, MS);
+    assert!(!machine.state.is_reserved(1));
+    assert_eq!(machine.state.another(machine.start + 3 * MS), Some(1));
+}
+
+#[test]
+fn jobs_that_wait_while_a_core_is_free_get_another_instance_after_a_while() {
+    let mut machine = Machine::new(2);
+    let model = machine.model(1, 1, 2);
+    machine.offer(model, Priority::Interactive, MS);
+    let task = machine.wake(0, MS).unwrap();
+    machine.offer(model, Priority::Interactive, 2 * MS);
+    let start = machine.start;
+    assert!(!machine.state.wants_instance(model, start + 2 * MS));
+    assert!(!machine.state.wants_instance(model, start + 11 * MS));
+    assert!(machine.state.wants_instance(model, start + 12 * MS));
+    assert!(!machine.state.wants_instance(model, start + 30 * MS), "one is being loaded");
+    machine.done(0, task, MS);
+}
+
+#[test]
+fn without_a_free_core_another_instance_would_not_help() {
+    let mut machine = Machine::new(1);
+    let model = machine.model(1, 1, 2);
+    machine.offer(model, Priority::Interactive, MS);
+    let _running = machine.wake(0, MS).unwrap();
+    machine.offer(model, Priority::Interactive, MS);
+    let start = machine.start;
+    assert!(!machine.state.wants_instance(model, start + MS));
+    assert!(!machine.state.wants_instance(model, start + 100 * MS));
+}
+
+#[test]
+fn a_model_that_gave_its_memory_back_is_loaded_at_the_next_call() {
+    let mut machine = Machine::new(1);
+    let model = machine.model(1, 1, 1);
+    let (given_up, again) = machine.state.expired(machine.start + 9 * Duration::from_secs(1));
+    assert!(given_up.is_empty() && again.is_some());
+    let (given_up, again) = machine.state.expired(machine.start + Duration::from_secs(10));
+    assert_eq!((given_up.len(), again), (1, None));
+    assert_eq!(machine.offer(model, Priority::Interactive, Duration::from_secs(11)), None);
+    assert!(machine.state.wants_instance(model, machine.start + Duration::from_secs(11)));
+}
+
+#[test]
+fn an_instance_above_the_minimum_goes_after_a_minute_unused_and_the_minimum_stays() {
+    let mut machine = Machine::new(2);
+    let model = machine.model(2, 1, 2);
+    machine.state.model(model).unwrap().scale.keep_alive = None;
+    let (given_up, _) = machine.state.expired(machine.start + Duration::from_secs(59));
+    assert!(given_up.is_empty());
+    let (given_up, again) = machine.state.expired(machine.start + Duration::from_secs(61));
+    assert_eq!((given_up.len(), again), (1, None));
+}
+
+#[test]
+fn memory_is_taken_from_who_was_used_least_recently_and_is_not_in_use() {
+    let mut machine = Machine::new(1);
+    let models: Vec<u64> = (0..3).map(|_| machine.model(1, 1, 1)).collect();
+    for (place, &model) in models.iter().enumerate() {
+        machine.offer(model, Priority::Interactive, u32::try_from(place).unwrap() * MS);
+        let task = machine.wake(0, Duration::from_secs(1)).unwrap();
+        if place < 2 {
+            machine.done(0, task, MS);
+        }
+    }
+    assert_eq!(machine.state.bytes(), 300);
+    // The first was used least recently, the second is to be kept, the third is running.
+    assert_eq!(machine.state.least_recently_used(models[1]).map(|given_up| given_up.len()), Some(1));
+    assert!(machine.state.least_recently_used(models[1]).is_none());
+    assert_eq!(machine.state.bytes(), 200);
+}
+
+#[test]
+fn the_memory_of_one_instance_is_known_whatever_became_of_the_instances() {
+    let mut machine = Machine::new(4);
+    let models = [machine.model(1, 1, 4), machine.model(4, 1, 4), machine.model(1, 1, 1)];
+    let figures = |machine: &mut Machine, model| {
+        let Residence { instances, bytes, bytes_each, .. } = machine.state.model(model).unwrap().residence();
+        (instances, bytes, bytes_each)
+    };
+    assert_eq!(figures(&mut machine, models[0]), (1, 100, 100));
+    assert_eq!(figures(&mut machine, models[1]), (4, 400, 100));
+    // Given up for another model, and after a while without use.
+    machine.state.least_recently_used(models[1]).unwrap();
+    assert_eq!(figures(&mut machine, models[0]), (0, 0, 100));
+    machine.state.expired(machine.start + Duration::from_secs(10));
+    assert_eq!(figures(&mut machine, models[2]), (0, 0, 100));
+}
+
+#[test]
+fn a_run_that_is_known_to_be_brief_needs_no_worker() {
+    let mut machine = Machine::new(2);
+    let model = machine.model(1, 1, 2);
+    let brief = Duration::from_micros(20);
+    assert!(machine.state.take_brief(model, 100).is_none(), "nothing is known yet");
+    machine.state.ran(model, 100, brief);
+    let (instance, worker) = machine.state.take_brief(model, 100).unwrap();
+    assert!(machine.state.is_reserved(worker), "the core is taken");
+    assert!(machine.state.take_brief(model, 100).is_none(), "its only instance runs");
+    let end = machine.start + brief;
+    assert!(machine.state.done_brief(worker, model, instance, brief, end).is_none());
+    assert!(!machine.state.is_reserved(worker));
+    assert!(machine.state.take_brief(model, 101).is_none(), "larger inputs may take longer");
+    machine.offer(model, Priority::Interactive, MS);
+    assert!(machine.state.take_brief(model, 100).is_none(), "others wait already");
+}
+
+#[test]
+fn a_model_that_wants_batches_leaves_its_brief_runs_to_workers() {
+    let mut machine = Machine::new(1);
+    let model = machine.model(1, 1, 1);
+    machine.state.ran(model, 100, Duration::from_micros(20));
+    machine.state.model(model).unwrap().batching = Some(BatchPolicy::powers_of_two(8, Duration::ZERO));
+    assert!(machine.state.take_brief(model, 100).is_none());
+    machine.state.model(model).unwrap().batching = None;
+    assert!(machine.state.take_brief(model, 100).is_some());
+}
+
+#[test]
+fn runs_that_became_long_go_to_a_worker_again() {
+    let mut machine = Machine::new(1);
+    let model = machine.model(1, 1, 1);
+    machine.state.ran(model, 100, Duration::from_micros(20));
+    machine.state.ran(model, 100, Duration::from_millis(1));
+    assert!(machine.state.take_brief(model, 100).is_none());
+    for _ in 0..40 {
+        machine.state.ran(model, 100, Duration::from_micros(20));
+    }
+    assert!(machine.state.take_brief(model, 100).is_some());
+}

@@ -1,0 +1,195 @@
+//! The thread behind each core: takes the next run, runs it, answers its callers.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use ledge_base::sys;
+use ledge_base::tensor::Tensor;
+use ledge_engine::backend::{Backend, ComputeTime, RunError, RunResult};
+use ledge_engine::cores;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::batcher::{NotBatched, concat, split};
+use super::engine::Shared;
+use super::instance::{Answer, InferError};
+use super::queue::{Job, JobInputs, Unprepared};
+use super::scheduler::{Instance, Next, Task};
+
+type Sender = tokio::sync::oneshot::Sender<Result<Answer, InferError>>;
+
+/// Runs jobs as worker `index` until the engine is closed.
+pub(super) fn serve(shared: &Shared, index: usize) {
+    let own: Vec<usize> = shared.cpus.get(index).copied().into_iter().collect();
+    let pinned = cores::pin(&own);
+    if let Err(error) = &pinned {
+        tracing::warn!(%error, core = ?own, "a worker cannot be pinned to its core; it runs on any");
+    }
+    let mut state = shared.lock();
+    while !state.closed {
+        if state.is_reserved(index) {
+            // Another worker's run has this core.
+            state = shared.sleep(index, state, None);
+            continue;
+        }
+        state.awake(index);
+        match state.next(index, Instant::now()) {
+            Next::Sleep(until) => {
+                let dead = state.take_dead();
+                if dead.is_empty() {
+                    state = shared.sleep(index, state, until);
+                } else {
+                    drop(state);
+                    drop(dead);
+                    state = shared.lock();
+                }
+            }
+            Next::Run(task) => {
+                shared.unlock_and_wake(state, task.taken);
+                shared.set_runs_since(index, Some(task.taken));
+                let Task { model, mut instance, jobs, reserved, taken } = task;
+                // A runtime starts its threads where its caller may run, and may keep them for all models: let that be
+                // every core. They find their places on those that stand still.
+                let wide = !reserved.is_empty() && pinned.is_ok() && cores::pin(&shared.cpus).is_ok();
+                let bytes = jobs.iter().map(Job::bytes).sum();
+                let tensors = jobs.iter().all(|job| job.tensors().is_some());
+                let ran = run(&mut instance, jobs, taken);
+                shared.set_runs_since(index, None);
+                // Not the caller's time, nor that of a run that hangs.
+                repair(&mut *instance.backend);
+                if wide {
+                    let _ = cores::pin(&own);
+                }
+                let now = Instant::now();
+                state = shared.lock();
+                match ran {
+                    Ok(true) if tensors => state.ran(model, bytes, now.duration_since(taken)),
+                    Ok(_) => {}
+                    Err(reason) => {
+                        tracing::warn!(%reason, "dynamic batching is off for a model");
+                        if let Some(entry) = state.model(model) {
+                            entry.batching = None;
+                        }
+                    }
+                }
+                let orphan = state.done(index, model, instance, &reserved, now.duration_since(taken), now);
+                // Their cores are free again, perhaps for jobs that this worker may not take.
+                for &other in &reserved {
+                    shared.wake(Some(other));
+                }
+                if orphan.is_some() {
+                    drop(state);
+                    drop(orphan);
+                    sys::return_free_memory();
+                    state = shared.lock();
+                }
+            }
+        }
+    }
+}
+
+/// Runs the jobs together and answers each; says whether all went well. `Err` says that the model mixes the elements of a
+/// batch; the jobs were answered all the same.
+fn run(instance: &mut Instance, jobs: Vec<Job>, taken: Instant) -> Result<bool, NotBatched> {
+    let mut went_well = Ok(true);
+    if jobs.len() > 1 {
+        match run_together(instance, &jobs) {
+            Ok(Some((answers, time))) => {
+                for (job, outputs) in jobs.into_iter().zip(answers) {
+                    answer(job.reply, Ok(RunResult { outputs, time }), job.queued, taken, Duration::ZERO);
+                }
+                return Ok(true);
+            }
+            // The fault of one request must not be that of the others: each alone.
+            Ok(None) => went_well = Ok(false),
+            Err(reason) => went_well = Err(reason),
+        }
+    }
+    for job in jobs {
+        let well = run_alone(instance, job, taken);
+        went_well = went_well.map(|before| before && well);
+    }
+    went_well
+}
+
+fn run_alone(instance: &mut Instance, job: Job, taken: Instant) -> bool {
+    let Job { inputs, outputs, rows, queued, reply, .. } = job;
+    let start = Instant::now();
+    let (inputs, prepare) = match inputs {
+        JobInputs::Tensors(tensors) => (tensors, Duration::ZERO),
+        JobInputs::Prepare { make, .. } => {
+            let cpu = thread_cpu_time();
+            let made = catch_unwind(AssertUnwindSafe(make))
+                .unwrap_or_else(|panic| Err(Unprepared::Misfit(format!("cannot be read: {}", panic_message(&*panic)))));
+            instance.observer.prepared(thread_cpu_time().saturating_sub(cpu));
+            match made {
+                Ok(tensors) => (tensors, start.elapsed()),
+                Err(error) => {
+                    let _ = reply.send(Err(error.into()));
+                    return false;
+                }
+            }
+        }
+    };
+    let result = run_once(instance, &inputs, &outputs, rows);
+    let well = result.is_ok();
+    answer(reply, result, queued, taken, prepare);
+    well
+}
+
+/// `Ok(None)` when the run failed.
+#[expect(clippy::type_complexity, reason = "named nowhere else")]
+fn run_together(instance: &mut Instance, jobs: &[Job]) -> Result<Option<(Vec<Vec<Tensor>>, ComputeTime)>, NotBatched> {
+    let Some(parts) = jobs.iter().map(Job::tensors).collect::<Option<Vec<&[Tensor]>>>() else { return Ok(None) };
+    let rows: Vec<usize> = jobs.iter().map(|job| job.rows).collect();
+    let (Some(inputs), Some(first)) = (concat(&parts), jobs.first()) else { return Ok(None) };
+    match run_once(instance, &inputs, &first.outputs, rows.iter().sum()) {
+        Ok(RunResult { outputs, time }) => Ok(Some((split(&outputs, &rows)?, time))),
+        Err(_) => Ok(None),
+    }
+}
+
+pub(super) fn run_once(
+    instance: &mut Instance,
+    inputs: &[Tensor],
+    outputs: &[usize],
+    rows: usize,
+) -> Result<RunResult, RunError> {
+    let backend = &mut *instance.backend;
+    let cpu = thread_cpu_time();
+    let result = catch_unwind(AssertUnwindSafe(|| backend.run(inputs, outputs))).unwrap_or_else(|panic| {
+        let reason = format!("panicked: {}", panic_message(&*panic));
+        Err(RunError::Runtime { runtime: backend.runtime(), reason })
+    });
+    if let Ok(result) = &result {
+        instance.observer.executed(rows, result.time, thread_cpu_time().saturating_sub(cpu));
+    }
+    result
+}
+
+/// Repairs `backend` after a failed run, so that the next caller does not wait for it.
+pub(super) fn repair(backend: &mut dyn Backend) {
+    if !backend.is_sound() {
+        // What goes wrong here goes wrong again in the next run, which tells it.
+        let _ = catch_unwind(AssertUnwindSafe(|| backend.repair()));
+    }
+}
+
+fn answer(reply: Sender, result: Result<RunResult, RunError>, queued: Instant, taken: Instant, prepare: Duration) {
+    let queue = taken.saturating_duration_since(queued);
+    // The caller may have left meanwhile.
+    let _ = reply.send(result.map(|run| Answer { run, queue, prepare }).map_err(InferError::Run));
+}
+
+/// The CPU time of this thread.
+fn thread_cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+pub(super) fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("without a message")
+}

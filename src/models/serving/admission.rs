@@ -1,0 +1,351 @@
+//! Who is let in: quotas of callers, limits of models, and the time of day for background work.
+//!
+//! The daemon itself and a command line on this box are always let in. What is refused has taken nothing.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ledge_base::names::ModelName;
+use ledge_base::principal::Principal;
+use ledge_base::token_bucket::{Rate, Refill, TokenBucket};
+use quick_cache::sync::Cache;
+use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, UnitWeighter};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::windows::{self, Window};
+use crate::repository::model_config::Limits;
+
+/// How many callers are remembered; the least active ones are forgotten first, and nobody with a call under way.
+const PRINCIPALS: usize = 16_384;
+
+/// After this a caller may try again where nobody knows how long the calls under way take.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Why a call was not let in.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// All calls allowed at a time are under way.
+    #[error("{owner} has {most} calls under way and may have no more at a time ({})", owner.key("max_concurrent"))]
+    Concurrent {
+        /// Whose limit it is.
+        owner: Owner,
+        /// The limit.
+        most: u32,
+    },
+    /// The calls of this second are used up.
+    #[error("{owner} may have {rate} calls per second ({})", owner.key("max_rate"))]
+    Rate {
+        /// Whose limit it is.
+        owner: Owner,
+        /// The limit.
+        rate: Rate,
+        /// When the next call will be let in.
+        wait: Duration,
+    },
+    /// Background work may not run now.
+    #[error(
+        "calls of priority batch are answered at {windows} only (serving.batch_windows, local time); the next window \
+         opens in {} s", opens_in.as_secs()
+    )]
+    Window {
+        /// When it may.
+        windows: String,
+        /// When it may next.
+        opens_in: Duration,
+    },
+}
+
+impl Refused {
+    /// After what time the call may be let in.
+    pub fn retry_after(&self) -> Duration {
+        match self {
+            Self::Concurrent { .. } => SOON,
+            Self::Rate { wait, .. } => *wait,
+            Self::Window { opens_in, .. } => *opens_in,
+        }
+    }
+}
+
+/// Whose limit it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Owner {
+    /// A caller's.
+    Principal(Principal),
+    /// A model's.
+    Model(ModelName),
+}
+
+impl Owner {
+    /// Where the limit is set.
+    fn key(&self, limit: &str) -> String {
+        match self {
+            Self::Principal(_) => format!("quota.{limit}_per_principal"),
+            Self::Model(_) => format!("limits.{limit} of its model.toml"),
+        }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Principal(principal) => write!(f, "caller '{principal}'"),
+            Self::Model(model) => write!(f, "model '{model}'"),
+        }
+    }
+}
+
+/// A call's place among those under way; dropping it gives the place back.
+#[derive(Debug, Default)]
+pub struct Permit {
+    _places: [Option<OwnedSemaphorePermit>; 2],
+}
+
+/// What one model or one caller may have at a time and in a second.
+#[derive(Debug)]
+pub struct Gate {
+    owner: Owner,
+    limits: Limits,
+    refill: Option<Refill>,
+    bucket: Mutex<TokenBucket>,
+    places: Arc<Semaphore>,
+}
+
+impl Gate {
+    /// A gate that nobody has passed yet.
+    pub fn new(owner: Owner, limits: &Limits, now: Instant) -> Self {
+        let rate = limits.max_rate;
+        let refill = rate.interval().map(|interval| Refill { interval, burst: rate.burst(limits.burst) });
+        let places = Arc::new(Semaphore::new(limits.max_concurrent as usize));
+        Self { owner, limits: limits.clone(), refill, bucket: Mutex::new(TokenBucket::new(now)), places }
+    }
+
+    fn pass(&self, now: Instant) -> Result<Option<OwnedSemaphorePermit>, Refused> {
+        let most = self.limits.max_concurrent;
+        let full = |_| Refused::Concurrent { owner: self.owner.clone(), most };
+        let place = if most == 0 { None } else { Some(self.places.clone().try_acquire_owned().map_err(full)?) };
+        if let Some(refill) = self.refill {
+            let rate = self.limits.max_rate;
+            let used_up = |wait| Refused::Rate { owner: self.owner.clone(), rate, wait };
+            self.bucket(|bucket| bucket.take(refill, now)).map_err(used_up)?;
+        }
+        Ok(place)
+    }
+
+    /// Takes back a pass; the place went with its permit.
+    fn give_back(&self) {
+        if let Some(refill) = self.refill {
+            self.bucket(|bucket| bucket.give_back(refill));
+        }
+    }
+
+    fn bucket<T>(&self, work: impl FnOnce(&mut TokenBucket) -> T) -> T {
+        // Nothing panics under this lock.
+        work(&mut self.bucket.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The quotas of callers.
+#[derive(Debug)]
+pub struct Quotas {
+    limits: Limits,
+    gates: Cache<Principal, Arc<Gate>, UnitWeighter, DefaultHashBuilder, Busy>,
+}
+
+/// Keeps callers with a call under way from being forgotten: their count would start again.
+#[derive(Debug, Clone)]
+struct Busy;
+
+impl Lifecycle<Principal, Arc<Gate>> for Busy {
+    type RequestState = ();
+
+    fn is_pinned(&self, _: &Principal, gate: &Arc<Gate>) -> bool {
+        gate.places.available_permits() < gate.limits.max_concurrent as usize
+    }
+
+    fn on_evict(&self, _state: &mut (), _: Principal, _: Arc<Gate>) {}
+}
+
+impl Quotas {
+    /// What each caller may do; `None` when that is not limited.
+    pub fn new(limits: Limits) -> Option<Self> {
+        Self::with_capacity(limits, PRINCIPALS)
+    }
+
+    fn with_capacity(limits: Limits, principals: usize) -> Option<Self> {
+        let mut options = OptionsBuilder::new();
+        options.shards(1).estimated_items_capacity(principals).weight_capacity(principals as u64);
+        let gates = Cache::with_options(options.build().ok()?, UnitWeighter, DefaultHashBuilder::default(), Busy);
+        limits.is_set().then_some(Self { limits, gates })
+    }
+
+    fn gate(&self, principal: &Principal, now: Instant) -> Arc<Gate> {
+        let owner = || Owner::Principal(principal.clone());
+        let new = || Ok::<_, Infallible>(Arc::new(Gate::new(owner(), &self.limits, now)));
+        match self.gates.get_or_insert_with(principal, new) {
+            Ok(gate) => gate,
+        }
+    }
+}
+
+/// Lets background work in at `second` of the local day, or says when it may come.
+pub fn check_window(principal: &Principal, windows: &[Window], second: u32) -> Result<(), Refused> {
+    match windows::closed_for(windows, second) {
+        Some(opens_in) if *principal != Principal::Local => {
+            Err(Refused::Window { windows: windows::list(windows), opens_in })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Lets a call in, or says what is used up. The caller's own quota comes first: whoever exceeds it takes nothing from
+/// the model's.
+pub fn admit(
+    principal: &Principal,
+    quotas: Option<&Quotas>,
+    model: Option<&Gate>,
+    now: Instant,
+) -> Result<Permit, Refused> {
+    if *principal == Principal::Local {
+        return Ok(Permit::default());
+    }
+    let own = quotas.map(|quotas| quotas.gate(principal, now));
+    let first = own.as_ref().map(|own| own.pass(now)).transpose()?.flatten();
+    let second = model.map(|model| model.pass(now)).transpose().inspect_err(|_| {
+        if let Some(own) = &own {
+            own.give_back();
+        }
+    })?;
+    Ok(Permit { _places: [first, second.flatten()] })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn peer(number: u32) -> Principal {
+        Principal::Peer(IpAddr::V4(Ipv4Addr::from_bits(number)))
+    }
+
+    fn limits(max_concurrent: u32, max_rate: f64, burst: u32) -> Limits {
+        Limits { max_concurrent, max_rate: Rate::new(max_rate).unwrap(), burst }
+    }
+
+    fn model(limits: &Limits, now: Instant) -> Gate {
+        Gate::new(Owner::Model("m".parse().unwrap()), limits, now)
+    }
+
+    #[test]
+    fn one_who_exceeds_a_quota_takes_nothing_from_others_or_the_model() {
+        let now = Instant::now();
+        let quotas = Quotas::new(limits(0, 1.0, 2)).unwrap();
+        let gate = model(&limits(0, 1.0, 4), now);
+        let ask = |number| admit(&peer(number), Some(&quotas), Some(&gate), now);
+        assert!(ask(1).is_ok() && ask(1).is_ok());
+        let refused = ask(1).unwrap_err();
+        assert_eq!(refused.retry_after(), Duration::from_secs(1));
+        assert_eq!(
+            refused.to_string(),
+            "caller 'ip:0.0.0.1' may have 1 calls per second (quota.max_rate_per_principal)"
+        );
+        assert!(ask(2).is_ok() && ask(2).is_ok(), "the model has two left");
+        let refused = ask(3).unwrap_err();
+        assert_eq!(refused.to_string(), "model 'm' may have 1 calls per second (limits.max_rate of its model.toml)");
+        // The model's refusal cost the third caller nothing.
+        let later = now + Duration::from_secs(2);
+        let ask = |number| admit(&peer(number), Some(&quotas), Some(&gate), later);
+        assert!(ask(3).is_ok() && ask(3).is_ok() && ask(3).is_err());
+    }
+
+    #[test]
+    fn a_place_is_free_again_when_its_permit_is_dropped() {
+        let now = Instant::now();
+        let (quotas, gate) = (Quotas::new(limits(2, 0.0, 0)).unwrap(), model(&limits(3, 0.0, 0), now));
+        let ask = |number| admit(&peer(number), Some(&quotas), Some(&gate), now);
+        let (first, second, _other) = (ask(1).unwrap(), ask(1).unwrap(), ask(2).unwrap());
+        let full = ask(1).unwrap_err();
+        assert_eq!(
+            full.to_string(),
+            "caller 'ip:0.0.0.1' has 2 calls under way and may have no more at a time (quota.max_concurrent_per_principal)"
+        );
+        assert_eq!(full.retry_after(), SOON);
+        let full = ask(2).unwrap_err();
+        assert!(full.to_string().starts_with("model 'm' has 3 calls under way"), "{full}");
+        drop(first);
+        let again = ask(2).unwrap();
+        assert!(ask(1).is_err());
+        drop((second, again));
+        assert!(ask(1).is_ok());
+    }
+
+    #[test]
+    fn the_daemon_itself_is_never_refused() {
+        let now = Instant::now();
+        let (quotas, gate) = (Quotas::new(limits(1, 0.001, 1)).unwrap(), model(&limits(1, 0.001, 1), now));
+        let permits: Vec<_> = (0..5).map(|_| admit(&Principal::Local, Some(&quotas), Some(&gate), now)).collect();
+        assert!(permits.iter().all(Result::is_ok));
+        assert!(admit(&Principal::User(0), Some(&quotas), Some(&gate), now).is_ok());
+    }
+
+    #[test]
+    fn background_work_outside_its_window_learns_when_to_come() {
+        let windows = ["20:00-06:00".parse().unwrap(), "12:00-13:00".parse().unwrap()];
+        let refused = check_window(&peer(1), &windows, 11 * 3600 + 1800).unwrap_err();
+        assert_eq!(refused.retry_after(), Duration::from_mins(30));
+        assert_eq!(
+            refused.to_string(),
+            "calls of priority batch are answered at 20:00-06:00, 12:00-13:00 only (serving.batch_windows, local \
+             time); the next window opens in 1800 s"
+        );
+        assert_eq!(check_window(&peer(1), &windows, 12 * 3600), Ok(()));
+        assert_eq!(check_window(&Principal::Local, &windows, 8 * 3600), Ok(()));
+    }
+
+    #[test]
+    fn no_limit_is_no_quota() {
+        assert!(Quotas::new(Limits::default()).is_none());
+        assert!(Quotas::new(limits(0, 0.0, 7)).is_none());
+    }
+
+    #[test]
+    fn those_with_a_call_under_way_are_remembered_and_the_table_stays_bounded() {
+        let now = Instant::now();
+        let quotas = Quotas::with_capacity(limits(1, 0.0, 0), 64).unwrap();
+        let held: Vec<_> = (0..32).map(|number| admit(&peer(number), Some(&quotas), None, now).unwrap()).collect();
+        for number in 1000..20_000 {
+            assert!(admit(&peer(number), Some(&quotas), None, now).is_ok());
+            assert!(quotas.gates.len() <= 64);
+        }
+        assert!((0..32).all(|number| admit(&peer(number), Some(&quotas), None, now).is_err()));
+        drop(held);
+    }
+
+    proptest! {
+        #[test]
+        fn never_more_under_way_than_allowed(
+            (own, all) in (1_u32..4, 1_u32..8),
+            steps in prop::collection::vec((0_u32..4, any::<bool>()), 0..200),
+        ) {
+            let now = Instant::now();
+            let (quotas, gate) = (Quotas::new(limits(own, 0.0, 0)).unwrap(), model(&limits(all, 0.0, 0), now));
+            let mut under_way: Vec<(u32, Permit)> = Vec::new();
+            for (who, ends) in steps {
+                let of = under_way.iter().filter(|(other, _)| *other == who).count();
+                if ends {
+                    if let Some(at) = under_way.iter().position(|(other, _)| *other == who) {
+                        under_way.swap_remove(at);
+                    }
+                } else {
+                    let admitted = admit(&peer(who), Some(&quotas), Some(&gate), now);
+                    prop_assert_eq!(admitted.is_ok(), of < own as usize && under_way.len() < all as usize);
+                    under_way.extend(admitted.ok().map(|permit| (who, permit)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The name of a request's answer: two requests have the same key only if their answers are equal.
+//!
+//! BLAKE3-256 over every part with its length before it, so that no two lists of parts give the same bytes. The bytes
+//! come from outside; a shorter or faster hash could be made to collide, and the answer would be a foreign one.
+
+use std::hash::Hash;
+use std::sync::Arc;
+
+use blake3::Hasher;
+use bytes::Bytes;
+use ledge_base::principal::Principal;
+use ledge_base::tensor::Tensor;
+use ledge_engine::backend::Port;
+
+use crate::scheduling::terms::Priority;
+use crate::serving::inputs::Fitted;
+
+/// Hashing this many bytes takes some tenths of a millisecond: more is done off the async threads.
+const LARGE: usize = 1 << 20;
+
+/// The key of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key([u8; 32]);
+
+impl Hash for Key {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        state.write(&self.0);
+    }
+}
+
+impl Key {
+    /// The key among the requests of one caller: whether somebody else asked the same is nobody's business.
+    #[must_use]
+    pub fn of_caller(self, caller: &Principal) -> Self {
+        Self(*Hasher::new_keyed(&self.0).update(caller.to_string().as_bytes()).finalize().as_bytes())
+    }
+
+    /// The key under which callers of `priority` wait for each other.
+    pub(super) fn of_lane(mut self, priority: Priority) -> Self {
+        if let (Priority::Batch, [first, ..]) = (priority, &mut self.0) {
+            // To find two keys that differ in this alone is as hard as to find two that are equal.
+            *first ^= 1;
+        }
+        self
+    }
+}
+
+/// Makes the keys of one loaded version.
+#[derive(Debug)]
+pub struct KeyMaker {
+    /// All that is the same for every request of the version.
+    version: [u8; 32],
+    /// The names of its inputs.
+    inputs: Vec<String>,
+}
+
+impl KeyMaker {
+    /// For a version with these inputs. `identity` is all that makes its answers what they are beside the request:
+    /// its name and version, the digest of its files, its config, the runtime.
+    pub fn new(identity: &[&str], inputs: &[Port]) -> Self {
+        let mut hasher = Hasher::new_derive_key("ledge response cache, 2026: version");
+        for part in identity {
+            add(&mut hasher, part.as_bytes());
+        }
+        Self { version: *hasher.finalize().as_bytes(), inputs: inputs.iter().map(|port| port.name.clone()).collect() }
+    }
+
+    /// The key of tensors that fit the version.
+    ///
+    /// Not in it, because the outputs do not depend on them: the request's id, priority and timeout, how its tensors
+    /// travel, and classifications, which are made of the kept outputs.
+    pub async fn of_tensors(self: &Arc<Self>, fitted: &Fitted) -> Key {
+        if fitted.inputs.iter().map(|tensor| tensor.data().len()).sum::<usize>() < LARGE {
+            return self.tensors(&fitted.inputs, &fitted.outputs);
+        }
+        let (keys, inputs, outputs) = (self.clone(), fitted.inputs.clone(), fitted.outputs.clone());
+        elsewhere(move || keys.tensors(&inputs, &outputs)).await
+    }
+
+    /// The key of a photograph as it came, undecoded.
+    pub async fn of_photograph(self: &Arc<Self>, photograph: &Bytes) -> Key {
+        if photograph.len() < LARGE {
+            return self.photograph(photograph);
+        }
+        let (keys, photograph) = (self.clone(), photograph.clone());
+        elsewhere(move || keys.photograph(&photograph)).await
+    }
+
+    fn tensors(&self, inputs: &[Tensor], outputs: &[usize]) -> Key {
+        let mut hasher = self.hasher("tensors");
+        number(&mut hasher, outputs.len());
+        for &output in outputs {
+            number(&mut hasher, output);
+        }
+        number(&mut hasher, inputs.len());
+        for (name, tensor) in self.inputs.iter().zip(inputs) {
+            add(&mut hasher, name.as_bytes());
+            add(&mut hasher, tensor.datatype().as_str().as_bytes());
+            number(&mut hasher, tensor.shape().len());
+            for &dim in tensor.shape() {
+                number(&mut hasher, dim);
+            }
+            add(&mut hasher, tensor.data());
+        }
+        Key(*hasher.finalize().as_bytes())
+    }
+
+    fn photograph(&self, photograph: &[u8]) -> Key {
+        let mut hasher = self.hasher("photograph");
+        add(&mut hasher, photograph);
+        Key(*hasher.finalize().as_bytes())
+    }
+
+    fn hasher(&self, kind: &str) -> Hasher {
+        let mut hasher = Hasher::new_keyed(&self.version);
+        add(&mut hasher, kind.as_bytes());
+        hasher
+    }
+}
+
+/// Runs `work` off the async threads.
+async fn elsewhere(work: impl FnOnce() -> Key + Send + 'static) -> Key {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+}
+
+fn number(hasher: &mut Hasher, number: usize) {
+    hasher.update(&(number as u64).to_le_bytes());
+}
+
+fn add(hasher: &mut Hasher, bytes: &[u8]) {
+    number(hasher, bytes.len());
+    hasher.update(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use proptest::prelude::*;
+
+    use super::*;
+    use ledge_base::tensor::DataType;
+
+    fn port(name: &str) -> Port {
+        Port { name: name.to_owned(), datatype: DataType::Uint8, shape: vec![-1] }
+    }
+
+    fn key_of(identity: &[&str], ports: &[Port], inputs: Vec<Tensor>, outputs: Vec<usize>) -> Key {
+        let fitted = Fitted { inputs, outputs, batch: 1 };
+        Arc::new(KeyMaker::new(identity, ports)).of_tensors(&fitted).now_or_never().unwrap()
+    }
+
+    fn tensor(datatype: DataType, shape: &[usize], data: &[u8]) -> Tensor {
+        Tensor::new(datatype, shape.to_vec(), Bytes::copy_from_slice(data)).unwrap()
+    }
+
+    #[test]
+    fn every_part_of_a_request_changes_the_key() {
+        let (a, b) = ([port("a")], [port("b")]);
+        let base = || tensor(DataType::Uint8, &[2, 2], &[0, 1, 0, 1]);
+        let keys = [
+            key_of(&["m", "1"], &a, vec![base()], vec![0, 1]),
+            key_of(&["m", "2"], &a, vec![base()], vec![0, 1]),
+            key_of(&["m1", ""], &a, vec![base()], vec![0, 1]),
+            key_of(&["m", "1"], &b, vec![base()], vec![0, 1]),
+            key_of(&["m", "1"], &a, vec![base()], vec![1, 0]),
+            key_of(&["m", "1"], &a, vec![base()], vec![0]),
+            key_of(&["m", "1"], &a, vec![base()], vec![]),
+            key_of(&["m", "1"], &a, vec![tensor(DataType::Uint8, &[4], &[0, 1, 0, 1])], vec![0, 1]),
+            key_of(&["m", "1"], &a, vec![tensor(DataType::Uint8, &[2, 2, 1], &[0, 1, 0, 1])], vec![0, 1]),
+            key_of(&["m", "1"], &a, vec![tensor(DataType::Int8, &[2, 2], &[0, 1, 0, 1])], vec![0, 1]),
+            key_of(&["m", "1"], &a, vec![tensor(DataType::Bool, &[2, 2], &[0, 1, 0, 1])], vec![0, 1]),
+            key_of(&["m", "1"], &a, vec![tensor(DataType::Uint8, &[2, 2], &[0, 1, 0, 0])], vec![0, 1]),
+        ];
+        for (index, key) in keys.iter().enumerate() {
+            assert!(!keys[..index].contains(key), "key {index} is not new");
+        }
+        assert_eq!(keys[0], key_of(&["m", "1"], &a, vec![base()], vec![0, 1]));
+    }
+
+    #[test]
+    fn a_photograph_is_never_taken_for_tensors_of_the_same_bytes() {
+        let keys = Arc::new(KeyMaker::new(&["m"], &[port("a")]));
+        let bytes = Bytes::from_static(&[1, 2, 3]);
+        let photograph = keys.of_photograph(&bytes).now_or_never().unwrap();
+        assert_ne!(photograph, key_of(&["m"], &[port("a")], vec![tensor(DataType::Uint8, &[3], &bytes)], vec![]));
+        assert_ne!(photograph, photograph.of_lane(Priority::Batch));
+        assert_eq!(photograph, photograph.of_lane(Priority::Interactive));
+    }
+
+    #[tokio::test]
+    async fn bytes_hashed_off_the_async_threads_give_the_same_key() {
+        let keys = Arc::new(KeyMaker::new(&["m"], &[port("a")]));
+        let large = Bytes::from(vec![7; LARGE]);
+        assert_eq!(keys.of_photograph(&large).await, keys.photograph(&large));
+        let fitted = Fitted { inputs: vec![tensor(DataType::Uint8, &[LARGE], &large)], outputs: vec![0], batch: 1 };
+        assert_eq!(keys.of_tensors(&fitted).await, keys.tensors(&fitted.inputs, &[0]));
+    }
+
+    proptest! {
+        #[test]
+        fn requests_with_equal_keys_are_equal(
+            left in prop::collection::vec(prop::collection::vec(0_u8..2, 0..4), 2),
+            right in prop::collection::vec(prop::collection::vec(0_u8..2, 0..4), 2),
+            outputs in prop::array::uniform2(prop::collection::vec(0_usize..2, 0..3)),
+        ) {
+            let ports = [port("a"), port("b")];
+            let tensors = |data: &[Vec<u8>]| data.iter().map(|d| tensor(DataType::Uint8, &[d.len()], d)).collect();
+            let [first, second] = outputs;
+            let same = left == right && first == second;
+            let left = key_of(&["m"], &ports, tensors(&left), first);
+            prop_assert_eq!(left == key_of(&["m"], &ports, tensors(&right), second), same);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The sections `[serving]`, `[response_cache]` and `[quota]` of the configuration.
+
+use std::time::Duration;
+
+use ledge_base::toml_check::in_range;
+use serde::{Deserialize, Serialize};
+
+use super::windows::Window;
+use crate::repository::model_config::{Limits, Rate};
+
+/// What holds for a model unless its `model.toml` says otherwise.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServingConfig {
+    /// How many calls of each priority may wait for one model; the next one is refused.
+    #[serde(deserialize_with = "in_range::<1, 1_000_000, _, _>")]
+    pub max_queue_size: usize,
+    /// How long a call that names no timeout may take, waiting included, in milliseconds.
+    #[serde(deserialize_with = "in_range::<1, 3_600_000, _, _>")]
+    pub default_timeout_ms: u64,
+    /// The times of day, in local time, at which calls of priority batch are answered; always when it is empty.
+    pub batch_windows: Vec<Window>,
+}
+
+impl Default for ServingConfig {
+    fn default() -> Self {
+        Self { max_queue_size: 1024, default_timeout_ms: 30_000, batch_windows: Vec::new() }
+    }
+}
+
+/// The answers that are kept, of all models together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ResponseCacheConfig {
+    /// The most bytes of kept answers, overheads included; 0 keeps none, whatever the models ask for.
+    #[serde(deserialize_with = "in_range::<0, 1_099_511_627_776, _, _>")]
+    pub max_bytes: u64,
+}
+
+impl Default for ResponseCacheConfig {
+    fn default() -> Self {
+        Self { max_bytes: 64 << 20 }
+    }
+}
+
+/// What each caller may ask for: an address, or a user behind the Unix socket.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct QuotaConfig {
+    /// The most calls a second, over time; 0 is no limit.
+    pub max_rate_per_principal: Rate,
+    /// The most calls at once after a quiet time; 0 is one second's worth.
+    #[serde(deserialize_with = "in_range::<0, 1_000_000, _, _>")]
+    pub burst: u32,
+    /// The most calls at a time, waiting ones included; 0 is no limit.
+    #[serde(deserialize_with = "in_range::<0, 1_000_000, _, _>")]
+    pub max_concurrent_per_principal: u32,
+}
+
+impl QuotaConfig {
+    /// As the limits of one caller.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            max_concurrent: self.max_concurrent_per_principal,
+            max_rate: self.max_rate_per_principal,
+            burst: self.burst,
+        }
+    }
+}
+
+impl ServingConfig {
+    /// [`Self::default_timeout_ms`].
+    pub fn default_timeout(&self) -> Duration {
+        Duration::from_millis(self.default_timeout_ms)
+    }
+}

@@ -1,0 +1,288 @@
+//! Inputs that are made of features: the caller sends entity keys, and the feature store knows the rest.
+
+mod columns;
+mod rows;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ledge_base::principal::Principal;
+use ledge_features::online::{Columns, FeatureError, FieldStatus, OnlineRequest, Selection};
+use ledge_features::registry::Registry;
+use ledge_features::value::Value;
+use ledge_features::{FeatureCaller, FeatureStore};
+use ledge_identity::access::ViewScope;
+
+use super::request::{FeatureRequest, Inputs, UsedCell, UsedFeature, ValueSource};
+use crate::repository::LoadedModel;
+use crate::repository::feature_config::FeatureReference;
+use crate::repository::feature_elements::Unconvertible;
+use crate::repository::model_config::PortConfig;
+
+/// Why the inputs cannot be made of features.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FeatureInputError {
+    /// Entity keys for a model that knows nothing of features.
+    #[error("model '{model}' takes no entities or features: no input in its model.toml has features. Send its inputs")]
+    NoFeatures {
+        /// The model.
+        model: String,
+    },
+    /// The caller does not say whose features.
+    #[error(
+        "model '{model}' needs {} to look up the features of its input(s) {}: send \"entities\": {{{}}} beside \"inputs\", \
+         or an input tensor of that name for each",
+        quoted(keys),
+        quoted(inputs),
+        example(keys)
+    )]
+    MissingEntities {
+        /// The model.
+        model: String,
+        /// The inputs that were not sent.
+        inputs: Vec<String>,
+        /// The join keys that are missing.
+        keys: Vec<String>,
+    },
+    /// A column that cannot be used.
+    #[error("column '{column}' for model '{model}': {reason}")]
+    Column {
+        /// The model.
+        model: String,
+        /// The entity or feature.
+        column: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A feature without a value, and a model that does without none.
+    #[error("feature '{feature}' of model '{model}' is {} for entity row {row}, and its model.toml refuses that", status.as_str())]
+    Refused {
+        /// The model.
+        model: String,
+        /// The feature.
+        feature: String,
+        /// The row, from 0.
+        row: usize,
+        /// What the store knows.
+        status: FieldStatus,
+    },
+    /// A value that the input cannot have.
+    #[error("feature '{feature}' of model '{model}', entity row {row}: {reason}, which input '{input}' takes")]
+    Unconvertible {
+        /// The model.
+        model: String,
+        /// The input.
+        input: String,
+        /// The feature.
+        feature: String,
+        /// The row, from 0.
+        row: usize,
+        /// Why.
+        reason: Unconvertible,
+    },
+    /// Rows of different lengths.
+    #[error("input '{input}' of model '{model}': entity row {row} makes {got} elements, and the first row {expected}")]
+    Ragged {
+        /// The model.
+        model: String,
+        /// The input.
+        input: String,
+        /// The row, from 0.
+        row: usize,
+        /// Elements of the first row.
+        expected: usize,
+        /// Elements of this one.
+        got: usize,
+    },
+    /// The store did not answer.
+    #[error("the features of model '{model}': {reason}")]
+    Store {
+        /// The model.
+        model: String,
+        /// Why.
+        reason: FeatureError,
+    },
+}
+
+impl FeatureInputError {
+    /// After what time it is worth another try, if it is.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Store { reason: FeatureError::Unavailable { .. } | FeatureError::Overloaded { .. }, .. } => {
+                Some(Duration::from_secs(1))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn quoted(names: &[String]) -> String {
+    names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ")
+}
+
+fn example(keys: &[String]) -> String {
+    keys.iter().map(|key| format!("\"{key}\": [...]")).collect::<Vec<_>>().join(", ")
+}
+
+/// Adds the inputs that the caller left out and that are made of features. Gives the values that were used.
+pub(super) async fn fill(
+    store: &FeatureStore,
+    model: &LoadedModel,
+    inputs: Inputs,
+    mut request: FeatureRequest,
+    principal: &Principal,
+) -> Result<(Inputs, Vec<UsedFeature>), FeatureInputError> {
+    // A raw request is the model's only input, whole.
+    let Inputs::Named(named) = inputs else { return Ok((inputs, Vec::new())) };
+    let registry = store.registry();
+    let mut named = columns::take(model, &registry, named, &mut request)?;
+    let is_sent = |port: &&PortConfig| named.iter().any(|(name, _)| *name == port.name);
+    let wanted: Vec<&PortConfig> = model.config.feature_inputs().filter(|port| !is_sent(port)).collect();
+    let known = Known::read(store, &registry, model, &wanted, &request, principal).await?;
+    let mut made = Vec::with_capacity(wanted.len());
+    let mut used = Vec::new();
+    for config in wanted {
+        // The signature has every input of the model config, or the model would not have loaded.
+        let Some(port) = model.signature.inputs.iter().find(|port| port.name == config.name) else { continue };
+        let used = request.values_wanted.then_some(&mut used);
+        made.push((port.name.clone(), rows::tensor(model, port, config, &known, used)?));
+    }
+    named.append(&mut made);
+    Ok((Inputs::Named(named), used))
+}
+
+/// What is known of the features of inputs, for every row.
+pub(super) struct Known<'m> {
+    rows: usize,
+    columns: Vec<(&'m FeatureReference, Vec<UsedCell>)>,
+}
+
+impl<'m> Known<'m> {
+    /// What the caller gives, and what the store has of all others, read at once.
+    async fn read(
+        store: &FeatureStore,
+        registry: &Registry,
+        model: &LoadedModel,
+        wanted: &[&'m PortConfig],
+        request: &FeatureRequest,
+        principal: &Principal,
+    ) -> Result<Self, FeatureInputError> {
+        let mut columns: Vec<(&FeatureReference, Vec<UsedCell>)> = Vec::new();
+        let mut asked: Vec<&FeatureReference> = Vec::new();
+        for feature in wanted.iter().flat_map(|port| &port.features).map(|feature| &feature.feature) {
+            if columns.iter().any(|(known, _)| *known == feature) || asked.contains(&feature) {
+                continue;
+            }
+            match request.given.iter().find(|(name, _)| name == feature.as_str()) {
+                Some((_, cells)) => columns.push((feature, given(model, registry, feature, cells)?)),
+                None => asked.push(feature),
+            }
+        }
+        let mut rows = columns.first().map(|(feature, cells)| (feature.as_str(), cells.len()));
+        if !asked.is_empty() {
+            let entities = entities(model, registry, wanted, &asked, &request.entities)?;
+            let key = entities.first().and_then(|(key, _)| request.entities.iter().find(|(name, _)| name == key));
+            rows = key.map(|(key, cells)| (key.as_str(), cells.len())).or(rows);
+            let selection = Selection::Features(asked.iter().map(|feature| feature.as_str().to_owned()).collect());
+            // A model reads what its inputs are made of, whoever asks it. Who wants to see that must be allowed to.
+            let views = if request.values_wanted { request.views.clone() } else { ViewScope::ALL };
+            let caller = FeatureCaller { principal: principal.clone(), views, model: Some(model.name.clone()) };
+            let read = store.get_online_features(OnlineRequest { selection, entities }, caller).await;
+            let read = read.map_err(|reason| FeatureInputError::Store { model: model.name.to_string(), reason })?;
+            for (feature, column) in asked.into_iter().zip(read.columns) {
+                let cells = column.cells.into_iter().map(|cell| UsedCell {
+                    value: cell.value,
+                    status: cell.status,
+                    event_us: cell.event_us,
+                    source: ValueSource::Store,
+                });
+                columns.push((feature, cells.collect()));
+            }
+        }
+        Self::of_one_length(model, rows, columns)
+    }
+
+    fn of_one_length(
+        model: &LoadedModel,
+        rows: Option<(&str, usize)>,
+        columns: Vec<(&'m FeatureReference, Vec<UsedCell>)>,
+    ) -> Result<Self, FeatureInputError> {
+        let Some((first, rows)) = rows else { return Ok(Self { rows: 0, columns }) };
+        let column = |column: &str, reason: String| FeatureInputError::Column {
+            model: model.name.to_string(),
+            column: column.into(),
+            reason,
+        };
+        if rows == 0 {
+            return Err(column(first, "it is empty: expected an element for each batch element".into()));
+        }
+        match columns.iter().find(|(_, cells)| cells.len() != rows) {
+            Some((other, cells)) => {
+                let reason = format!("it has {} elements, and column '{first}' has {rows}", cells.len());
+                Err(column(other.as_str(), reason))
+            }
+            None => Ok(Self { rows, columns }),
+        }
+    }
+}
+
+/// A column that the caller gives, as the store would have it.
+fn given(
+    model: &LoadedModel,
+    registry: &Registry,
+    feature: &FeatureReference,
+    cells: &[serde_json::Value],
+) -> Result<Vec<UsedCell>, FeatureInputError> {
+    let declared = registry.feature(feature.view(), feature.feature());
+    let declared = declared.map_err(|reason| FeatureInputError::Store { model: model.name.to_string(), reason })?;
+    let kind = declared.value_type();
+    let cell = |(row, json): (usize, &serde_json::Value)| {
+        let value = Value::from_json(kind, json).map_err(|reason| FeatureInputError::Column {
+            model: model.name.to_string(),
+            column: feature.to_string(),
+            reason: format!("row {row}: {reason}"),
+        })?;
+        let status = if value.is_some() { FieldStatus::Present } else { FieldStatus::NullValue };
+        Ok(UsedCell { value, status, event_us: 0, source: ValueSource::Given })
+    };
+    cells.iter().enumerate().map(cell).collect()
+}
+
+/// The columns of the join keys that the features asked for need.
+fn entities(
+    model: &LoadedModel,
+    registry: &Registry,
+    wanted: &[&PortConfig],
+    asked: &[&FeatureReference],
+    sent: &Columns,
+) -> Result<Columns, FeatureInputError> {
+    let mut keys = BTreeSet::new();
+    for feature in asked {
+        let declared = registry.feature(feature.view(), feature.feature());
+        let declared = declared.map_err(|reason| FeatureInputError::Store { model: model.name.to_string(), reason })?;
+        keys.extend(declared.view.join_keys.iter().map(|key| key.name.clone()));
+    }
+    let missing: Vec<String> =
+        keys.iter().filter(|key| !sent.iter().any(|(name, _)| *name == ***key)).map(ToString::to_string).collect();
+    if missing.is_empty() {
+        return Ok(sent.iter().filter(|(name, _)| keys.contains(name.as_str())).cloned().collect());
+    }
+    let inputs = wanted.iter().map(|port| port.name.clone()).collect();
+    Err(FeatureInputError::MissingEntities { model: model.name.to_string(), inputs, keys: missing })
+}
+
+/// What of a model's features nothing declares, in words. Views may be declared later than a model is loaded.
+pub fn undeclared_features(model: &LoadedModel, registry: &Registry) -> BTreeSet<String> {
+    let missing = features(model).filter_map(|feature| registry.feature(feature.view(), feature.feature()).err());
+    missing.map(|reason| reason.to_string()).collect()
+}
+
+/// The join keys that a model's features are looked up by, as far as they are declared.
+pub fn join_keys(model: &LoadedModel, registry: &Registry) -> BTreeSet<String> {
+    let views = features(model).filter_map(|feature| registry.view(feature.view()).ok());
+    views.flat_map(|view| &view.join_keys).map(|key| key.name.to_string()).collect()
+}
+
+fn features(model: &LoadedModel) -> impl Iterator<Item = &FeatureReference> {
+    model.config.feature_inputs().flat_map(|port| &port.features).map(|feature| &feature.feature)
+}

@@ -1,0 +1,149 @@
+//! A tensor out of the cells of its features, row by row.
+
+use ledge_base::tensor::{Tensor, element_count};
+use ledge_engine::backend::Port;
+use ledge_features::online::FieldStatus;
+
+use super::{FeatureInputError, Known};
+use crate::repository::LoadedModel;
+use crate::repository::feature_config::{InputFeature, Policy};
+use crate::repository::feature_elements::{FeatureElements, Unconvertible};
+use crate::repository::model_config::PortConfig;
+use crate::serving::request::{UsedCell, UsedFeature, ValueSource};
+
+/// The tensor of one input. Notes in `used` what it was made of; a feature of several inputs is noted as in the first.
+pub(super) fn tensor(
+    model: &LoadedModel,
+    port: &Port,
+    config: &PortConfig,
+    known: &Known<'_>,
+    used: Option<&mut Vec<UsedFeature>>,
+) -> Result<Tensor, FeatureInputError> {
+    let find = |feature: &InputFeature| known.columns.iter().find(|(name, _)| **name == feature.feature);
+    let columns: Vec<(&InputFeature, &[UsedCell])> =
+        config.features.iter().map(|feature| (feature, find(feature).map_or(&[][..], |(_, cells)| cells))).collect();
+    let mut elements = FeatureElements::new(port.datatype);
+    let mut width = 0;
+    let mut noted: Vec<Vec<UsedCell>> = vec![Vec::new(); if used.is_some() { columns.len() } else { 0 }];
+    for row in 0..known.rows {
+        let before = elements.count();
+        for (index, (feature, cells)) in columns.iter().enumerate() {
+            let Some(cell) = cells.get(row) else { continue };
+            let cell = settle(model, feature, cell, row)?;
+            let pushed = match &cell.value {
+                Some(value) => elements.push(value),
+                None => elements.push_nan(),
+            };
+            pushed.map_err(|reason| unconvertible(model, port, feature, row, reason))?;
+            if let Some(noted) = noted.get_mut(index) {
+                noted.push(cell);
+            }
+        }
+        let got = elements.count() - before;
+        if row == 0 {
+            width = got;
+        } else if got != width {
+            let (model, input) = (model.name.to_string(), port.name.clone());
+            return Err(FeatureInputError::Ragged { model, input, row, expected: width, got });
+        }
+    }
+    if let Some(used) = used {
+        for ((feature, _), cells) in columns.iter().zip(noted) {
+            if !used.iter().any(|used| used.name == feature.feature.as_str()) {
+                used.push(UsedFeature { name: feature.feature.to_string(), cells });
+            }
+        }
+    }
+    let shape = shape(&port.shape, model.batch_limit.is_some(), known.rows, width);
+    elements.into_tensor(shape).map_err(|error| FeatureInputError::Column {
+        model: model.name.to_string(),
+        column: port.name.clone(),
+        reason: error.to_string(),
+    })
+}
+
+/// The cell as it is used: a status without a value goes by the policy. No value is NaN from here on.
+fn settle(
+    model: &LoadedModel,
+    feature: &InputFeature,
+    cell: &UsedCell,
+    row: usize,
+) -> Result<UsedCell, FeatureInputError> {
+    if cell.status == FieldStatus::Present {
+        return Ok(cell.clone());
+    }
+    match feature.policy(&model.config.features, cell.status) {
+        Policy::Refuse => Err(FeatureInputError::Refused {
+            model: model.name.to_string(),
+            feature: feature.feature.to_string(),
+            row,
+            status: cell.status,
+        }),
+        Policy::Nan => Ok(UsedCell { value: None, source: ValueSource::Nan, ..*cell }),
+        Policy::Default(value) => Ok(UsedCell { value: Some(value.to_value()), source: ValueSource::Default, ..*cell }),
+    }
+}
+
+fn unconvertible(
+    model: &LoadedModel,
+    port: &Port,
+    feature: &InputFeature,
+    row: usize,
+    reason: Unconvertible,
+) -> FeatureInputError {
+    let (model, input, feature) = (model.name.to_string(), port.name.clone(), feature.feature.to_string());
+    FeatureInputError::Unconvertible { model, input, feature, row, reason }
+}
+
+/// The shape of `rows` rows of `width` elements for an input of shape `port`: a row for each index of the first dimension,
+/// in the others what is fixed there, and in a variable one what is left. An input that is no batch takes one row whole.
+fn shape(port: &[i64], batched: bool, rows: usize, width: usize) -> Vec<usize> {
+    let of_rows = port.split_first().and_then(|(first, inner)| {
+        let fits = *first == -1 || usize::try_from(*first) == Ok(rows);
+        fits.then(|| Some([vec![rows], filled(inner, width)?].concat()))?
+    });
+    let whole = || if rows == 1 && !batched { filled(port, width) } else { None };
+    // What fits nothing is refused with the shape that it comes closest to.
+    of_rows.or_else(whole).unwrap_or_else(|| vec![rows, width])
+}
+
+/// Dimensions that hold `count` elements, of which one at most is variable.
+fn filled(dims: &[i64], count: usize) -> Option<Vec<usize>> {
+    let known: Vec<usize> = dims.iter().filter_map(|dim| usize::try_from(*dim).ok()).collect();
+    let fixed = element_count(&known)?;
+    let free = match dims.len() - known.len() {
+        0 => 1,
+        1 => count.checked_div(fixed)?,
+        _ => return None,
+    };
+    let full = fixed.checked_mul(free)? == count;
+    full.then(|| dims.iter().map(|dim| usize::try_from(*dim).unwrap_or(free)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_take_the_shape_of_their_input() {
+        for (port, batched, rows, width, expected) in [
+            (&[-1, 13][..], true, 2, 13, &[2, 13][..]),
+            (&[-1], true, 3, 1, &[3]),
+            (&[-1, 1], true, 3, 1, &[3, 1]),
+            (&[-1, 2, 3], true, 2, 6, &[2, 2, 3]),
+            (&[-1, -1, 3], true, 2, 6, &[2, 2, 3]),
+            (&[-1, -1], false, 2, 5, &[2, 5]),
+            (&[1, 4], false, 1, 4, &[1, 4]),
+            (&[4], false, 1, 4, &[4]),
+            (&[-1], false, 1, 4, &[4]),
+            (&[2, 2], false, 1, 4, &[2, 2]),
+            (&[2, 2], false, 2, 2, &[2, 2]),
+            (&[], false, 1, 1, &[]),
+            // These do not fit, and are refused as such.
+            (&[-1, 13], true, 2, 12, &[2, 12]),
+            (&[-1], true, 1, 4, &[1, 4]),
+        ] {
+            assert_eq!(shape(port, batched, rows, width), expected, "{port:?} {rows} x {width}");
+        }
+    }
+}

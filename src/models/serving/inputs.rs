@@ -1,0 +1,275 @@
+//! Does a request fit the model? The messages are Triton's, so that people find help under them.
+
+use ledge_base::tensor::{DataType, Tensor, element_count, push_string};
+use ledge_engine::backend::Port;
+
+use super::request::{Inputs, OutputRequest};
+use crate::repository::LoadedModel;
+
+/// Why a request does not fit the model: the caller's mistake.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Misfit {
+    /// Inputs are missing.
+    #[error(
+        "expected {expected} inputs but got {} inputs for model '{model}'. Got input(s) [{}], but missing required \
+         input(s) [{}]. Please provide all required input(s).", got.len(), quoted(got), quoted(missing)
+    )]
+    MissingInputs {
+        /// The model.
+        model: String,
+        /// Inputs of the model.
+        expected: usize,
+        /// Names that came.
+        got: Vec<String>,
+        /// Names that did not.
+        missing: Vec<String>,
+    },
+    /// An input that the model lacks.
+    #[error("unexpected inference input '{input}' for model '{model}'")]
+    UnexpectedInput {
+        /// The model.
+        model: String,
+        /// The input.
+        input: String,
+    },
+    /// An input twice.
+    #[error("input '{input}' already exists in request")]
+    DuplicateInput {
+        /// The input.
+        input: String,
+    },
+    /// An input of the wrong datatype.
+    #[error("inference input '{input}' data-type is '{got}', but model '{model}' expects '{expected}'")]
+    DataType {
+        /// The model.
+        model: String,
+        /// The input.
+        input: String,
+        /// What the model takes.
+        expected: DataType,
+        /// What came.
+        got: DataType,
+    },
+    /// An input of the wrong shape.
+    #[error("unexpected shape for input '{input}' for model '{model}'. Expected {}, got {}", dims(expected), dims(got))]
+    Shape {
+        /// The model.
+        model: String,
+        /// The input.
+        input: String,
+        /// What the model takes; -1 is variable.
+        expected: Vec<i64>,
+        /// What came.
+        got: Vec<usize>,
+    },
+    /// More batch elements than the model config allows.
+    #[error("inference request batch-size must be <= {limit} for '{model}', got {got}")]
+    BatchSize {
+        /// The model.
+        model: String,
+        /// The limit.
+        limit: usize,
+        /// What came.
+        got: usize,
+    },
+    /// Inputs whose first dimensions differ.
+    #[error("input '{input}' batch size does not match other inputs for '{model}': expected {expected}, got {got}")]
+    UnequalBatch {
+        /// The model.
+        model: String,
+        /// The input.
+        input: String,
+        /// The first input's batch.
+        expected: usize,
+        /// This input's batch.
+        got: usize,
+    },
+    /// An output that the model lacks.
+    #[error("unexpected inference output '{output}' for model '{model}'")]
+    UnexpectedOutput {
+        /// The model.
+        model: String,
+        /// The output.
+        output: String,
+    },
+    /// A raw binary request to a model that does not take one.
+    #[error("raw binary request for model '{model}': {reason}")]
+    Raw {
+        /// The model.
+        model: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A photograph for a model without an image pipeline, or one that cannot be decoded.
+    #[error("{reason}")]
+    Photograph {
+        /// What is wrong.
+        reason: String,
+    },
+    /// A classification that the output does not allow.
+    #[error("output '{output}' for model '{model}': {reason}")]
+    Classification {
+        /// The model.
+        model: String,
+        /// The output.
+        output: String,
+        /// Why not.
+        reason: String,
+    },
+}
+
+fn quoted(names: &[String]) -> String {
+    names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(",")
+}
+
+fn dims<T: ToString>(shape: &[T]) -> String {
+    format!("[{}]", shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
+}
+
+/// A request that fits: tensors in the signature's order, indices of the outputs asked for, and the batch size.
+#[derive(Debug)]
+pub struct Fitted {
+    /// In the signature's order.
+    pub inputs: Vec<Tensor>,
+    /// Indices into the signature's outputs, in the order asked for.
+    pub outputs: Vec<usize>,
+    /// Batch elements; 1 for a model whose first dimension is not a batch.
+    pub batch: usize,
+}
+
+impl Fitted {
+    /// The inputs with their names. The bytes are shared.
+    pub fn named(&self, model: &LoadedModel) -> Vec<(String, Tensor)> {
+        let names = model.signature.inputs.iter().map(|port| port.name.clone());
+        names.zip(self.inputs.iter().cloned()).collect()
+    }
+}
+
+/// Checks a request against the model.
+pub fn fit(model: &LoadedModel, inputs: Inputs, outputs: Option<&[OutputRequest]>) -> Result<Fitted, Misfit> {
+    let inputs = match inputs {
+        Inputs::Named(named) => order(model, named)?,
+        Inputs::Raw(bytes) => vec![raw(model, bytes)?],
+    };
+    let mut batch = 1;
+    for (index, (tensor, port)) in inputs.iter().zip(&model.signature.inputs).enumerate() {
+        check(model, tensor, port)?;
+        if let (Some(limit), Some(&got)) = (model.batch_limit, tensor.shape().first()) {
+            if got > limit {
+                return Err(Misfit::BatchSize { model: model.name.to_string(), limit, got });
+            }
+            if index > 0 && got != batch {
+                let (model, input) = (model.name.to_string(), port.name.clone());
+                return Err(Misfit::UnequalBatch { model, input, expected: batch, got });
+            }
+            batch = got;
+        }
+    }
+    let ports = &model.signature.outputs;
+    let outputs = match outputs {
+        None => (0..ports.len()).collect(),
+        Some(wanted) => wanted
+            .iter()
+            .map(|wanted| {
+                ports.iter().position(|port| port.name == wanted.name).ok_or_else(|| Misfit::UnexpectedOutput {
+                    model: model.name.to_string(),
+                    output: wanted.name.clone(),
+                })
+            })
+            .collect::<Result<_, _>>()?,
+    };
+    Ok(Fitted { inputs, outputs, batch })
+}
+
+/// About how many bytes the outputs asked for will take. One whose size is not known is taken to be as large as the inputs.
+pub fn output_bytes(model: &LoadedModel, inputs: &Inputs, wanted: Option<&[OutputRequest]>) -> usize {
+    let is_wanted = |port: &&Port| wanted.is_none_or(|wanted| wanted.iter().any(|output| output.name == port.name));
+    let bytes = |port: &Port| {
+        let (batch, dims) = match (model.batch_limit, port.shape.split_first()) {
+            (Some(_), Some((_, dims))) => (inputs.batch(), dims),
+            _ => (1, port.shape.as_slice()),
+        };
+        let dims = dims.iter().map(|&dim| usize::try_from(dim).ok()).collect::<Option<Vec<_>>>()?;
+        element_count(&dims)?.checked_mul(port.datatype.size()?)?.checked_mul(batch)
+    };
+    let outputs = model.signature.outputs.iter().filter(is_wanted);
+    outputs.map(|port| bytes(port).unwrap_or_else(|| inputs.bytes())).fold(0, usize::saturating_add)
+}
+
+fn order(model: &LoadedModel, named: Vec<(String, Tensor)>) -> Result<Vec<Tensor>, Misfit> {
+    let ports = &model.signature.inputs;
+    let mut slots: Vec<Option<Tensor>> = vec![None; ports.len()];
+    let got: Vec<String> = named.iter().map(|(name, _)| name.clone()).collect();
+    for (name, tensor) in named {
+        let index = ports.iter().position(|port| port.name == name);
+        let Some(slot) = index.and_then(|index| slots.get_mut(index)) else {
+            return Err(Misfit::UnexpectedInput { model: model.name.to_string(), input: name });
+        };
+        if slot.replace(tensor).is_some() {
+            return Err(Misfit::DuplicateInput { input: name });
+        }
+    }
+    let missing: Vec<String> =
+        slots.iter().zip(ports).filter(|(slot, _)| slot.is_none()).map(|(_, port)| port.name.clone()).collect();
+    if !missing.is_empty() {
+        return Err(Misfit::MissingInputs { model: model.name.to_string(), expected: ports.len(), got, missing });
+    }
+    Ok(slots.into_iter().flatten().collect())
+}
+
+fn check(model: &LoadedModel, tensor: &Tensor, port: &Port) -> Result<(), Misfit> {
+    if tensor.datatype() != port.datatype {
+        return Err(Misfit::DataType {
+            model: model.name.to_string(),
+            input: port.name.clone(),
+            expected: port.datatype,
+            got: tensor.datatype(),
+        });
+    }
+    let fits = tensor.shape().len() == port.shape.len()
+        && tensor.shape().iter().zip(&port.shape).all(|(&got, &dim)| dim == -1 || usize::try_from(dim) == Ok(got));
+    if fits {
+        return Ok(());
+    }
+    Err(Misfit::Shape {
+        model: model.name.to_string(),
+        input: port.name.clone(),
+        expected: port.shape.clone(),
+        got: tensor.shape().to_vec(),
+    })
+}
+
+/// The one input of a raw binary request: batch 1, and the one variable dimension follows from the byte count.
+fn raw(model: &LoadedModel, bytes: bytes::Bytes) -> Result<Tensor, Misfit> {
+    let error = |reason: String| Misfit::Raw { model: model.name.to_string(), reason };
+    let [port] = model.signature.inputs.as_slice() else {
+        return Err(error(format!("the model has {} inputs, expected exactly one", model.signature.inputs.len())));
+    };
+    let mut shape: Vec<Option<usize>> = port.shape.iter().map(|&dim| usize::try_from(dim).ok()).collect();
+    if model.batch_limit.is_some()
+        && let Some(first) = shape.first_mut()
+    {
+        *first = Some(1);
+    }
+    let Some(size) = port.datatype.size() else {
+        let one: Vec<usize> = shape.iter().map(|dim| dim.unwrap_or(1)).collect();
+        if one.iter().any(|&dim| dim != 1) {
+            return Err(error("a BYTES input takes a raw request only for one element".to_owned()));
+        }
+        let mut data = Vec::with_capacity(bytes.len() + 4);
+        push_string(&mut data, &bytes);
+        return Tensor::new(DataType::Bytes, one, data.into()).map_err(|reason| error(reason.to_string()));
+    };
+    let variable = shape.iter().filter(|dim| dim.is_none()).count();
+    if variable > 1 {
+        return Err(error(format!("input '{}' has {variable} variable dimensions, at most one is allowed", port.name)));
+    }
+    let known: Vec<usize> = shape.iter().flatten().copied().collect();
+    let fixed = element_count(&known).and_then(|count| count.checked_mul(size)).unwrap_or(usize::MAX);
+    if let Some(free) = shape.iter_mut().find(|dim| dim.is_none()) {
+        *free = bytes.len().checked_div(fixed);
+    }
+    let shape: Vec<usize> = shape.into_iter().map(|dim| dim.unwrap_or(0)).collect();
+    Tensor::new(port.datatype, shape, bytes)
+        .map_err(|reason| error(format!("input byte size mismatch for input '{}': {reason}", port.name)))
+}

@@ -1,0 +1,498 @@
+//! What HTTP, MQTT and the command line call: one inference, whatever the protocol.
+//!
+//! Each call is counted once and audited once, here.
+
+pub mod admission;
+mod answer;
+pub mod cache;
+mod call;
+pub mod config;
+mod feature_inputs;
+pub mod inputs;
+pub mod request;
+mod watched;
+pub mod windows;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ledge_base::clock;
+use ledge_base::memory_budget::{NoRoom, SMALL};
+use ledge_base::names::{ModelName, ModelVersion};
+use ledge_base::principal::Principal;
+use ledge_base::tensor::Tensor;
+use ledge_engine::pipeline::classification::{self, Label};
+use ledge_engine::pipeline::image::DecodeLimits;
+use ledge_features::FeatureStore;
+use ledge_service::audit_event::AuditSink;
+use ledge_service::audit_event::inference::{CallKey, Outcome};
+use ledge_service::audit_event::tag::Content;
+use ledge_service::shutdown::Shutdown;
+
+use crate::repository::candidate::Watched;
+use crate::repository::model_config::Limits;
+use crate::repository::statistics::Refusal;
+use crate::repository::{LoadedModel, PinError, Pinned, Repository};
+use crate::scheduling::instance::LateRun;
+use crate::scheduling::terms::{Priority, Terms};
+use admission::{Gate, Owner, Permit, Quotas, Refused, admit};
+use answer::{Times, cached, late, names, run, run_photograph};
+use cache::{Budget, Key, KeyMaker, ResponseCache};
+use call::{Call, Counted};
+pub use feature_inputs::{FeatureInputError, join_keys, undeclared_features};
+use inputs::Misfit;
+use request::{FeatureRequest, InferRequest, InferResponse, Inputs, OutputRequest, PhotographRequest, UsedFeature};
+use windows::Window;
+
+/// Why a call was not answered.
+#[derive(Debug, thiserror::Error)]
+pub enum ServingError {
+    /// No such model or version, or none is loaded.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    /// The request does not fit the model.
+    #[error(transparent)]
+    Misfit(#[from] Misfit),
+    /// An input cannot be made of features.
+    #[error(transparent)]
+    Features(#[from] FeatureInputError),
+    /// The model's queue is full.
+    #[error("Exceeds maximum queue size: {depth} requests wait for '{model}'")]
+    Overloaded {
+        /// The model.
+        model: ModelName,
+        /// How many wait.
+        depth: usize,
+    },
+    /// A quota or a limit is used up.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// The deadline passed.
+    #[error("Request timeout expired for '{model}' after {} ms", waited.as_millis())]
+    DeadlineExceeded {
+        /// The model.
+        model: ModelName,
+        /// Since the call came in.
+        waited: Duration,
+        /// The run, which may still be under way.
+        run: Option<LateRun>,
+    },
+    /// An input that the runtime does not take.
+    #[error("model '{model}': {reason}")]
+    BadInput {
+        /// The model.
+        model: ModelName,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The model had given its memory back, and cannot be loaded again.
+    #[error("model '{model}' cannot be loaded again: {reason}")]
+    Unavailable {
+        /// The model.
+        model: ModelName,
+        /// Why.
+        reason: String,
+    },
+    /// What the call is made into has no room now.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+    /// The model failed on this input.
+    #[error("model '{model}': {reason}")]
+    ModelFailed {
+        /// The model.
+        model: ModelName,
+        /// The runtime's words.
+        reason: String,
+    },
+}
+
+impl ServingError {
+    /// For a call that may be answered later: after what time it is worth another try.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused(refused) => Some(refused.retry_after()),
+            // A queue of small models drains in well under that.
+            Self::Overloaded { .. } => Some(Duration::from_secs(1)),
+            Self::Features(error) => error.retry_after(),
+            Self::NoRoom(_) => Some(NoRoom::RETRY_AFTER),
+            Self::Pin(_)
+            | Self::Misfit(_)
+            | Self::DeadlineExceeded { .. }
+            | Self::BadInput { .. }
+            | Self::Unavailable { .. }
+            | Self::ModelFailed { .. } => None,
+        }
+    }
+
+    /// Why it counts as refused, if it does.
+    fn refusal(&self) -> Option<Refusal> {
+        match self {
+            Self::Overloaded { .. } => Some(Refusal::QueueFull),
+            Self::Refused(_) => Some(Refusal::Quota),
+            Self::DeadlineExceeded { .. } => Some(Refusal::Deadline),
+            Self::Pin(_)
+            | Self::Misfit(_)
+            | Self::Features(_)
+            | Self::BadInput { .. }
+            | Self::Unavailable { .. }
+            | Self::NoRoom(_)
+            | Self::ModelFailed { .. } => None,
+        }
+    }
+
+    fn failed(model: &LoadedModel, reason: String) -> Self {
+        Self::ModelFailed { model: model.name.clone(), reason }
+    }
+}
+
+/// The answer to a photograph.
+#[derive(Debug)]
+pub struct Classified {
+    /// The model's answer; its one output is the scores.
+    pub response: InferResponse,
+    /// The best classes, best first.
+    pub labels: Vec<Label>,
+}
+
+/// What a serving core may use.
+#[derive(Debug, Clone)]
+pub struct ServingLimits {
+    /// Photographs with more pixels are refused.
+    pub max_pixels: u64,
+    /// Bytes of kept answers of all models together.
+    pub cache_bytes: u64,
+    /// What each caller may ask for.
+    pub quota: Limits,
+    /// When background work may run; always without any.
+    pub batch_windows: Vec<Window>,
+}
+
+/// A handle to the serving core. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Serving {
+    repository: Repository,
+    features: FeatureStore,
+    audit: AuditSink,
+    limits: DecodeLimits,
+    cache_budget: Arc<Budget>,
+    quotas: Option<Arc<Quotas>>,
+    batch_windows: Arc<[Window]>,
+    /// Requests that are mirrored to a candidate.
+    mirrors: Shutdown,
+}
+
+/// What the serving core keeps beside a loaded version that asks for it.
+#[derive(Debug)]
+struct Attached {
+    cache: Option<ResponseCache>,
+    gate: Option<Gate>,
+}
+
+impl Serving {
+    /// A serving core over a repository and a feature store.
+    pub fn new(repository: Repository, features: FeatureStore, audit: AuditSink, limits: &ServingLimits) -> Self {
+        Self {
+            repository,
+            features,
+            audit,
+            limits: DecodeLimits { max_pixels: limits.max_pixels },
+            cache_budget: Arc::new(Budget::new(limits.cache_bytes)),
+            quotas: Quotas::new(limits.quota.clone()).map(Arc::new),
+            batch_windows: limits.batch_windows.as_slice().into(),
+            mirrors: Shutdown::default(),
+        }
+    }
+
+    /// The model repository.
+    pub fn repository(&self) -> &Repository {
+        &self.repository
+    }
+
+    /// The feature store.
+    pub fn features(&self) -> &FeatureStore {
+        &self.features
+    }
+
+    /// Says in the log which features of models, or of one, nothing declares: calls that need them will be refused.
+    pub fn warn_of_undeclared_features(&self, only: Option<&ModelName>) {
+        let registry = self.features.registry();
+        for model in self.repository.all_live() {
+            let reasons = undeclared_features(&model, &registry);
+            if reasons.is_empty() || only.is_some_and(|only| *only != model.name) {
+                continue;
+            }
+            let reason = reasons.into_iter().collect::<Vec<_>>().join("; ");
+            tracing::warn!(model = %model.name, version = %model.version, reason, "a model's features are not declared");
+        }
+    }
+
+    /// Where audit events go.
+    pub fn audit(&self) -> &AuditSink {
+        &self.audit
+    }
+
+    /// Answers an inference call.
+    pub async fn infer(&self, request: InferRequest, principal: &Principal) -> Result<InferResponse, ServingError> {
+        let (call, watched) = self.call(&request.model, request.version, principal)?;
+        if let Some(watched) = watched {
+            // In a box: a call that no update watches need not carry room for it.
+            return Box::pin(self.infer_watched(call, watched, request)).await;
+        }
+        let answered = match self.admit(&call, &call.model, request.priority) {
+            Ok(_permit) => self.infer_pinned(&call, request, None).await,
+            Err(refused) => Err(refused.into()),
+        };
+        finish(call, answered)
+    }
+
+    /// Answers a photograph (JPEG, PNG or WebP) with its best classes.
+    pub async fn classify(
+        &self,
+        request: PhotographRequest,
+        principal: &Principal,
+    ) -> Result<Classified, ServingError> {
+        let (call, watched) = self.call(&request.model, request.version, principal)?;
+        if let Some(watched) = watched {
+            return Box::pin(self.classify_watched(call, watched, request)).await;
+        }
+        let answered = match self.admit(&call, &call.model, request.priority) {
+            Ok(_permit) => self.classify_pinned(&call, request).await,
+            Err(refused) => Err(refused.into()),
+        };
+        finish(call, answered)
+    }
+
+    /// Pins the model for one call, and tells what an update wants to know of it.
+    fn call<'a>(
+        &'a self,
+        name: &ModelName,
+        version: Option<ModelVersion>,
+        principal: &'a Principal,
+    ) -> Result<(Call<'a>, Option<Watched>), ServingError> {
+        let started = Instant::now();
+        match self.repository.pin_call(name, version) {
+            Ok(Pinned { model, watched }) => Ok((Call::new(&self.audit, model, principal, started), watched)),
+            Err(error) => {
+                // A name that nothing here has is the caller's word.
+                let model = (!matches!(error, PinError::UnknownModel { .. })).then(|| name.clone());
+                let key = CallKey {
+                    model,
+                    version: None,
+                    digest: None,
+                    principal: principal.clone(),
+                    outcome: Outcome::Unavailable,
+                };
+                self.audit.record_call(key, 0, None, None);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Answers with the model that the call pinned. `raw` is given the outputs before they become classes.
+    async fn infer_pinned(
+        &self,
+        call: &Call<'_>,
+        request: InferRequest,
+        raw: Option<&mut Vec<(String, Tensor)>>,
+    ) -> Result<(InferResponse, Counted), ServingError> {
+        let (model, started) = (&call.model, call.started);
+        let terms = terms(model, request.deadline, request.priority, started, call.principal);
+        let (inputs, used) = self.filled(model, request.inputs, request.features, &terms, started).await?;
+        let fitted = inputs::fit(model, inputs, request.outputs.as_deref())?;
+        call.given(|| Content::Tensors(fitted.named(model)));
+        let names = names(model, &fitted.outputs);
+        let answer = match self.cache(model) {
+            None => run(model, fitted, terms, started).await?,
+            // In a box: a call without a cache need not carry room for all of it.
+            Some(cache) => {
+                let times = Times { started, since: Instant::now() };
+                let key = cache_key(call, cache.keys.of_tensors(&fitted).await);
+                let compute = || run(model, fitted, terms.clone(), started);
+                Box::pin(cached(cache, key, model, &terms, times, compute)).await?
+            }
+        };
+        let (mut response, counted) = answer.into_response(model, names);
+        response.features = used;
+        call.answered(|| Content::Tensors(response.outputs.clone()));
+        if let Some(raw) = raw {
+            raw.clone_from(&response.outputs);
+        }
+        if let Some(wanted) = &request.outputs {
+            classify_outputs(model, wanted, &mut response)?;
+        }
+        Ok((response, counted))
+    }
+
+    /// The inputs with those that are made of features, and what these were made of.
+    async fn filled(
+        &self,
+        model: &LoadedModel,
+        inputs: Inputs,
+        features: FeatureRequest,
+        terms: &Terms,
+        started: Instant,
+    ) -> Result<(Inputs, Vec<UsedFeature>), ServingError> {
+        if model.config.has_features() {
+            // In a box: a call without features need not carry room for them.
+            let fill = Box::pin(feature_inputs::fill(&self.features, model, inputs, features, &terms.principal));
+            Ok(tokio::time::timeout_at(terms.deadline.into(), fill).await.map_err(|_| late(model, started))??)
+        } else if features.is_empty() {
+            Ok((inputs, Vec::new()))
+        } else {
+            Err(FeatureInputError::NoFeatures { model: model.name.to_string() }.into())
+        }
+    }
+
+    async fn classify_pinned(
+        &self,
+        call: &Call<'_>,
+        request: PhotographRequest,
+    ) -> Result<(Classified, Counted), ServingError> {
+        let (model, started) = (&call.model, call.started);
+        let misfit = |reason: String| ServingError::Misfit(Misfit::Photograph { reason });
+        if model.config.pipeline.image_classification.is_none() {
+            return Err(misfit(format!(
+                "model '{}' takes no photographs: its model.toml has no [pipeline.image_classification]. Send tensors",
+                model.name
+            )));
+        }
+        let (_, output) = model.image_ports().map_err(misfit)?;
+        let terms = terms(model, request.deadline, request.priority, started, call.principal);
+        call.given(|| Content::Photograph(request.photograph.clone()));
+        let answer = match self.cache(model) {
+            None => run_photograph(model, request, self.limits, terms, started).await?,
+            Some(cache) => {
+                let times = Times { started, since: Instant::now() };
+                let key = cache_key(call, cache.keys.of_photograph(&request.photograph).await);
+                let compute = || run_photograph(model, request, self.limits, terms.clone(), started);
+                Box::pin(cached(cache, key, model, &terms, times, compute)).await?
+            }
+        };
+        let (response, counted) = answer.into_response(model, names(model, &[output]));
+        call.answered(|| Content::Tensors(response.outputs.clone()));
+        let (_, scores) = response.outputs.first().ok_or_else(|| misfit("no output came".to_owned()))?;
+        let labels = model.classes(scores).map_err(|error| ServingError::failed(model, error.to_string()))?;
+        Ok((Classified { response, labels }, counted))
+    }
+
+    /// Refuses a call whose body has not been read yet, and counts it, when its model's queue is full already.
+    ///
+    /// `None` says only that there is a place now. A model with a response cache may know the answer, so it is asked
+    /// with the body.
+    pub fn refusal(
+        &self,
+        name: &ModelName,
+        version: Option<ModelVersion>,
+        priority: Option<Priority>,
+        principal: &Principal,
+    ) -> Option<ServingError> {
+        let model = self.repository.pin(name, version).ok()?;
+        if model.config.response_cache.enable {
+            return None;
+        }
+        let depth = model.refusal(priority.unwrap_or_default(), principal)?;
+        let error = ServingError::Overloaded { model: name.clone(), depth };
+        Call::new(&self.audit, model, principal, Instant::now()).refuse(Refusal::QueueFull);
+        Some(error)
+    }
+
+    /// About how many bytes the outputs of a call will take, as far as its model tells before it has run. A call with little
+    /// input is not asked for any.
+    pub fn output_bytes(&self, request: &InferRequest) -> usize {
+        if request.inputs.bytes() <= SMALL {
+            return 0;
+        }
+        let model = self.repository.pin(&request.model, request.version);
+        model.map_or(0, |model| inputs::output_bytes(&model, &request.inputs, request.outputs.as_deref()))
+    }
+
+    /// Lets a call in within the limits of `model`, or says why not.
+    fn admit(&self, call: &Call<'_>, model: &LoadedModel, priority: Option<Priority>) -> Result<Permit, Refused> {
+        let limited = model.config.limits.is_set();
+        if priority == Some(Priority::Batch) && !self.batch_windows.is_empty() {
+            admission::check_window(call.principal, &self.batch_windows, clock::local_second_of_day())?;
+        }
+        let gate = if limited { self.attached(model).and_then(|attached| attached.gate.as_ref()) } else { None };
+        if gate.is_none() && self.quotas.is_none() {
+            return Ok(Permit::default());
+        }
+        admit(call.principal, self.quotas.as_deref(), gate, call.started)
+    }
+
+    /// The kept answers of a model that wants them kept.
+    fn cache<'m>(&self, model: &'m LoadedModel) -> Option<&'m ResponseCache> {
+        if model.config.response_cache.enable { self.attached(model)?.cache.as_ref() } else { None }
+    }
+
+    /// What is kept beside a loaded version; made when it is first asked for.
+    fn attached<'m>(&self, model: &'m LoadedModel) -> Option<&'m Attached> {
+        let new = || Box::new(Attached { cache: self.new_cache(model), gate: new_gate(model) }) as _;
+        model.attached.get_or_init(new).downcast_ref()
+    }
+
+    fn new_cache(&self, model: &LoadedModel) -> Option<ResponseCache> {
+        let config = &model.config.response_cache;
+        let version = model.version.to_string();
+        let identity = [model.name.as_str(), &version, &model.digest, &model.config_text, model.runtime().as_str()];
+        let keys = KeyMaker::new(&identity, &model.signature.inputs);
+        let max_bytes = config.max_bytes.unwrap_or(self.cache_budget.total() / 4);
+        config.enable.then(|| ResponseCache::new(keys, &self.cache_budget, max_bytes, config.ttl()))?
+    }
+}
+
+/// The key of an answer for the caller of `call`.
+fn cache_key(call: &Call<'_>, key: Key) -> Key {
+    if call.model.config.response_cache.share { key } else { key.of_caller(call.principal) }
+}
+
+fn new_gate(model: &LoadedModel) -> Option<Gate> {
+    let limits = &model.config.limits;
+    limits.is_set().then(|| Gate::new(Owner::Model(model.name.clone()), limits, Instant::now()))
+}
+
+/// Counts a call and takes its answer apart.
+fn finish<T>(mut call: Call<'_>, answered: Result<(T, Counted), ServingError>) -> Result<T, ServingError> {
+    match answered {
+        Ok((answer, counted)) => {
+            call.succeed(counted);
+            Ok(answer)
+        }
+        Err(error) => {
+            if let Some(why) = error.refusal() {
+                call.refuse(why);
+            }
+            Err(error)
+        }
+    }
+}
+
+/// A caller may only shorten the model's own deadline.
+fn terms(
+    model: &LoadedModel,
+    deadline: Option<Instant>,
+    priority: Option<Priority>,
+    started: Instant,
+    principal: &Principal,
+) -> Terms {
+    let longest = started + model.timeout;
+    let deadline = deadline.map_or(longest, |asked| asked.min(longest));
+    Terms { deadline, priority: priority.unwrap_or_default(), principal: principal.clone() }
+}
+
+/// Replaces the outputs for which the caller asked classes.
+fn classify_outputs(
+    model: &LoadedModel,
+    wanted: &[OutputRequest],
+    response: &mut InferResponse,
+) -> Result<(), ServingError> {
+    for (wanted, (name, tensor)) in wanted.iter().zip(&mut response.outputs) {
+        let Some(count) = wanted.classification else { continue };
+        let labels = model.labels.get(name).map_or(&[][..], Vec::as_slice);
+        *tensor = classification::classify(tensor, count, labels).map_err(|error| Misfit::Classification {
+            model: model.name.to_string(),
+            output: name.clone(),
+            reason: error.to_string(),
+        })?;
+    }
+    Ok(())
+}

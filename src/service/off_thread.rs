@@ -1,0 +1,134 @@
+//! Work that would keep the async threads from others: as many threads do it as there are cores, and callers take turns.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::thread::available_parallelism;
+
+use ledge_base::memory_budget::Account;
+use ledge_base::principal::Principal;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// How many callers without work are remembered.
+const IDLE_CALLERS_MAX: usize = 64;
+
+/// The cores are those of the process, so the turns are, too.
+static TURNS: LazyLock<Turns> = LazyLock::new(|| Turns::new(available_parallelism().map_or(1, usize::from)));
+
+/// Does work that makes much of little, such as unpacking, on a thread of its own, and returns what it made. The work is
+/// done to its end when the caller has gone. Callers on this box, whose memory is not counted, wait for no turn.
+pub async fn off_thread<T: Send + 'static>(account: &Account, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let turn = match account.counted_owner() {
+        Some(owner) => Some(TURNS.take(owner).await),
+        None => None,
+    };
+    let working = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        work()
+    });
+    working.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+}
+
+/// As many turns at a time as there are cores. A caller has no more of them, and no more that wait in the one queue for all,
+/// so that a caller who sends much of it delays itself.
+#[derive(Debug)]
+struct Turns {
+    cores: usize,
+    all: Arc<Semaphore>,
+    of: Mutex<HashMap<Principal, Arc<Semaphore>>>,
+}
+
+impl Turns {
+    fn new(cores: usize) -> Self {
+        Self { cores, all: Arc::new(Semaphore::new(cores)), of: Mutex::default() }
+    }
+
+    /// Waits for a turn of `owner`, which lasts until it is dropped.
+    async fn take(&self, owner: &Principal) -> [Option<OwnedSemaphorePermit>; 2] {
+        // No semaphore is ever closed.
+        let own = self.own(owner).acquire_owned().await.ok();
+        [own, self.all.clone().acquire_owned().await.ok()]
+    }
+
+    fn own(&self, owner: &Principal) -> Arc<Semaphore> {
+        // Nothing panics under this lock.
+        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        if of.len() >= IDLE_CALLERS_MAX {
+            of.retain(|_, turns| Arc::strong_count(turns) > 1);
+        }
+        of.entry(owner.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.cores))).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+    use ledge_base::memory_budget::MemoryBudget;
+
+    use super::*;
+
+    fn key(name: &str) -> Principal {
+        Principal::Key(name.into())
+    }
+
+    #[tokio::test]
+    async fn what_is_worked_on_counts_until_the_work_is_done_though_the_caller_has_gone() {
+        let memory = MemoryBudget::new(100_000);
+        let account = memory.account(key("a"));
+        let bytes = account.take(50_000).unwrap().keep(vec![0; 50_000].into());
+        let ((go, may_go), (gone, has_gone)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+        let work = off_thread(&account, move || {
+            may_go.recv().unwrap();
+            drop(bytes);
+            gone.send(()).unwrap();
+        });
+        assert_eq!(work.now_or_never(), None);
+        assert_eq!(memory.used(), 50_000);
+        go.send(()).unwrap();
+        has_gone.recv().unwrap();
+        assert_eq!(memory.used(), 0);
+    }
+
+    #[tokio::test]
+    async fn who_has_much_work_for_the_box_delays_itself() {
+        let turns = Turns::new(2);
+        let flood = key("a");
+        let mut waiting: Vec<_> = (0..100).map(|_| Box::pin(turns.take(&flood))).collect();
+        let mut held: Vec<_> = waiting.iter_mut().filter_map(|turn| turn.as_mut().now_or_never()).collect();
+        assert_eq!(held.len(), 2);
+        let other = key("b");
+        let mut next = Box::pin(turns.take(&other));
+        assert!(next.as_mut().now_or_never().is_none());
+        // Those of the flood that wait for their own turns are not before it.
+        held.pop();
+        assert!(next.as_mut().now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn callers_that_have_gone_are_forgotten() {
+        let turns = Turns::new(2);
+        for caller in 0..10 * IDLE_CALLERS_MAX {
+            drop(turns.take(&key(&caller.to_string())).await);
+        }
+        assert!(turns.of.lock().unwrap().len() <= IDLE_CALLERS_MAX);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn work_that_makes_much_of_little_is_done_by_as_many_threads_as_there_are_cores() {
+        let account = MemoryBudget::new(1).account(key("a"));
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let work = |_| {
+            let (now, most) = (now.clone(), most.clone());
+            off_thread(&account, move || {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(2));
+                now.fetch_sub(1, Ordering::SeqCst);
+            })
+        };
+        futures_util::future::join_all((0..200).map(work)).await;
+        let cores = available_parallelism().map_or(1, usize::from);
+        assert!(most.load(Ordering::SeqCst) <= cores, "{most:?}");
+    }
+}

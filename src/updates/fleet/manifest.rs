@@ -1,0 +1,308 @@
+//! The rollout manifest: what a fleet is to run, from when, on which boxes. A signed target; `ARCHITECTURE.md` has its form.
+//!
+//! Pure. What is unknown is refused and not skipped: a box that overlooks a condition would run what it must not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ledge_base::clock;
+use ledge_base::names::{DeviceName, ModelVersion};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+
+use super::waves::{Preset, SEEDS, Wave};
+use super::window::{Window, WindowForm};
+use crate::plan::{Gate, Plan, Step, StepForm};
+use crate::subject::{Subject, TargetPath};
+
+mod check;
+
+/// The one form that is known.
+const SCHEMA: u32 = 1;
+
+/// The largest manifest, in bytes. It bounds every list in it.
+pub const MAX_BYTES: u64 = 1 << 20;
+
+/// The most rollouts of a manifest.
+pub(super) const MAX_ROLLOUTS: usize = 256;
+
+/// The most waves of a rollout.
+pub(super) const MAX_WAVES: usize = 64;
+
+/// So many mistakes are told.
+pub(super) const TOLD: usize = 20;
+
+/// What a fleet is to run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Manifest {
+    /// The fleet.
+    pub fleet: DeviceName,
+    /// When the platform wrote it, in milliseconds since the Unix epoch.
+    pub published_ms: u64,
+    /// What is rolled out; of several that bring the same subject a later one goes before an earlier one.
+    pub rollouts: Vec<Rollout>,
+    /// Boxes that are to have one version, whatever is rolled out.
+    pub pins: BTreeMap<DeviceName, BTreeMap<Subject, ModelVersion>>,
+    /// Versions that must not run any more.
+    pub revoked: BTreeMap<Subject, BTreeSet<ModelVersion>>,
+    /// What is below must not run any more either.
+    pub minimum: BTreeMap<Subject, ModelVersion>,
+}
+
+/// One release on its way to a fleet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rollout {
+    /// What a box does when it is reached: the name of the rollout, its release, its steps.
+    pub plan: Plan,
+    /// What its waves count from, in milliseconds since the Unix epoch.
+    pub start_ms: u64,
+    /// When it reaches whom.
+    pub waves: Vec<Wave>,
+    /// Whether nothing of it moves for now.
+    pub paused: bool,
+    /// The groups that it is meant for; with [`Self::devices`] `None` it is meant for everybody.
+    pub groups: Option<BTreeSet<DeviceName>>,
+    /// The boxes that it is meant for, beside those of the groups.
+    pub devices: Option<BTreeSet<DeviceName>>,
+    /// When a box may change what it runs; at any time when `None`.
+    pub window: Option<Window>,
+    /// The oldest version of Ledge that takes part.
+    pub requires_ledge: Option<LedgeVersion>,
+}
+
+/// A version of Ledge: three numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LedgeVersion([u32; 3]);
+
+/// Why a manifest cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ManifestError {
+    /// It is too large.
+    #[error("the rollout manifest has {bytes} bytes, {MAX_BYTES} at most")]
+    TooLarge {
+        /// How large.
+        bytes: usize,
+    },
+    /// It is no manifest at all.
+    #[error("the rollout manifest cannot be read: {reason}")]
+    Form {
+        /// What is wrong.
+        reason: String,
+    },
+    /// It says what cannot be.
+    #[error("the rollout manifest is wrong: {}", mistakes.join("; "))]
+    Wrong {
+        /// Everything that is wrong.
+        mistakes: Vec<String>,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ManifestForm<'a> {
+    #[serde(rename = "schema")]
+    _schema: IgnoredAny,
+    fleet: DeviceName,
+    published: String,
+    #[serde(borrow)]
+    rollouts: Vec<&'a RawValue>,
+    #[serde(default)]
+    pins: BTreeMap<DeviceName, BTreeMap<Subject, ModelVersion>>,
+    #[serde(default)]
+    revoked: Vec<String>,
+    #[serde(default)]
+    minimum: BTreeMap<Subject, ModelVersion>,
+}
+
+/// What is read first: a form that is not known may have other fields.
+#[derive(Deserialize)]
+struct SchemaForm {
+    schema: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RolloutForm {
+    id: DeviceName,
+    target: TargetPath,
+    start: String,
+    waves: Option<WavesForm>,
+    #[serde(default)]
+    paused: bool,
+    groups: Option<BTreeSet<DeviceName>>,
+    devices: Option<BTreeSet<DeviceName>>,
+    window: Option<WindowForm>,
+    #[serde(default)]
+    gate: Gate,
+    #[serde(default)]
+    shadow: StepForm,
+    #[serde(default)]
+    canary: StepForm,
+    #[serde(default)]
+    soak: StepForm,
+    #[serde(default = "five")]
+    max_attempts: u32,
+    byte_budget: Option<u64>,
+    #[serde(default)]
+    allow_downgrade: bool,
+    requires_ledge: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WavesForm {
+    Named(String),
+    Listed(Vec<Wave>),
+}
+
+fn five() -> u32 {
+    5
+}
+
+impl Manifest {
+    /// Reads a manifest, or tells everything that is wrong with it.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ManifestError> {
+        if bytes.len() as u64 > MAX_BYTES {
+            return Err(ManifestError::TooLarge { bytes: bytes.len() });
+        }
+        let form = |error: serde_json::Error| ManifestError::Form { reason: error.to_string() };
+        let SchemaForm { schema } = serde_json::from_slice(bytes).map_err(form)?;
+        if schema != SCHEMA {
+            let reason = format!("schema {schema} is not known, this version of Ledge knows {SCHEMA}");
+            return Err(ManifestError::Form { reason });
+        }
+        let read: ManifestForm<'_> = serde_json::from_slice(bytes).map_err(form)?;
+        let mut mistakes = Vec::new();
+        let published_ms = moment("published", &read.published, &mut mistakes);
+        if read.rollouts.len() > MAX_ROLLOUTS {
+            mistakes.push(format!("{} rollouts, {MAX_ROLLOUTS} at most", read.rollouts.len()));
+        }
+        let mut rollouts: Vec<Rollout> = Vec::new();
+        for (index, raw) in read.rollouts.iter().take(MAX_ROLLOUTS).enumerate() {
+            match serde_json::from_str::<RolloutForm>(raw.get()) {
+                Ok(form) => {
+                    let mut found = Vec::new();
+                    let rollout = form.check(&mut found);
+                    let id = &rollout.plan.rollout;
+                    if rollouts.iter().any(|before| before.plan.rollout == *id) {
+                        found.push("another rollout has this id".to_owned());
+                    }
+                    mistakes.extend(found.into_iter().map(|mistake| format!("rollout {id}: {mistake}")));
+                    rollouts.push(rollout);
+                }
+                Err(error) => mistakes.push(format!("rollouts[{index}]: {error}")),
+            }
+        }
+        let mut revoked: BTreeMap<Subject, BTreeSet<ModelVersion>> = BTreeMap::new();
+        for text in &read.revoked {
+            match release(text) {
+                Some((subject, version)) => _ = revoked.entry(subject).or_default().insert(version),
+                None => mistakes.push(format!("revoked: {:?} is not of the form models/NAME/VERSION", excerpt(text))),
+            }
+        }
+        if mistakes.is_empty() {
+            let ManifestForm { fleet, pins, minimum, .. } = read;
+            return Ok(Self { fleet, published_ms, rollouts, pins, revoked, minimum });
+        }
+        if mistakes.len() > TOLD {
+            let more = mistakes.len() - TOLD;
+            mistakes.truncate(TOLD);
+            mistakes.push(format!("and {more} more"));
+        }
+        Err(ManifestError::Wrong { mistakes })
+    }
+
+    /// Every subject of which it says something.
+    pub fn subjects(&self) -> BTreeSet<&Subject> {
+        let rolled_out = self.rollouts.iter().map(|rollout| &rollout.plan.target.subject);
+        rolled_out.chain(self.revoked.keys()).chain(self.minimum.keys()).collect()
+    }
+}
+
+impl RolloutForm {
+    /// The rollout, and what is wrong with it.
+    fn check(self, mistakes: &mut Vec<String>) -> Rollout {
+        let start_ms = moment("start", &self.start, mistakes);
+        let waves = match self.waves {
+            None => Preset::Default.waves(),
+            Some(WavesForm::Named(name)) => {
+                let preset = Preset::named(&name);
+                if preset.is_none() {
+                    let known = Preset::ALL.map(Preset::name).join(", ");
+                    mistakes.push(format!("waves {:?} are not known: there are {known}, or a list", excerpt(&name)));
+                }
+                preset.map(Preset::waves).unwrap_or_default()
+            }
+            Some(WavesForm::Listed(waves)) => waves,
+        };
+        check::waves(&waves, mistakes);
+        let window = self.window.as_ref().and_then(|form| match Window::new(form) {
+            Ok(window) => Some(window),
+            Err(found) => {
+                mistakes.extend(found.into_iter().map(|mistake| format!("window.{mistake}")));
+                None
+            }
+        });
+        let requires_ledge = self.requires_ledge.as_deref().and_then(|text| {
+            let version = LedgeVersion::parse(text);
+            if version.is_none() {
+                mistakes.push(format!("requires_ledge {:?} is no version such as 0.1.0", excerpt(text)));
+            }
+            version
+        });
+        let plan = Plan {
+            rollout: self.id,
+            target: self.target,
+            shadow: self.shadow.over(Step::SHADOW),
+            canary: self.canary.over(Step::CANARY),
+            soak: self.soak.over(Step::SOAK),
+            gate: self.gate,
+            max_attempts: self.max_attempts,
+            byte_budget: self.byte_budget,
+            allow_downgrade: self.allow_downgrade,
+        };
+        check::plan(&plan, mistakes);
+        let Self { paused, groups, devices, .. } = self;
+        Rollout { plan, start_ms, waves, paused, groups, devices, window, requires_ledge }
+    }
+}
+
+impl LedgeVersion {
+    /// Reads `MAJOR.MINOR.PATCH`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('.').map(|part| {
+            let digits = !part.is_empty() && part.len() <= 9 && part.bytes().all(|byte| byte.is_ascii_digit());
+            part.parse().ok().filter(|_| digits)
+        });
+        let version = [parts.next()??, parts.next()??, parts.next()??];
+        parts.next().is_none().then_some(Self(version))
+    }
+}
+
+impl std::fmt::Display for LedgeVersion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [major, minor, patch] = self.0;
+        write!(f, "{major}.{minor}.{patch}")
+    }
+}
+
+/// `models/NAME/VERSION`.
+fn release(text: &str) -> Option<(Subject, ModelVersion)> {
+    let (subject, version) = text.rsplit_once('/')?;
+    Some((subject.parse().ok()?, version.parse().ok()?))
+}
+
+fn moment(key: &str, text: &str, mistakes: &mut Vec<String>) -> u64 {
+    let moment = clock::parse_micros(text).and_then(|micros| u64::try_from(micros / 1000).ok());
+    moment.unwrap_or_else(|| {
+        mistakes.push(format!("{key} {:?} is no moment such as 2026-11-20T00:00:00Z", excerpt(text)));
+        0
+    })
+}
+
+fn excerpt(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+#[cfg(test)]
+mod tests;

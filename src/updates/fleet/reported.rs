@@ -1,0 +1,310 @@
+//! The document that tells a platform how this box does. It is kept by the broker on `ledge/v1/<device>/reported`.
+//!
+//! ```json
+//! {"schema": 1, "device": "box-1", "group": null, "fleet": null, "ledge_version": "0.1.0",
+//!  "started": "2026-01-01T00:00:00Z", "at": "2026-01-01T00:01:00Z", "health": "degraded",
+//!  "models": [{"name": "m", "versions": [
+//!    {"version": 1, "state": "READY", "runtime": "openvino", "digest": "…"},
+//!    {"version": 2, "state": "UNAVAILABLE", "reason": "…"}]}],
+//!  "versions_left_out": 0,
+//!  "load": {"machine": {"cores": 4, "cpu_ratio": 0.25, "memory_total_bytes": 1, "memory_available_bytes": 1},
+//!           "process": {"cpu_seconds": 1.5, "memory_bytes": 1, "threads": 9}},
+//!  "requests": {"ok": 10, "failed": 1, "refused": 1},
+//!  "updates": {"checked": "2026-01-01T00:00:30Z", "error": null, "metadata": {"root": 3, "timestamp": 41},
+//!    "subjects": [{"subject": "models/m", "version": 1, "digest": "…", "previous": null, "pinned": false,
+//!      "stage": "staged", "trial": {"rollout": "r-2", "version": 2, "since_s": 7, "held": "paused by the platform"},
+//!      "waiting": {"rollout": "r-2", "version": 2, "reason": "paused by the platform"},
+//!      "error": null,
+//!      "last": {"rollout": "r-1", "version": 1, "result": "committed", "stage": null, "cause": null, "detail": null}}],
+//!    "subjects_left_out": 0},
+//!  "audit": {"log": "ledge.audit/box-1/1", "verifier_key": "ledge.audit/box-1+…", "checkpoint": "…\n", "size": 4711,
+//!    "synced": 4700, "lost": {"calls": 0, "events": 0}, "error": null, "alarm": null}}
+//! ```
+//!
+//! The `checkpoint` of `audit` is the last signed head of the log, as it is published; `synced` is how many records the
+//! platform has of it, `null` where none gets a copy. `updates` is there where a platform looks after this box; the `error` of a subject is why its last attempt failed when
+//! another follows. Keys come in this order, and models and versions in that of their names. A figure that is not known is
+//! `null`; of a version, `reason`, `runtime` and `digest` are there only where there is one. `requests` counts since the
+//! start, over the versions that are live; the refused are among the failed. A key may be added; `schema` grows when one
+//! changes.
+
+mod audit;
+#[cfg(test)]
+mod tests;
+mod updates;
+
+use ledge_audit::status::AuditState;
+use ledge_base::clock;
+use ledge_base::names::{DeviceName, ModelName, ModelVersion};
+use ledge_base::telemetry::machine::{MachineMonitor, MachineUsage};
+use ledge_base::telemetry::process::{self, ProcessUsage};
+use ledge_base::telemetry::system::Memory;
+use ledge_engine::backend::Runtime;
+use ledge_identity::device::DeviceIdentity;
+use ledge_models::repository::statistics::Refusal;
+use ledge_models::repository::{IndexRow, ModelState, Repository, State, UNLOADED};
+use schemars::{JsonSchema, Schema, schema_for};
+use serde::Serialize;
+
+use crate::status::UpdatesStatus;
+pub use audit::AuditFacts;
+
+/// Of the form above.
+const SCHEMA: u32 = 1;
+
+/// The most versions in a document, so that brokers take it: the smallest limit among the usual ones is 128 KiB.
+const MAX_VERSIONS: usize = 128;
+
+/// The longest reason, in bytes.
+const MAX_REASON: usize = 256;
+
+/// What the document is made of, at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Facts {
+    /// Who this box is.
+    pub device: DeviceIdentity,
+    /// The version of Ledge.
+    pub ledge_version: &'static str,
+    /// When this process started, in milliseconds since the Unix epoch.
+    pub started_ms: u64,
+    /// The moment, in the same.
+    pub at_ms: u64,
+    /// Every version that is known.
+    pub index: Vec<IndexRow>,
+    /// Those of them that answer.
+    pub live: Vec<LiveVersion>,
+    /// How busy the machine is.
+    pub machine: MachineUsage,
+    /// The machine's memory.
+    pub memory: Option<Memory>,
+    /// What this process uses.
+    pub process: Option<ProcessUsage>,
+    /// How updates do; `None` where no platform looks after this box.
+    pub updates: Option<UpdatesStatus>,
+    /// How the audit log does.
+    pub audit: AuditFacts,
+}
+
+/// A version that answers requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiveVersion {
+    /// The model.
+    pub model: ModelName,
+    /// The version.
+    pub version: ModelVersion,
+    /// What runs it.
+    pub runtime: Runtime,
+    /// BLAKE3 of its files.
+    pub digest: String,
+    /// What came of its requests.
+    pub requests: Requests,
+}
+
+/// What came of requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema)]
+pub struct Requests {
+    /// Answered.
+    pub ok: u64,
+    /// Not answered with a result.
+    pub failed: u64,
+    /// Turned away, or given up at their deadline; they are among the failed.
+    pub refused: u64,
+}
+
+impl Facts {
+    /// Asks those who know. The machine's sensors may take milliseconds: not for an async thread.
+    pub fn gather(
+        device: &DeviceIdentity,
+        started_ms: u64,
+        repository: &Repository,
+        machine: &MachineMonitor,
+        updates: Option<UpdatesStatus>,
+        audit: &AuditState,
+    ) -> Self {
+        let live = repository.all_live().into_iter().map(|model| {
+            let counters = model.statistics.snapshot();
+            LiveVersion {
+                model: model.name.clone(),
+                version: model.version,
+                runtime: model.runtime(),
+                digest: model.digest.clone(),
+                requests: Requests {
+                    ok: counters.success.count,
+                    failed: counters.fail.count,
+                    refused: Refusal::ALL.into_iter().map(|why| counters.refusals.of(why)).sum(),
+                },
+            }
+        });
+        Self {
+            device: device.clone(),
+            ledge_version: env!("CARGO_PKG_VERSION"),
+            started_ms,
+            at_ms: clock::unix_millis(),
+            index: repository.index(),
+            live: live.collect(),
+            machine: machine.read(),
+            memory: Memory::read(),
+            process: process::usage(),
+            updates,
+            audit: AuditFacts::gather(audit),
+        }
+    }
+
+    /// Whether every model that should answer does.
+    pub fn is_healthy(&self) -> bool {
+        // A model that is loaded for the first time has no version yet, and no reason.
+        let fails = |reason: &String| !reason.is_empty() && reason != UNLOADED;
+        !self.index.iter().any(|row| matches!(&row.state, State::Unavailable(reason) if fails(reason)))
+    }
+}
+
+/// The document in JSON.
+pub fn document(facts: &Facts) -> Vec<u8> {
+    let requests = facts.live.iter().fold(Requests::default(), |sum, live| Requests {
+        ok: sum.ok + live.requests.ok,
+        failed: sum.failed + live.requests.failed,
+        refused: sum.refused + live.requests.refused,
+    });
+    let document = Document {
+        schema: SCHEMA,
+        device: &facts.device.id,
+        group: facts.device.group.as_ref(),
+        fleet: facts.device.fleet.as_ref(),
+        ledge_version: facts.ledge_version,
+        started: clock::rfc3339(facts.started_ms),
+        at: clock::rfc3339(facts.at_ms),
+        health: if facts.is_healthy() { "ok" } else { "degraded" },
+        models: models(facts),
+        versions_left_out: facts.index.len().saturating_sub(MAX_VERSIONS),
+        load: Load {
+            machine: Machine {
+                cores: facts.machine.cores.len(),
+                cpu_ratio: mean_load(&facts.machine),
+                memory_total_bytes: facts.memory.map(|memory| memory.total_bytes),
+                memory_available_bytes: facts.memory.map(|memory| memory.available_bytes),
+            },
+            process: facts.process.map(|process| Process {
+                cpu_seconds: process.cpu_seconds,
+                memory_bytes: process.resident_bytes,
+                threads: process.threads,
+            }),
+        },
+        requests,
+        updates: facts.updates.as_ref().map(Into::into),
+        audit: (&facts.audit).into(),
+    };
+    // Texts, numbers and lists of them: there is nothing that could fail.
+    serde_json::to_vec(&document).unwrap_or_default()
+}
+
+/// The form of the document, as JSON Schema.
+pub fn schema() -> Schema {
+    schema_for!(Document<'static>)
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Document<'a> {
+    schema: u32,
+    device: &'a DeviceName,
+    group: Option<&'a DeviceName>,
+    fleet: Option<&'a DeviceName>,
+    ledge_version: &'static str,
+    started: String,
+    at: String,
+    health: &'static str,
+    models: Vec<ReportedModel<'a>>,
+    versions_left_out: usize,
+    load: Load,
+    requests: Requests,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    updates: Option<updates::Updates>,
+    audit: audit::Audit<'a>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct ReportedModel<'a> {
+    name: &'a ModelName,
+    versions: Vec<ReportedVersion<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct ReportedVersion<'a> {
+    /// `None` for a model of which no version is known.
+    version: Option<u64>,
+    state: ModelState,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runtime: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<&'a str>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Load {
+    machine: Machine,
+    process: Option<Process>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Machine {
+    cores: usize,
+    cpu_ratio: Option<f64>,
+    memory_total_bytes: Option<u64>,
+    memory_available_bytes: Option<u64>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Process {
+    cpu_seconds: f64,
+    memory_bytes: u64,
+    threads: usize,
+}
+
+fn models(facts: &Facts) -> Vec<ReportedModel<'_>> {
+    let mut models: Vec<ReportedModel<'_>> = Vec::new();
+    for row in facts.index.iter().take(MAX_VERSIONS) {
+        let version = version(row, &facts.live);
+        match models.last_mut() {
+            Some(model) if *model.name == row.model => model.versions.push(version),
+            _ => models.push(ReportedModel { name: &row.model, versions: vec![version] }),
+        }
+    }
+    models
+}
+
+fn version<'a>(row: &'a IndexRow, live: &'a [LiveVersion]) -> ReportedVersion<'a> {
+    let (state, reason) = match &row.state {
+        State::Ready => (ModelState::Ready, None),
+        State::Loading => (ModelState::Loading, None),
+        State::Unloading => (ModelState::Unloading, None),
+        State::Unavailable(reason) => (ModelState::Unavailable, Some(excerpt(reason, MAX_REASON))),
+    };
+    let live = live.iter().find(|live| live.model == row.model && Some(live.version) == row.version);
+    ReportedVersion {
+        version: row.version.map(ModelVersion::get),
+        state,
+        reason,
+        runtime: live.map(|live| live.runtime.to_string()),
+        digest: live.map(|live| live.digest.as_str()),
+    }
+}
+
+/// The beginning of a text, without control characters, which JSON writes in six bytes.
+fn excerpt(reason: &str, longest: usize) -> String {
+    let end = reason.floor_char_boundary(longest);
+    let (start, rest) = reason.split_at(end);
+    let mut text = start.replace(char::is_control, " ");
+    if !rest.is_empty() {
+        text.push('…');
+    }
+    text
+}
+
+/// To three digits: more would change the document with nothing to tell.
+fn mean_load(machine: &MachineUsage) -> Option<f64> {
+    let loads: Vec<f64> = machine.cores.iter().filter_map(|core| core.load).collect();
+    #[expect(clippy::cast_precision_loss, reason = "a count of cores")]
+    let mean = (!loads.is_empty()).then(|| loads.iter().sum::<f64>() / loads.len() as f64)?;
+    Some((mean * 1e3).round() / 1e3)
+}

@@ -1,0 +1,4 @@
+//! What the tests of several crates use.
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, clippy::missing_panics_doc, reason = "these are tests")]
+
+pub mod toml_layouts;
