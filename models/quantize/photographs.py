@@ -1,6 +1,6 @@
 """Photographs into the tensors that Ledge would make of them: upright, resized, cut from the middle, normalised.
 
-It follows `src/pipeline/preparation.rs`: bilinear with antialiasing, sizes and offsets as torchvision rounds them.
+It follows `src/engine/pipeline/preparation.rs`: bilinear with antialiasing, sizes and offsets as torchvision rounds them.
 """
 import io
 from dataclasses import dataclass

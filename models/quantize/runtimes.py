@@ -1,4 +1,4 @@
-"""ONNX Runtime and OpenVINO, set up as the daemon sets them up (`src/inference/`), and how long they take."""
+"""ONNX Runtime and OpenVINO, set up as the daemon sets them up (`src/engine/`), and how long they take."""
 import statistics
 import time
 

@@ -72,7 +72,9 @@ def linked(metadata):
             if name not in found and any(kind["kind"] is None for kind in dependency["dep_kinds"]):
                 found.add(name)
                 waiting.append(name)
-    return sorted((packages[name] for name in found), key=lambda package: (package["name"], package["version"]))
+    # The crates of this checkout come from nowhere else.
+    others = (packages[name] for name in found if packages[name]["source"])
+    return sorted(others, key=lambda package: (package["name"], package["version"]))
 
 
 def text_files(folder, depth=DEPTH):
