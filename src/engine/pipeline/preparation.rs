@@ -1,7 +1,8 @@
 //! A picture into the tensor that a model was trained on: resize, crop, normalise, lay out.
 
-use fast_image_resize::images::{Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeError, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::U8x3;
+use fast_image_resize::{FilterType, ImageView, ResizeAlg, ResizeError, ResizeOptions, Resizer};
 use half::f16;
 use ledge_base::tensor::{DataType, Element, Tensor};
 use serde::{Deserialize, Serialize};
@@ -129,23 +130,21 @@ impl ImagePreparation {
     /// The pixels of the crop, RGB.
     fn resized(&self, image: &Rgb8Image) -> Result<Vec<u8>, PreparationError> {
         let [crop_height, crop_width] = self.crop;
-        // An `Rgb8Image` fills its size, so the library finds nothing to refuse.
-        let source = ImageRef::new(image.width(), image.height(), image.pixels(), PixelType::U8x3)
+        // An `Rgb8Image` fills its size, and so do the vectors below: the library finds nothing to refuse.
+        let source = TypedImageRef::<U8x3>::from_buffer(image.width(), image.height(), image.pixels())
             .map_err(|_| ResizeError::PixelTypesAreDifferent)?;
-        let mut crop = Image::new(crop_width, crop_height, PixelType::U8x3);
         let bilinear = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
         let mut resizer = Resizer::new();
         let Some(shorter_side) = self.resize_shorter_side else {
             // The library resizes heights first. Where the height grows while the width shrinks, its buffer would be
             // larger than both pictures (think of 65,535x1), so here the width goes first.
             if image.height() < crop_height && image.width() > crop_width {
-                let mut narrow = Image::new(crop_width, image.height(), PixelType::U8x3);
-                resizer.resize(&source, &mut narrow, &bilinear)?;
-                resizer.resize(&narrow, &mut crop, &bilinear)?;
-            } else {
-                resizer.resize(&source, &mut crop, &bilinear)?;
+                let narrow = resize(&mut resizer, &source, crop_width, image.height(), &bilinear)?;
+                let narrow = TypedImageRef::<U8x3>::from_buffer(crop_width, image.height(), &narrow)
+                    .map_err(|_| ResizeError::PixelTypesAreDifferent)?;
+                return Ok(resize(&mut resizer, &narrow, crop_width, crop_height, &bilinear)?);
             }
-            return Ok(crop.into_vec());
+            return Ok(resize(&mut resizer, &source, crop_width, crop_height, &bilinear)?);
         };
         let [height, width] = resized_size(image, shorter_side);
         let too_large = || PreparationError::Crop { crop_height, crop_width, height, width };
@@ -153,10 +152,10 @@ impl ImagePreparation {
         let left = middle(width, crop_width).ok_or_else(too_large)?;
         // Only what the crop shows is resized: the same weights on the same pixels as resizing all and cutting after,
         // without the time and the buffer that the rest of a long picture would take.
-        let (left, crop_width) = source_span(left, crop_width, width, image.width());
-        let (top, crop_height) = source_span(top, crop_height, height, image.height());
-        resizer.resize(&source, &mut crop, &bilinear.crop(left, top, crop_width, crop_height))?;
-        Ok(crop.into_vec())
+        let (left, shown_width) = source_span(left, crop_width, width, image.width());
+        let (top, shown_height) = source_span(top, crop_height, height, image.height());
+        let shown = bilinear.crop(left, top, shown_width, shown_height);
+        Ok(resize(&mut resizer, &source, crop_width, crop_height, &shown)?)
     }
 
     /// Normalises and lays out the crop's pixels.
@@ -213,6 +212,22 @@ impl<T: Copy> Table<T> {
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast keeps to 0..=255, NaN is 0")]
+/// Resizes into a new picture of RGB pixels. The type of the pixels is fixed here: for one that is known at run time only, the
+/// compiler would make the code of every type that the library has.
+fn resize(
+    resizer: &mut Resizer,
+    source: &impl ImageView<Pixel = U8x3>,
+    width: u32,
+    height: u32,
+    options: &ResizeOptions,
+) -> Result<Vec<u8>, ResizeError> {
+    let mut pixels = vec![0; width as usize * height as usize * 3];
+    let mut target =
+        TypedImage::<U8x3>::from_buffer(width, height, &mut pixels).map_err(|_| ResizeError::PixelTypesAreDifferent)?;
+    resizer.resize_typed(source, &mut target, options)?;
+    Ok(pixels)
+}
+
 fn saturating_u8(value: f32) -> u8 {
     value.round_ties_even() as u8
 }
