@@ -7,7 +7,7 @@ export ORT_DISABLE_TELEMETRY := 1
 
 # The tests find there what the set-up made.
 in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
-nextest = $(in_tests) .ledge/peers/cargo/bin/cargo-nextest nextest run --workspace --locked
+nextest = $(in_tests) .ledge/peers/cargo/bin/cargo-nextest nextest run --workspace --all-features --locked
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-schemathesis setup-platform build build-dist run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm sbom release-check bench bench-fleet bench-peers clean
@@ -25,11 +25,11 @@ setup-test: ## the same, and what the tests need: small models, a client library
 	@$(PYTHON) models/setup --test
 	@$(PYTHON) benches/peers/fetch.py cargo
 
-build: ## compile the release binary, target/release/ledge
-	cargo build --release --locked
+build: ## compile the release binary, target/release/ledge (FEATURES=full: with Parquet files and encrypted backups)
+	cargo build --release --locked $(if $(FEATURES),--features $(FEATURES))
 
 build-dist: ## compile the binary as packages have it, target/dist/ledge: optimized across crates, in twice the time
-	cargo build --profile dist --locked
+	cargo build --profile dist --features full --locked
 
 run: setup build ## set up, build, start Ledge on port 8000 and ask it what is on a photograph
 	@PYTHON=$(PYTHON) models/demo.sh
@@ -59,13 +59,13 @@ test-peers-all: setup-root setup-packages setup-feast setup-tuf setup-otlp setup
 	$(nextest) --test peers
 
 soak: setup-test setup-peers setup-platform ## a million MQTT requests, then 200 kills, power cuts and more under feature writes, at every step of an update, and while the audit log is copied, with tables (SOAK_REQUESTS=N, FAULT_SEED=N)
-	$(in_tests) cargo test --release --locked --test peers -- --ignored --nocapture a_million_requests
-	$(in_tests) cargo test --release --locked --test peers -- --ignored --nocapture --test-threads=1 interrupted::
-	$(in_tests) cargo test --release --locked --test it -- --ignored --nocapture --test-threads=1 feature_faults:: update_faults::an_update audit_faults:: audit_quota::
+	$(in_tests) cargo test --release --all-features --locked --test peers -- --ignored --nocapture a_million_requests
+	$(in_tests) cargo test --release --all-features --locked --test peers -- --ignored --nocapture --test-threads=1 interrupted::
+	$(in_tests) cargo test --release --all-features --locked --test it -- --ignored --nocapture --test-threads=1 feature_faults:: update_faults::an_update audit_faults:: audit_quota::
 
 hostile: setup-test setup-schemathesis ## ten minutes of Schemathesis against /openapi.json, then five of hostile sockets, with figures (HOSTILE_MINUTES=N)
-	$(in_tests) cargo test --release --locked --test peers -- --ignored --nocapture schemathesis::
-	$(in_tests) cargo test --release --locked --test it -- --ignored --nocapture hostile_clients::
+	$(in_tests) cargo test --release --all-features --locked --test peers -- --ignored --nocapture schemathesis::
+	$(in_tests) cargo test --release --all-features --locked --test it -- --ignored --nocapture hostile_clients::
 
 test-quantize: ## quantize small models with models/quantize (its packages are fetched the first time; Python 3.11 or newer)
 	@$(need_python)

@@ -1,4 +1,24 @@
-//! The composition root: builds every part, spawns it, waits for a signal, drains. The only file that sees everything.
+//! The composition root: builds every part, spawns it, waits for a signal, drains. The only file that sees every
+//! part.
+//!
+//! Files of `daemon/`, in reading order:
+//! * `formats.rs` - the form of each store, so that an older version refuses the files of a newer one
+//! * `configuration_change.rs` - the settings that differ from those of the last start
+//! * `audit.rs` - the audit log as a part of the daemon: its writer and its copies
+//! * `updates.rs` - updates as a part of the daemon: boot before any model loads, then a thread of their own
+//! * `messaging.rs` - MQTT as a part of the daemon: the gateway, and the report that it passes on
+//! * `load_guard.rs` - introduces the record of loads, and the trials in another process, to the repository
+//! * `sealing.rs` - encryption of every store again, at a start and after a SIGHUP with another key
+//! * `health.rs` - signs of life of every part, for systemd's watchdog and `systemctl status`
+//! * `notify.rs` - messages to systemd
+//!
+//! Invariants:
+//! * No part knows another part that it does not use. This file and `daemon/` introduce them to each other, and hold
+//!   no logic of a part.
+//! * A sign of life goes to the watchdog only after one of every part. A part that waits for others longer than
+//!   `WatchdogSec` is not among them.
+//! * The updater reads its state before any model loads, and before anything on trial could stop the start.
+//! * The writer of the audit log ends last. A model is torn down before the process ends.
 
 mod audit;
 mod configuration_change;

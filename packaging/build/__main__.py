@@ -36,7 +36,7 @@ def main():
     options = parser.parse_args()
     host, = re.findall(r"^host: (.*)$", run("rustc", "--version", "--verbose", stdout=subprocess.PIPE), re.MULTILINE)
     metadata = json.loads(run(
-        "cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", host, stdout=subprocess.PIPE))
+        "cargo", "metadata", "--locked", "--features", "full", "--format-version", "1", "--filter-platform", host, stdout=subprocess.PIPE))
     binary = options.binary or build(options.profile, Path(metadata["target_directory"]))
     package, = (package for package in metadata["packages"] if package["id"] == metadata["resolve"]["root"])
     version = options.version or package["version"]
@@ -58,7 +58,7 @@ def main():
 
 
 def build(profile, target):
-    run("cargo", "build", "--locked", "--bin", "ledge", "--profile", profile)
+    run("cargo", "build", "--locked", "--bin", "ledge", "--features", "full", "--profile", profile)
     return target / ("debug" if profile == "dev" else profile) / "ledge"
 
 

@@ -63,7 +63,7 @@ class Stage:
     def documents(self):
         """Beside each other as in the checkout, so that their links lead somewhere."""
         for document in ("README.md", "SECURITY.md", "docs", "models/README.md"):
-            copy(self.checkout / document, self.base / DOC / document)
+            copy(self.checkout / document, self.base / DOC / document, ignore=["decisions"])
 
     def manuals(self):
         """What the program itself writes."""

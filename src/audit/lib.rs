@@ -1,8 +1,63 @@
-//! The audit log: what happened on this box, in a form that others can check.
+//! The audit log: events on this box, in a form that others can check. Records are the leaves of a Merkle tree in the
+//! form of C2SP tlog-tiles. The box signs the heads of the tree and copies the files to the platform as they are.
+//! Anybody with the verifier key can find a record that was changed, removed or added.
 //!
-//! Records are the leaves of a Merkle tree in the form of C2SP tlog-tiles, on this box's disk. Its heads are signed by the
-//! box, the files are copied to the platform as they are, and anybody with the verifier key can tell whether something was
-//! changed, removed or put in.
+//! The events and their queue are in the crate `service`, in `audit_event/`.
+//!
+//! Files, in reading order:
+//! * `record.rs` - a record, which is one leaf: canonical JSON of a closed form
+//! * `layout.rs` - the files of a log, as C2SP tlog-tiles names them
+//! * `key.rs` - the signing key of the box; checkpoints signed and opened
+//! * `tags.rs`, `tags/` - the keys for tags, one for each period, and their destruction; `files.rs` is their folder
+//! * `log.rs` - the log on the disk: records appended, made durable, signed
+//! * `log/` - parts of the log:
+//!   * `frontier.rs` - the right edge of the tree in memory
+//!   * `files.rs` - writes of everything but the checkpoint
+//!   * `inspect.rs` - the state of a log found at a start; it writes nothing
+//!   * `open.rs` - the start: the last log continues, or another one begins
+//!   * `hashes.rs` - hashes read from their files, or computed again from the records
+//!   * `prune.rs` - removal of the oldest files, to stay within the quota
+//!   * `tests.rs`, `tests/` - tests on a disk, with damage and faults
+//! * `local.rs` - the logs of this box for readers, also while another process appends
+//! * `status.rs` - shared figures: heads, durable records, the state of the copies
+//! * `writer.rs` - the one thread that owns the log: takes events, writes, signs, keeps the quota
+//! * `writer/` - parts of that thread:
+//!   * `open.rs` - the log that is written: opened, and replaced by another one
+//!   * `entries.rs`, `append.rs` - events to entries, and entries to durable records
+//!   * `room.rs` - room within the quota and on the disk
+//!   * `losses.rs` - events that never became records, until a record reports them
+//!   * `clock_watch.rs` - jumps of the wall clock
+//! * `sync.rs` - the copy on the platform: sends files in order and continues where it stopped
+//! * `sync/` - parts of that copy:
+//!   * `tiles.rs` - files of the log, each checked against the signed head before it is sent
+//!   * `upload.rs` - brings one log on the platform up to a head: tiles first, then the checkpoint
+//!   * `remote.rs`, `s3.rs` - the platform as a WebDAV folder or an S3 bucket
+//!   * `hint.rs` - `sync.json`: the state of the platform at the last contact
+//!   * `error.rs` - reasons why the copy does not go on
+//!   * `tests.rs`, `tests/` - tests against a platform that misbehaves
+//! * `live.rs` - live copies of records for monitoring; they may lose records and report it
+//! * `live/` - `syslog.rs` sends syslog; `otlp.rs` and `otlp/` send OpenTelemetry logs
+//! * `files.rs` - the files of a log on this box, in a folder or at an address
+//! * `verify.rs` - verification of a whole log in one pass, with the verifier key only
+//! * `verify/` - `walk.rs` reads the log, `tree.rs` computes its tree, `findings.rs` and `summary.rs` report
+//! * `proof.rs` - proof that one record is in a log
+//! * `sealed.rs` - the keys of the log, encrypted again under another master key
+//! * `config.rs` - `[audit]`
+//! * `fuzz.rs` - properties that hold for any bytes in place of a file of a log
+//!
+//! Invariants:
+//! * Recording never waits for the log. The writer ends after all parts that record.
+//! * Records are durable before a head over them is signed, and heads of a log only grow. A power cut can leave more
+//!   records than the head states, never fewer.
+//! * A log found with fewer or other records than its head states is never written again. Another log begins, and its
+//!   first record reports it.
+//! * Events that could not be recorded are counted. A record reports the count as soon as one can be written.
+//! * Data that a caller chose is in a record only as a tag. Names in a record are those that the operator chose.
+//! * The checkpoint on the platform is put last, when everything under it is there. Tiles are put once and never
+//!   changed.
+//! * Live copies are fed from a bounded channel that the writer never waits for.
+//! * `verify/tree.rs` shares no code with the tree of `log/`, so that a fault there cannot hide itself.
+//! * Only `key.rs` knows `signed_note` and the signature scheme. Only `sync/` knows S3.
 #![forbid(unsafe_code)]
 
 pub mod config;

@@ -1,6 +1,39 @@
-//! The values and tools that every other crate may use, and that know none of the domain: names, tensors, time, files.
+//! Values and small tools that every other crate may use, and that know nothing of the domain: names, tensors,
+//! memory, time, files, secrets, TOML, logs.
 //!
-//! No async runtime, no thread, no network.
+//! Files, in reading order:
+//! * `names.rs` - names of models, versions and the like, valid by construction
+//! * `tensor.rs` - tensors as plain data: a datatype, a shape, and bytes that fill it
+//! * `principal.rs` - the caller of a request, by its credential or else by its transport
+//! * `memory_budget.rs` - the memory that the calls of all callers take together, and the share of one caller
+//! * `token_bucket.rs` - a rate limit: calls a second over time, and calls at once after a quiet time
+//! * `backoff.rs` - the pauses between attempts
+//! * `complaints.rs` - repeated log messages: each kind at once, then at most once a minute with a count
+//! * `clock.rs` - the wall clock, and the earliest time that is possible when the clock is wrong
+//! * `durable.rs` - files that have the old or the new content after a power cut, never half of one
+//! * `checked_folder.rs` - a folder that a foreign library writes, read only where the library finished
+//! * `secret.rs` - places of secrets: a file, or a credential of systemd
+//! * `toml_check.rs`, `toml_check/` - TOML read into a type, with every mistake and its place; `document.rs` keeps
+//!   the places
+//! * `plain_words.rs` - messages of serde without the names of Rust's types
+//! * `sys.rs` - system calls that no safe crate wraps
+//! * `telemetry/` - the log and the figures of the machine:
+//!   * `logging.rs`, `journal.rs` - the log, to standard error or with searchable fields to systemd's journal
+//!   * `system.rs`, `system/` - CPU, memory, disk and the limits of the control group
+//!   * `process.rs`, `machine.rs` - resources that this process uses; load, frequency and temperature of the machine
+//!   * `messages.rs` - counters of MQTT, written by `mqtt` and read by `/metrics`
+//! * `build.rs` - the build script: notes the time of the build; the time never runs before it
+//!
+//! Invariants:
+//! * No async runtime, no thread, no network. Nothing here knows a model, a protocol or another crate of Ledge.
+//! * A `Tensor` fills its shape. A `ModelName` is one safe path component and one topic level. No code below the edge
+//!   checks them again.
+//! * Tensor bytes are little-endian and laid out as on the wire, so a binary tensor is not encoded again between
+//!   socket and runtime. `BYTES` tensors keep their length prefixes.
+//! * Only `clock.rs` reads the wall clock. All other code gets the time passed in.
+//! * Only `sys.rs` has unsafe code, each block with the reason why it is sound.
+//! * A secret is read when it is needed, and never kept.
+//! * Telemetry decides nothing.
 
 /// Names, valid by construction.
 pub mod names;

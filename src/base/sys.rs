@@ -1,4 +1,4 @@
-//! What the system offers and no safe crate wraps. The only unsafe code beside `engine/foreign.rs`.
+//! What the system offers and no safe crate wraps. The only unsafe code besides `engine/foreign.rs`.
 #![expect(unsafe_code, reason = "the one place for it; each block says why it is sound")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

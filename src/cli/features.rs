@@ -5,6 +5,10 @@ pub(in crate::cli) mod daemon;
 mod export;
 mod import;
 mod new_file;
+#[cfg(feature = "parquet")]
+mod parquet;
+#[cfg(not(feature = "parquet"))]
+#[path = "features/parquet_left_out.rs"]
 mod parquet;
 mod push;
 pub(in crate::cli) mod show;

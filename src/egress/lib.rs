@@ -1,7 +1,31 @@
-//! The only code that opens outbound connections.
+//! Outbound connections: the only code that opens them. The daemon opens them through `Egress`, to destinations of
+//! the allow-list, and sends only bytes of the closed list `Content`. The command line connects to its daemon through
+//! `DaemonConnection`.
 //!
-//! The daemon opens them through [`Egress`]: to destinations in the allow-list alone, and what is sent there is of the
-//! closed list [`Content`]. The command line connects to its daemon through [`DaemonConnection`].
+//! Files, in reading order:
+//! * `address.rs`, `web_address.rs` - `HOST:PORT`, and addresses of web servers, as the configuration has them
+//! * `policy.rs` - `[egress]`: destinations, their regions, and the contents that each may get
+//! * `link.rs` - the two halves of an open connection; bytes are written under the name of a `Content`
+//! * `channel.rs` - a connection on which everything sent has one content, for an HTTP client
+//! * `tls.rs`, `tls_files.rs` - TLS as a client, and its files as a section of the configuration
+//! * `tunnel.rs` - HTTP CONNECT through a proxy
+//! * `http.rs`, `http/` - an HTTP client for one server; `upload.rs` sends the audit log and nothing else
+//! * `message_stream.rs` - a connection for messages without answers, as syslog needs it
+//! * `account.rs` - bytes sent to and received from each destination since the start
+//! * `kept.rs` - the same since the installation, in one file
+//! * `ip_filter.rs` - the allow-list as addresses, for systemd's filter
+//! * `daemon_connection.rs` - connections from the command line to a daemon, by Unix socket, HTTPS or HTTP
+//! * `raw.rs` - a blocking connection from the command line to a daemon, for measurements
+//! * `tests.rs`, `tests/` - tests against servers on loopback
+//!
+//! Invariants:
+//! * No other crate opens an outbound connection or looks up a name. `tests/it/tidy.rs` checks it.
+//! * A destination outside this box must be in the allow-list. It is refused before its name is looked up.
+//! * Bytes leave only through `LinkWriter::put`, under a `Content`. The allow-list permits contents for each
+//!   destination, and all are counted.
+//! * The HTTP client talks to one server, follows no redirect, keeps no cookie and sends nothing about this box.
+//! * Certificates are read at each connection, so a renewed one needs no restart. No TLS session is resumed.
+//! * No connection waits for the file of `kept.rs`.
 #![forbid(unsafe_code)]
 
 mod account;

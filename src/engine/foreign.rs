@@ -1,4 +1,4 @@
-//! What the runtimes offer and their crates do not wrap. The only unsafe code beside `base/sys.rs`.
+//! What the runtimes offer and their crates do not wrap. The only unsafe code besides `base/sys.rs`.
 #![expect(unsafe_code, reason = "the one place for it here; each block says why it is sound")]
 
 use std::mem::ManuallyDrop;

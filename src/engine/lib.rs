@@ -1,7 +1,28 @@
-//! Running one model: the runtimes behind one trait, and the threads they run on.
+//! Runtimes: ONNX Runtime and OpenVINO behind one trait, and the pipeline from images to labels. All code that reads
+//! foreign bytes for a model is here.
 //!
-//! `inference/` opens no socket and writes no file, save OpenVINO's cache of compiled models; the runtimes read the model files
-//! whose paths they are given.
+//! Files, in reading order:
+//! * `backend.rs` - the trait `Backend`, signatures, options, errors of loads and runs
+//! * `foreign.rs` - functions of the runtimes that their crates do not wrap
+//! * `onnxruntime.rs` - ONNX Runtime behind `Backend`
+//! * `openvino.rs` - OpenVINO behind `Backend`
+//! * `onnx.rs` - facts that an ONNX file states, read without a runtime: names, external data
+//! * `onnx/` - `dangers.rs` finds operators that crash a runtime or corrupt its memory for some inputs
+//! * `tflite.rs` - the scales of quantized inputs and outputs of a TensorFlow Lite file
+//! * `pipeline/` - images to tensors, and scores to labels; its `mod.rs` has the map
+//! * `cores.rs` - the cores of the machine, the daemon's budget of them, and pinning
+//! * `config.rs` - `[runtimes]`
+//!
+//! Invariants:
+//! * No async runtime. No socket. No file is written except OpenVINO's cache of compiled models.
+//! * Only `onnxruntime.rs`, `openvino.rs` and `foreign.rs` name the crates of the runtimes. Only `foreign.rs` has
+//!   unsafe code.
+//! * A backend is loaded on one thread and run by any thread, one at a time: `Backend` is `Send`, not `Sync`.
+//! * The library of a runtime is loaded with the first model that needs it, never before, and never unloaded.
+//! * ONNX Runtime is loaded only where `ORT_DISABLE_TELEMETRY=1` is set, since it would otherwise open connections of
+//!   its own.
+//! * A damaged image or a panic of a decoder is an error of that one image. Sizes are checked before anything is
+//!   allocated.
 
 pub mod backend;
 pub mod config;

@@ -3,16 +3,13 @@
 //! The box needs nothing but the recipient's public key; the identity that opens the backup lies elsewhere.
 
 use std::fmt;
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, Read, Write};
 use std::iter;
 
 use age::secrecy::SecretString;
 use age::stream::StreamReader;
 pub use age::stream::StreamWriter;
 use age::{DecryptError, Decryptor, Encryptor, scrypt, x25519};
-
-/// What an age file begins with.
-const MAGIC: &[u8] = b"age-encryption.org/v1\n";
 
 /// Scrypt with more than 2^22 takes minutes and gigabytes: nobody asks for that but whoever wants the memory gone.
 const MAX_WORK_FACTOR: u8 = 22;
@@ -119,13 +116,6 @@ impl BackupIdentity {
         passphrase(content).map(Self::Passphrase)
     }
 
-    /// A new one, and its recipient: for what only this process has to open again.
-    pub fn ephemeral() -> (Self, BackupRecipient) {
-        let identity = x25519::Identity::generate();
-        let recipient = BackupRecipient::Key(identity.to_public());
-        (Self::Keys(vec![identity]), recipient)
-    }
-
     /// Opens what was encrypted to it.
     pub fn decrypt<R: Read>(&self, input: R) -> Result<StreamReader<R>, BackupCipherError> {
         let told = |error: DecryptError| BackupCipherError::Open(error.to_string());
@@ -147,14 +137,16 @@ impl BackupIdentity {
     }
 }
 
-/// Whether a stream is an encrypted backup, without reading on.
-pub fn is_encrypted(stream: &mut impl BufRead) -> io::Result<bool> {
-    Ok(stream.fill_buf()?.starts_with(MAGIC))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A new identity, and its recipient.
+    fn pair() -> (BackupIdentity, BackupRecipient) {
+        let identity = x25519::Identity::generate();
+        let recipient = BackupRecipient::Key(identity.to_public());
+        (BackupIdentity::Keys(vec![identity]), recipient)
+    }
 
     fn encrypted(to: &BackupRecipient, content: &[u8]) -> Vec<u8> {
         let mut writer = to.encrypt(Vec::new()).unwrap();
@@ -171,11 +163,14 @@ mod tests {
 
     #[test]
     fn a_backup_opens_for_its_recipient_and_nobody_else() {
-        let (identity, recipient) = BackupIdentity::ephemeral();
-        let (other, _) = BackupIdentity::ephemeral();
+        let (identity, recipient) = pair();
+        let (other, _) = pair();
         let content = vec![7; 200_000];
         let file = encrypted(&recipient, &content);
-        assert!(is_encrypted(&mut &file[..]).unwrap() && !is_encrypted(&mut &content[..]).unwrap());
+        assert!(
+            crate::backup_form::is_encrypted(&mut &file[..]).unwrap()
+                && !crate::backup_form::is_encrypted(&mut &content[..]).unwrap()
+        );
         assert_eq!(opened(&identity, &file).unwrap(), content);
         assert!(opened(&other, &file).unwrap_err().contains("does not open"));
         for at in [30, file.len() / 2, file.len() - 1] {
@@ -199,7 +194,7 @@ mod tests {
         };
         assert_eq!(opened(&BackupIdentity::passphrase("three words here\n").unwrap(), &file).unwrap(), b"rows");
         assert!(opened(&BackupIdentity::passphrase("three words").unwrap(), &file).is_err());
-        let keys = BackupIdentity::ephemeral().0;
+        let keys = pair().0;
         assert!(opened(&keys, &file).unwrap_err().contains("passphrase"));
     }
 

@@ -1,10 +1,166 @@
-//! The online feature store: what models need to know and callers do not send, kept on the box, in Feast's words.
+//! The online feature store, in Feast's words: keeps on the box the values that models need and callers do not send.
+//! The journal is the truth, fsynced before a push is acknowledged. The index answers reads, and can be built again
+//! from a snapshot and the journal at any time.
 //!
-//! What is acknowledged is in the journal, fsynced. The index answers reads, and can be rebuilt from snapshot and journal
-//! at any time.
+//! Files, in reading order:
+//! * `view.rs` - entities, feature views and feature services, valid by construction
+//! * `value.rs`, `value/` - values of Feast's types; `json.rs` and `text.rs` convert them
+//! * `registry.rs` - `feature_views.d/*.toml`, with every mistake at once
+//! * `registry/` - `file.rs` reads, `declared.rs` and `view_check.rs` check, `duration.rs` has lengths of time
+//! * `catalog.rs` - the number of each view and field
+//! * `catalog/` - `translation.rs` converts the numbers of one store to those of another, by names
+//! * `online.rs` - requests to the store and its answers, whatever the protocol
+//! * `typed.rs`, `typed/` - columns of JSON to rows; event times in all their forms
+//! * `incoming.rs` - a push compared with the declared views, and its rows for the writer
+//! * `caller.rs` - the feature views that a caller may use, and the audit record of a read or push
+//! * `wire.rs` - variable-length integers and values as bytes
+//! * `record.rs`, `record/` - rows and records as bytes: a row for the journal, a record for index and snapshots
+//! * `key.rs` - index keys: the number of the view and a keyed hash of the entity
+//! * `seal.rs` - encrypts rows and records under the key of their entity
+//! * `entity_keys.rs` - one key for each entity; destroying it erases the entity
+//! * `entity_keys/` - `table.rs` holds the keys in memory, `form.rs` and `files.rs` on disk, each file twice
+//! * `protection.rs` - between the store and its keys: encrypted, plain, erased and missing values
+//! * `merge.rs`, `merge/` - a record and a row to the next record, or the reason why not
+//! * `window.rs` - aggregates over windows of event time, as bytes in the record of an entity
+//! * `window/` - parts of the aggregates:
+//!   * `bucket.rs`, `distinct.rs` - the values of one step, and counts of different values
+//!   * `encoding.rs`, `limits.rs` - the state as bytes, and its largest size
+//!   * `fuzz.rs`, `tests.rs`, `tests/` - properties and tests
+//! * `journal.rs` - acknowledged pushes in order: segments of groups, one fsync for each group
+//! * `journal/` - parts of the journal:
+//!   * `format.rs` - the bytes of segments, groups and entries
+//!   * `scan.rs`, `chain.rs` - reading one segment, and all segments of a folder in order
+//!   * `damage.rs`, `replay.rs` - reports of damage, and reading the whole journal
+//!   * `fuzz.rs`, `tests.rs`, `tests/` - properties and tests with damage and faults
+//! * `snapshot.rs` - all records in one file or stream that proves that it is whole; a backup has the same bytes
+//! * `snapshot/` - `write.rs`, `read.rs`, `file.rs`; `fuzz.rs` and tests
+//! * `store.rs` - the index, in sled
+//! * `engine/` - journal, index and snapshots together:
+//!   * `mod.rs` - the state that threads and readers share: opening, ready, rebuilding, restoring, closed
+//!   * `files.rs` - the folder of the store, its lock, the clean marker, the reserve of disk space
+//!   * `acknowledged.rs` - the last acknowledged push, in two files next to the journal, to detect a loss
+//!   * `applier.rs` - entries and records into an index, and the count of its records
+//!   * `orders.rs` - orders to the threads
+//!   * `writer.rs` - the writer thread: journal, index, acknowledgement
+//!   * `upkeep.rs` - the upkeep thread: opening, rebuilding, expiry, restores
+//!   * `recovery.rs` - an index that can be used, after any damage
+//!   * `snapshots.rs` - snapshots, the search for damage, compaction
+//!   * `erasure.rs`, `erasure/`, `erased.rs` - erasing an entity, and the list that keeps backups from restoring it
+//!   * `room.rs` - files that go on a full disk
+//!   * `backup.rs`, `restore.rs` - a snapshot as a stream; a backup received, checked, renumbered
+//!   * `spool.rs` - a backup on its way in, encrypted in a temporary file
+//! * `backup_form.rs` - the form of a backup file: plain, or an age file
+//! * `backup_cipher.rs` - encrypted backups as age files; `backup_cipher_left_out.rs` takes its place in a build
+//!   without the feature `age`
+//! * `backup_rows.rs` - the rows of one view in a backup, for readers without a store
+//! * `sealed.rs` - the keys of the store, encrypted again under another master key
+//! * `reading.rs` - reads: names to records to cells; large ones slice by slice
+//! * `statistics.rs` - counters
+//! * `config.rs` - `[features]`
+//! * `fuzz.rs` - properties that hold for any bytes
+//!
+//! The folders `merge/`, `record/` and `typed/` hold tests, as do `tests.rs` and `tests/` in other folders.
+//!
+//! Invariants:
+//! * A push is acknowledged when it is in the journal, fsynced, and in the index if there is one. The journal always
+//!   comes first.
+//! * Reads are errors while there is no index. `NOT_FOUND` means that a checked index has no such record.
+//! * Every entry has a sequence number of its own, and every record that of its last entry. Any replay makes the same
+//!   records.
+//! * One index is in use, with one writer. A new generation counts when it is complete and marked so on disk.
+//! * Damaged files are set aside, not deleted; the last one of each kind is kept. A snapshot is read back before the
+//!   files that it replaces go.
+//! * One bad place in any file loses no acknowledged push, except in the newest entries of the journal when the index
+//!   does not have them.
+//! * A loss is reported with its numbers, and the store continues. `acknowledged.rs` is never ahead of the journal's
+//!   fsync.
+//! * A view and a field keep their numbers for ever. No number is given twice. Rows carry numbers, never names.
+//! * A record has at most 64 KiB. The size of aggregates is bounded when they are declared.
+//! * `merge.rs` and `window.rs` are pure. The clock is read once for each push and each read.
+//! * Without a declared view there is no file and no thread.
+//! * Only `store.rs` knows sled, `seal.rs` the cipher, `backup_cipher.rs` age.
+//! * The crate knows no model and no transport.
+//!
+//! # One push
+//!
+//! Two threads own the store. **The writer** owns the journal, and alone writes into the index in use; **the upkeep**
+//! thread makes indexes and snapshots and hands them over. A third does nothing but fsync how far pushes were
+//! acknowledged, once a second. All share `Engine`, whose `State` is swapped as a whole: `Opening`, `Ready` with the
+//! index, `Rebuilding`, `Restoring`, `Closed`. From `POST /push` or a binding:
+//!
+//! 1. `typed.rs` makes rows of the columns, for every view of the push source. What does not fit ends here, with
+//!    column and row, for all rows. Each row gets its index key.
+//! 2. `FeatureStore::push` hands the rows to the writer's queue of 4096 pushes. Full means `Overloaded` now.
+//! 3. The writer takes what waits, up to some 512 rows or 4 MiB, and asks the file system for room; below
+//!    `min_free_mb` all are refused. With a master key each row is sealed under the key of its entity, for its index
+//!    key and its sequence number; new keys are written and fsynced first, in a file of their own, so that a push to
+//!    known entities costs no fsync more.
+//! 4. `Journal::append` writes them as one group: one write, one fdatasync. From here on they survive a power cut.
+//!    When it fails, none of them counts: the segment is cut back, and after a failed fsync never written to again.
+//!    The group says until when event times are believed just now (`Engine::believed_until`), so that a replay decides
+//!    as the push did. `Acknowledged::note` overwrites two small files with the next number.
+//! 5. `Applier::apply` loads each record, `merge`s the row and writes 128 rows at a time: expiry entries, records,
+//!    then the number of the last entry. Without an index, or with one that turns out damaged, this step is left out:
+//!    the next index takes the rows from the journal.
+//! 6. The caller is answered, with what `merge` said of each row.
+//!
+//! A read needs no thread of the store. `Plan` resolves names, then takes the index out of `State`; a record's
+//! checksum and its entity are checked. Who finds it damaged swaps the state to `Rebuilding` (`Engine::give_up`,
+//! once), and everybody gets 503 from there on. A read whose records are expected to take 100 µs at most, by the usual
+//! time of one, is done on the caller's thread; others go to a blocking thread, as do reads and pushes of more than
+//! 1000 values.
+//!
+//! Snapshots: `Mark` makes the writer begin a segment, and tell its next entry and how many records there are. The
+//! upkeep thread scans the index while pushes go on, reads the file back, counts, renames it, and has the writer
+//! remove older segments. Two snapshots are kept, and the journal from the older one on. The file is fuzzy: it has
+//! every entry before its number, and some later ones.
+//!
+//! # One start of the store
+//!
+//! What is declared is read first, and the catalog has its numbers on disk before the first row has them. Then the
+//! lock, the hash key, and `Journal::open`: a torn end of the last segment is cut off, anything else that is wrong is
+//! told and stays. Pushes get 503 until the index is open, as nobody knows which entries it has; during a rebuild they
+//! are taken. Where the journal ends before what `Acknowledged` says, nothing is cut off: its end is damage, what it
+//! lacks is noted on the disk before a new segment hides it, and recovery tells what of it index and snapshot lack,
+//! too, as lost. The rest stays noted until a snapshot has it. The upkeep thread (`recovery.rs`)
+//!
+//! 1. takes the clean marker away, so that whatever comes next is not a clean stop;
+//! 2. opens the newest generation of the index, on a thread that may panic or hang, and reads every record. One that
+//!    was not built to its end, or lacks what only the newest good snapshot has, is removed; one whose hash key is
+//!    lost is as good as damaged;
+//! 3. after an orderly stop compares the tally with the marker's. Anything else than equal is damage;
+//! 4. after any other stop lays the newest good snapshot and the journal over the index. A record that has an entry in
+//!    it already is left alone;
+//! 5. on damage sets the index aside as `index.damaged`, lets the daemon become ready, and builds the next generation
+//!    from that snapshot and the journal. What the journal lacks is an alarm, unless the index is known to have it;
+//! 6. hands the index to the writer, which applies what came meanwhile and swaps the state;
+//! 7. reads journal and snapshots (`scrub`). The index has what they have, so a snapshot takes the place of what is
+//!    damaged.
+//!
+//! With a master key the key files are read before anything else: `EntityKeys::open` takes whichever of two copies is
+//! good. A row or record whose key was destroyed is left out without a word; one whose number was never given, that
+//! does not open, or that is plain where everything is sealed, is an alarm. Where there are no keys and `hash.key` is
+//! sealed they are lost, not new. Keys that an erasure was about to destroy (`erased.json`) are destroyed before
+//! anything else; those that nothing uses once a day, after a scan that found every record, in a run that found no
+//! damage. What was plain is sealed after step 7 by a new index and snapshot, and then the older ones and the journal
+//! go.
+//!
+//! An error of the system, such as a full disk or a snapshot that cannot be read just now, is no damage: it is tried
+//! again every 10 s, and nothing is set aside or built without it. Nor is anything that sled says of its files while
+//! nothing can be written. Without room (`room::make_way`) what was set aside as damaged goes first, then the 16 MiB
+//! of `reserve`, in which sled can open.
+//!
+//! A restore is a start, too: the backup is received into `restore.upload` and checked to its end, its records get
+//! this store's numbers and keys and one sequence number that no entry has, the writer stops taking pushes, and the
+//! snapshot's rename is the moment it happens. An index from before it is behind, which step 2 sees.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "age")]
 pub mod backup_cipher;
+#[cfg(not(feature = "age"))]
+#[path = "backup_cipher_left_out.rs"]
+pub mod backup_cipher;
+pub mod backup_form;
 pub mod backup_rows;
 mod caller;
 pub mod catalog;

@@ -1,4 +1,39 @@
-//! Who this box is, who its callers are and what they may do, and what keeps its secrets.
+//! Identity and access: the name of this box, its callers and their permissions, and the encryption of its secrets.
+//!
+//! Files, in reading order:
+//! * `device.rs` - the name of this box, of its group and of its fleet
+//! * `access.rs` - roles, and the permissions of each
+//! * `access_config.rs` - `[access]`: permissions of callers without an API key
+//! * `listed_names.rs` - lists of names of models and feature views, in which `["*"]` stands for all
+//! * `api_key.rs` - an API key as its holder presents it: read and made
+//! * `keys.rs` - the store of API keys, `keys.json`, with the hash of each key
+//! * `keys/` - parts of that store:
+//!   * `file.rs` - its form: JSON with a version and a closed set of fields
+//!   * `recorded.rs` - the changes of the store that the audit log already has
+//! * `certificate.rs` - the facts known of a client certificate; `http/tls/certificate.rs` reads them
+//! * `authentication.rs` - a `Peer` and its credential to a `Caller`: principal, access, proof
+//! * `authentication/` - limits and changes:
+//!   * `failures.rs` - the limit of failed attempts, for each place that they come from
+//!   * `gate.rs` - requests a second and requests at a time, for the holder of a key or a certificate
+//!   * `watch.rs` - looks at the store once a second and records its changes
+//! * `sealing.rs` - `Sealer`: encrypts bytes with keys derived from the master key, one for each purpose
+//! * `sealing/` - encrypted files:
+//!   * `stream.rs` - files encrypted in chunks, so that none is held as a whole
+//!   * `folder.rs` - encrypted files decrypted into memory while a runtime loads them
+//!   * `fuzz.rs` - properties that hold for any encrypted bytes and any master key
+//!
+//! Invariants:
+//! * The name of the box is never the host name: boxes installed from one image share it.
+//! * No secret of a caller is kept, only its hash. A master key is kept only as long as it takes to derive keys from
+//!   it.
+//! * Authentication reads no file on the way to an answer. Failed attempts of others never slow down a caller with a
+//!   good key.
+//! * A key that is not good never falls back to the permissions of a caller without a key.
+//! * A `keys.json` that is damaged, or writable for others, lets nobody in and is never created again. Only the
+//!   command line changes it; the daemon reads it.
+//! * A key recorded as revoked stays revoked, even if an older `keys.json` takes the place of the newer one.
+//! * Encrypted bytes name the master key that they need, so that old ones open while all are encrypted again with a
+//!   new key.
 #![forbid(unsafe_code)]
 
 pub mod access;

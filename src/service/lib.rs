@@ -1,5 +1,25 @@
-//! What a process that runs for years has: an orderly end, a sign that it is ready, and a way to record what is worth
-//! proving later.
+//! Parts that a process needs to run for years: an orderly end, a sign that it is ready, work off the async threads,
+//! and a way to record events for the audit log.
+//!
+//! Files, in reading order:
+//! * `shutdown.rs` - tasks whose end is always noticed, and one signal that ends them all
+//! * `readiness.rs` - latches, one for each part that starts; the daemon is ready when the last one is dropped
+//! * `off_thread.rs` - long computations off the async threads: one thread a core, callers in turn
+//! * `audit_event.rs` - the closed list of audit events, and the handle that records them
+//! * `audit_event/` - events on their way into the log:
+//!   * `sink.rs` - the queue between those who record and the one writer
+//!   * `inference.rs` - inference calls, one by one or counted by the minute
+//!   * `feature.rs` - reads and pushes of feature views, counted by the minute
+//!   * `seldom.rs` - events that would repeat while their cause lasts: denials, connections, a full disk
+//!   * `tag.rs`, `tag/` - keyed hashes that stand in a record for data about a person
+//!
+//! Invariants:
+//! * No task dies unseen: the end, an error or a panic of an essential task stops the daemon with its reason.
+//! * Recording an event never blocks and never fails the caller. An event that finds the queue full is counted. A
+//!   flood of calls does not push other events out.
+//! * An event is reported as recorded only when it is on the disk (`AuditSink::durable`).
+//! * An event holds names that the operator of the box chose. Data that a caller chose is in it only as a tag.
+//! * The crate uses `base` only, and has no logic of the domain.
 #![forbid(unsafe_code)]
 
 /// Tasks that do not die unseen.

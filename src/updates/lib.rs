@@ -1,7 +1,77 @@
-//! Signed updates: what a central platform authorised is fetched, tried, taken or rolled back. One task owns the state.
+//! Signed updates: fetches releases that a central platform authorised, tries them, and commits or rolls them back.
+//! One task owns the state. `fleet/` reads the signed rollout manifest and reports the state of this box.
 //!
-//! Invariants: nothing runs that the role `models` did not sign; the state on disk says what runs before it runs; no
-//! failure here takes a running version away.
+//! Files, in reading order:
+//! * `subject.rs` - a model, configuration or runtime that can be updated, and the names of its signed targets
+//! * `package.rs` - the signed description of a release
+//! * `plan.rs` - the wishes of the platform for this box, as plain data
+//! * `state.rs` - the state of one subject, and every step that it can take
+//! * `state/` - parts of that state:
+//!   * `trial.rs` - a release on its way
+//!   * `fault.rs` - faults of the server, the link or the disk that delay a trial
+//!   * `reason.rs` - reasons why a release was stopped
+//!   * `superseded.rs` - rollouts that later ones replaced
+//!   * `tests.rs`, `tests/` - every rule, by example and at random
+//! * `persisted.rs` - the states of all subjects on disk, in two files that take turns
+//! * `sha256.rs` - SHA-256 of files and metadata
+//! * `trust/` - trust in the platform by TUF:
+//!   * `mod.rs` - refreshes metadata, finds a target through the role that must sign it, audits
+//!   * `engine.rs` - the client workflow over `sigstore-tuf`, with limits on lengths, roles and time
+//!   * `store.rs`, `store/` - the trusted metadata on disk
+//!   * `floor.rs` - refuses a snapshot older than the last accepted one
+//!   * `time.rs` - the time by which expiry is judged
+//!   * `roles.rs` - the trusted roles, for display
+//!   * `error.rs` - reasons why something is not trusted
+//!   * `plain.rs` - a plain client for the public conformance suite: `ledge update tuf`
+//!   * `fuzz.rs` - properties that hold for any bytes in place of metadata
+//!   * `tests.rs`, `tests/` - tests against repositories that are signed there
+//! * `source.rs`, `source/` - a web server or, in `folder.rs`, a folder as a repository
+//! * `platform.rs` - trust and source together, shared by the poller and the updater
+//! * `download.rs`, `download/` - one file into the store: resumed, bounded, and taken only if its hash is right;
+//!   `pace.rs` limits its rate, `error.rs` has the reasons of failure
+//! * `store.rs` - the update store: files by their hashes, and releases made of them
+//! * `store/` - parts of the store:
+//!   * `part.rs`, `sealed_part.rs` - a file on its way, plain or encrypted
+//!   * `release.rs` - folders of hard links to files
+//!   * `garbage.rs` - removal of files that no release needs
+//!   * `sealed.rs`, `sealed/` - encryption of the files again under another master key
+//!   * `survey.rs` - the master keys that the files need
+//!   * `tests.rs` - tests
+//! * `trial/` - a release in a process of its own:
+//!   * `mod.rs`, `watch.rs` - the process from outside: started, watched, ended
+//!   * `child.rs`, `model.rs` - the process from inside: limits, load, golden inputs, measurement
+//!   * `requirements.rs` - compares this box with the requirements of a release
+//! * `gates.rs` - limits that a new version must keep while it sees requests
+//! * `updater/` - the one task that owns the state:
+//!   * `mod.rs` - an event to a state, the state to disk, then the box to the state
+//!   * `boot.rs` - the start, before any model is loaded
+//!   * `fetching.rs`, `trying.rs` - the jobs: a download, a trial
+//!   * `judging.rs` - passes, continues or fails a stage that sees requests
+//!   * `serving.rs` - the versions that requests see
+//!   * `hand.rs`, `pauses.rs` - state in memory only: jobs under way, pauses after faults
+//!   * `orders.rs` - orders of the administrator
+//!   * `telling.rs` - reports to the log, the audit log and the status
+//! * `handle.rs` - `Updates`, the handle of all other parts: wishes and orders in, status out
+//! * `status.rs`, `report.rs` - the status as plain data, and its one form for HTTP, MQTT and the command line
+//! * `fleet/` - the rollout manifest and the report to the platform; its `mod.rs` has the map
+//! * `configuration.rs` - signed settings from a closed set, read at the start
+//! * `runtime_dirs.rs` - runtime libraries that came as releases, read at the start
+//! * `config.rs` - `[updates]`
+//! * `status_example.rs` - a status for tests
+//!
+//! Invariants:
+//! * Nothing of a release is loaded that the role `models` did not sign, whatever `fleet` states. A target counts
+//!   only through the one role that must sign it.
+//! * The state is on disk before the box acts on it. One exception: a fall back to the old version does not wait for
+//!   the disk.
+//! * The duty of a box follows from its state only (`SubjectState::duty`), so a power cut at any point does no harm.
+//! * No failure here takes a running version away, and no answer of the platform does. Only a signed revocation does.
+//! * A name without a dot in the update store appears by a rename, after everything behind it was fsynced.
+//! * Time never runs behind the build and the accepted metadata. The system's clock is never stored.
+//! * Damage to the trusted metadata is an alarm, never "none yet".
+//! * Rolling back and pinning need no network.
+//! * `state.rs`, `gates.rs` and `download/pace.rs` are pure: no clock, no disk, no network.
+//! * Only `trust/` knows `sigstore-tuf`.
 #![forbid(unsafe_code)]
 
 pub mod config;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use aho_corasick::AhoCorasick;
 use ledge::audit_event::AuditSink;
-use ledge::features::backup_cipher::BackupIdentity;
+use ledge::features::backup_cipher::{BackupIdentity, BackupRecipient};
 use ledge::features::config::FeaturesConfig;
 use ledge::features::online::{Columns, FeatureError, FieldStatus, OnlineRequest, Push, PushTarget, Selection};
 use ledge::features::registry::Registry;
@@ -274,7 +274,10 @@ fn no_file_of_a_sealed_store_has_any_of_ten_thousand_values() {
     assert_eq!(found_in(folder.path(), &searcher), NOTHING, "snapshot");
     store.runtime.block_on(store.features.compact()).unwrap();
     assert_eq!(found_in(folder.path(), &searcher), NOTHING, "index");
-    let (identity, recipient) = BackupIdentity::ephemeral();
+    let key = age::x25519::Identity::generate();
+    let secret = key.to_string();
+    let identity = BackupIdentity::keys(age::secrecy::ExposeSecret::expose_secret(&secret)).unwrap();
+    let recipient = BackupRecipient::key(&key.to_public().to_string()).unwrap();
     let encrypted = store.backup(Some(recipient));
     assert_eq!(searcher.find_iter(&encrypted).count(), 0, "backup");
     let mut plain = Vec::new();

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use futures_util::stream;
 use indicatif::{ProgressBar, ProgressStyle};
 use ledge_base::secret::SecretFile;
-use ledge_features::backup_cipher::{self, BackupIdentity, BackupRecipient};
+use ledge_features::backup_cipher::{BackupIdentity, BackupRecipient};
+use ledge_features::backup_form::is_encrypted;
 use ledge_features::snapshot::{SnapshotReader, Summary, verify_file};
 use serde_json::{Value as Json, json};
 
@@ -153,7 +154,7 @@ async fn receive_encrypted(daemon: &mut Daemon, to: &BackupRecipient, file: File
 /// A backup, opened when it is encrypted.
 fn opened(path: &Path, with: Option<&BackupIdentity>) -> anyhow::Result<Box<dyn Read + Send>> {
     let mut file = BufReader::with_capacity(PIECE, File::open(path)?);
-    match (backup_cipher::is_encrypted(&mut file)?, with) {
+    match (is_encrypted(&mut file)?, with) {
         (false, _) => Ok(Box::new(file)),
         (true, Some(with)) => Ok(Box::new(BufReader::with_capacity(PIECE, with.decrypt(file)?))),
         (true, None) => bail!("it is encrypted: say --identity FILE or --passphrase-file FILE"),

@@ -1,14 +1,20 @@
-//! Between what people send and tensors: a photograph in, labels with scores out.
+//! The pipeline of a model that takes images: an image in, labels with scores out. It belongs to the model's config;
+//! `serving` in the crate `models` puts the model between the two halves.
 //!
-//! A pipeline belongs to a model's config and is pure: bytes and tensors go in and come out. It never reads a file,
-//! never opens a connection and knows nothing of models or requests; `serving` puts a model between the two halves.
+//! Files, in reading order:
+//! * `containers.rs` - sizes and ends of image files, read before a decoder gets them
+//! * `image.rs`, `image/` - decode: JPEG, PNG or WebP bytes into an upright RGB image
+//! * `preparation.rs` - prepare: an image into the tensor that a model expects
+//! * `quantization.rs` - scale: integers into the real numbers that they stand for, and back
+//! * `classification.rs`, `classification/` - read: a tensor of scores into labels, or into Triton's classification
+//!   strings
 //!
-//! | stage | file | turns |
-//! |---|---|---|
-//! | decode | [`image`] | JPEG, PNG or WebP bytes into an upright RGB image |
-//! | prepare | [`preparation`] | an image into the tensor that a model expects |
-//! | scale | [`quantization`] | integers into what they are worth, and back |
-//! | read | [`classification`] | a tensor of scores into labels, or into Triton's classification strings |
+//! Invariants:
+//! * The pipeline is pure: bytes and tensors come in, tensors and labels go out. It reads no file and opens no
+//!   connection.
+//! * It knows nothing of loaded models or requests.
+//! * The size of an image is known before a pixel is decoded. A file that was cut off is an error, never a half-grey
+//!   image.
 
 pub mod classification;
 mod containers;

@@ -211,7 +211,6 @@ impl<T: Copy> Table<T> {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast keeps to 0..=255, NaN is 0")]
 /// Resizes into a new picture of RGB pixels. The type of the pixels is fixed here: for one that is known at run time only, the
 /// compiler would make the code of every type that the library has.
 fn resize(
@@ -228,6 +227,7 @@ fn resize(
     Ok(pixels)
 }
 
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast keeps to 0..=255, NaN is 0")]
 fn saturating_u8(value: f32) -> u8 {
     value.round_ties_even() as u8
 }

@@ -15,6 +15,7 @@ pub mod recovery;
 pub mod restore;
 pub mod room;
 pub mod snapshots;
+mod spool;
 pub mod upkeep;
 pub mod writer;
 

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::super::backup_cipher::{BackupIdentity, StreamWriter};
 use super::super::catalog::{Catalog, StoredView, Translation};
 use super::super::key::IndexKey;
 use super::super::merge::purge_us;
@@ -21,6 +20,7 @@ use super::super::window::WindowState;
 use super::Engine;
 use super::erased::Since;
 use super::snapshots::INDEX_FACTOR;
+use super::spool::{SpoolKey, SpoolReader, SpoolWriter};
 
 /// The file's name in the store's folder.
 pub const UPLOAD: &str = "restore.upload";
@@ -37,8 +37,8 @@ pub struct Upload {
     engine: Arc<Engine>,
     path: PathBuf,
     file: Option<Output>,
-    /// What opens it, where it is encrypted.
-    identity: Option<BackupIdentity>,
+    /// The key that opens it, where it is encrypted.
+    key: Option<SpoolKey>,
     waiting: Vec<u8>,
     _alone: OwnedSemaphorePermit,
 }
@@ -48,15 +48,14 @@ impl Upload {
     pub(crate) fn new(engine: Arc<Engine>, alone: OwnedSemaphorePermit) -> Result<Self, FeatureError> {
         let path = engine.files.folder().join(UPLOAD);
         let file = File::create(&path).map_err(|error| not_received(&error))?;
-        let (file, identity) = if engine.protection.keys().is_some() {
+        let (file, key) = if engine.protection.keys().is_some() {
             // Until it is in the store, it lies here under a key that no file has.
-            let (identity, recipient) = BackupIdentity::ephemeral();
-            let stream = recipient.encrypt(file).map_err(|error| not_received(&io::Error::other(error)))?;
-            (Output::Encrypted(Box::new(stream)), Some(identity))
+            let key = SpoolKey::new().map_err(|error| not_received(&error))?;
+            (Output::Encrypted(SpoolWriter::new(key.clone(), file)), Some(key))
         } else {
             (Output::Plain(file), None)
         };
-        Ok(Self { engine, path, file: Some(file), identity, waiting: Vec::with_capacity(PIECE), _alone: alone })
+        Ok(Self { engine, path, file: Some(file), key, waiting: Vec::with_capacity(PIECE), _alone: alone })
     }
 
     /// Takes the next bytes.
@@ -69,7 +68,7 @@ impl Upload {
     pub async fn finish(&mut self) -> Result<Received, FeatureError> {
         self.flush(true).await?;
         self.file = None;
-        Ok(Received { path: self.path.clone(), identity: self.identity.take() })
+        Ok(Received { path: self.path.clone(), key: self.key.take() })
     }
 
     async fn flush(&mut self, last: bool) -> Result<(), FeatureError> {
@@ -79,7 +78,7 @@ impl Upload {
         let writing = tokio::task::spawn_blocking(move || {
             need_room(&engine, piece.len() as u64)?;
             let written =
-                file.write_all(&piece).and_then(|()| if last { file.end().map(|()| None) } else { Ok(Some(file)) });
+                file.write(&piece, last).and_then(|()| if last { file.end().map(|()| None) } else { Ok(Some(file)) });
             written.map_err(|error| not_received(&error))
         });
         self.file = writing.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
@@ -95,29 +94,24 @@ impl Drop for Upload {
 }
 
 /// Where the bytes go.
+#[derive(Debug)]
 enum Output {
     Plain(File),
-    Encrypted(Box<StreamWriter<File>>),
-}
-
-impl std::fmt::Debug for Output {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Output")
-    }
+    Encrypted(SpoolWriter<File>),
 }
 
 impl Output {
-    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn write(&mut self, piece: &[u8], is_last: bool) -> io::Result<()> {
         match self {
-            Self::Plain(file) => file.write_all(bytes),
-            Self::Encrypted(stream) => stream.write_all(bytes),
+            Self::Plain(file) => file.write_all(piece),
+            Self::Encrypted(spool) => spool.write(piece, is_last),
         }
     }
 
     fn end(self) -> io::Result<()> {
         match self {
             Self::Plain(file) => file.sync_all(),
-            Self::Encrypted(stream) => stream.finish()?.sync_all(),
+            Self::Encrypted(spool) => spool.into_inner().sync_all(),
         }
     }
 }
@@ -127,7 +121,7 @@ impl Output {
 pub struct Received {
     /// Its file.
     pub path: PathBuf,
-    identity: Option<BackupIdentity>,
+    key: Option<SpoolKey>,
 }
 
 /// Writes are refused when they would take the last of the disk.
@@ -258,12 +252,9 @@ impl Backup {
 fn open(received: &Received) -> Result<SnapshotReader<Box<dyn Read>>, FeatureError> {
     let file = File::open(&received.path).map_err(|error| not_received(&error))?;
     let file = BufReader::with_capacity(1 << 18, file);
-    let stream: Box<dyn Read> = match &received.identity {
+    let stream: Box<dyn Read> = match &received.key {
         None => Box::new(file),
-        Some(identity) => {
-            let stream = identity.decrypt(file).map_err(|error| not_received(&io::Error::other(error)))?;
-            Box::new(BufReader::with_capacity(1 << 18, stream))
-        }
+        Some(key) => Box::new(BufReader::with_capacity(1 << 18, SpoolReader::new(key.clone(), file))),
     };
     SnapshotReader::new(stream).map_err(|error| bad(told(&error)))
 }

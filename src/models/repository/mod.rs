@@ -1,7 +1,85 @@
 //! The model repository, on disk and loaded.
 //!
-//! Invariants: a live version is never taken away before its replacement is ready; a version that does not load
-//! disturbs no other; every load of one model happens alone, loads of different models side by side.
+//! Files, in reading order:
+//! * `config.rs` - `[repository]`
+//! * `sources.rs` - the folders that models come from: the owner's, and the package's
+//! * `folder.rs` - a model's folder on disk, checked without a runtime
+//! * `contained.rs` - files of a model's folder, read without following a link out of it
+//! * `model_config.rs`, `model_config/` - `model.toml`; the folder has its tests
+//! * `limits_config.rs`, `port_config.rs`, `golden_config.rs` - tables of `model.toml`: cache and limits, inputs and
+//!   outputs, golden inputs
+//! * `feature_config.rs` - inputs of a model that are made of features, in `model.toml`
+//! * `feature_elements.rs` - feature values as elements of a tensor
+//! * `statistics.rs`, `statistics/` - the counts of one version since the start; `histogram.rs` has distributions
+//! * `loaded_model.rs` - one version, loaded, warmed up and checked
+//! * `slot.rs` - the live versions of one model, and the candidate, behind one atomic pointer
+//! * `index.rs` - the index of the repository in Triton's words
+//! * `placement.rs` - instances of a model fitted to the cores
+//! * `profile.rs` - measurements kept for one CPU, model content and pair of runtime versions
+//! * `golden.rs` - warm-up, and comparison with golden answers
+//! * `rehearsal.rs`, `sample.png` - one image through the pipeline of a model before it serves
+//! * `loading.rs` - loads a version: reads files, chooses a runtime, warms up, checks
+//! * `tuning.rs` - measures loaded models
+//! * `search.rs`, `search/` - the search of `ledge tune`
+//! * `attempts.rs`, `attempts/` - loads that ended the process: the model to blame, and the next try; `log.rs` is
+//!   their file
+//! * `guarded.rs` - notes each load before it begins, and refuses models that ended the process
+//! * `loads.rs` - loads and unloads models of the owner's folder
+//! * `managed.rs` - models whose live version updates decide
+//! * `check.rs` - tries every version in every runtime without serving any
+//! * `candidate.rs` - a version that an update tries: the requests that it sees
+//! * `observations.rs` - counts and times of a candidate and of the version before it
+//! * `agreement.rs` - comparison of two answers to one request
+//!
+//! Invariants:
+//! * A live version is never taken away before its replacement is ready. A version that does not load disturbs no
+//!   other.
+//! * Every load of one model happens by itself. Loads of different models happen side by side.
+//! * A request pins the version that it finds in the slot, and keeps it until it is answered.
+//! * A call to a model without a candidate pays only for the look at an empty field.
+//! * Statistics belong to the version, not to its loaded copy: they survive a reload. A restart of the daemon resets
+//!   them.
+//! * Kept answers and the state of limits belong to the loaded version (`LoadedModel::attached`) and go with it. No
+//!   answer outlives the weights that it came from.
+//! * `attempts.rs` and `agreement.rs` are pure: no clock, no disk.
+//! * Both folders of `sources.rs` are only read.
+//!
+//! # One load
+//!
+//! `Repository::load_model` holds the model's lock, so that loads of one model never overlap, and
+//! 1. reads `model.toml` and the version folders; the policy selects versions;
+//! 2. `folder.rs` checks each version's files without a runtime: empty, cut off, of another kind, external data
+//!    outside the folder. It reads them, as labels and golden inputs are read, by `contained.rs`, which opens nothing
+//!    that a link leads to outside of the folder; then `guarded.rs` asks `attempts.rs` whether these files, this
+//!    `model.toml` and these runtimes ended a process before, and notes that they are loaded now;
+//! 3. `loading.rs` orders the runtimes: the one in the version's profile first, if there is a profile. The profile's
+//!    name is a hash of the files' digest, the CPU, the number of cores and the runtimes' library names, so anything
+//!    else is another profile;
+//! 4. a thread of its own loads the instance, pinned to the cores that models use, because a runtime's threads inherit
+//!    them. With a memory budget loads of instances take turns, so that what each adds to the process can be told;
+//! 5. `warm_up.rs` runs zeros in every batch size that the batcher prefers; only then are requests put together.
+//!    Without batching a golden input does as well. Instances that come later run the same zeros before they serve;
+//! 6. a drawing goes through the pipeline of a model that takes photographs (`rehearsal.rs`): one that cannot answer
+//!    is refused. Golden inputs run through the model itself, and their answers are compared. A wrong answer counts as
+//!    a refusal, so `auto` goes on to the next runtime. `golden.rs` tells a wrong answer from one that could not be
+//!    had, by type: only after a wrong one steps 4 to 6 are done once more, in ONNX Runtime with exact instructions
+//!    for int8 where the CPU's own are not, and then with the version's float original, `model.float.*`, if it has
+//!    one. Its file counts in the digest, so it shares the model's profile, but no profile is used for it or made of
+//!    it. What stands in stays known as `LoadedModel::passed_over`;
+//! 7. without a profile and with two runtimes to choose from, steps 4 to 6 are done in both, and the median of up to
+//!    30 runs in turns, one request each, decides. The runtime is kept as a profile; threads, instances and batches
+//!    only `ledge tune` finds out. The other copy is torn down before the load goes on;
+//! 8. only then the slot's pointer is swapped. Requests that pinned the old version finish on it; its instances go
+//!    when the last one has.
+//!
+//! A load that ends the process leaves its note, `load_attempts.jsonl`: the next start finds it. Marks are appended
+//! without an fsync, since they must outlive the process and not the machine: another boot blames nobody. When several
+//! loads were under way, their models become suspects, which are loaded last and alone, so the second death tells
+//! which it was. Two deaths, one of them alone, suspend the model: `daemon/load_guard.rs` has it tried in a process of
+//! its own, the one that updates have, after an hour, doubling to a day.
+//!
+//! A failure at any step leaves what was live, another version included, and is the new version's reason in the index.
+//! A load or unload asked for over HTTP runs to its end even when the caller hangs up.
 
 pub mod agreement;
 pub mod attempts;

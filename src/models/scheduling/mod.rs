@@ -1,4 +1,33 @@
-//! Running models on one budget of cores. It opens no socket and writes no file, except OpenVINO's cache of compiled models.
+//! Scheduling: runs all models on one budget of cores.
+//!
+//! Files, in reading order:
+//! * `terms.rs` - terms of a run: deadline, priority, caller
+//! * `queue.rs`, `queue/` - jobs that wait for one model: bounded, by priority, callers in turn
+//! * `batcher.rs`, `batcher/` - requests joined into one run, and its output split for their callers
+//! * `scheduler.rs`, `scheduler/` - the next job and its core: the state and the rules
+//! * `worker.rs` - the thread behind each core: takes a job, runs it, answers
+//! * `engine.rs` - the state behind its one lock; loads, brief runs, and unloading of idle instances
+//! * `instance.rs` - the handle of one loaded version, for the layers above
+//! * `warm_up.rs` - runs on zeros, in every batch size that will be used
+//!
+//! The folders hold tests.
+//!
+//! Invariants:
+//! * Every job has a deadline. A queued job whose caller left, or whose deadline passed, is dropped before any work
+//!   is done for it.
+//! * Each core of the budget has one worker, pinned to it. Workers that run and workers that stand still for a run
+//!   never exceed the cores.
+//! * An inference runs on a worker, or on the caller's thread when it is known to be brief. Any other inference never
+//!   runs on an async thread.
+//! * The state of scheduling is in `State`, behind one lock. No model is run or loaded under that lock.
+//! * `scheduler.rs` is pure: no thread, no clock.
+//! * Rows of different callers never mix. An output without the batch as its first dimension turns batching off for
+//!   that loaded model. When a joint run fails, each job runs by itself.
+//! * Runs are counted through the `Observer` of the instance, after the version serves. Warm-up, golden inputs and
+//!   measurements are not counted.
+//! * A model is torn down before the process ends: destructors of a runtime that run during a live session crash.
+//! * Workers sleep until they are woken or until something is due.
+//! * No socket is opened, and no file written except OpenVINO's cache of compiled models.
 
 pub mod batcher;
 pub mod engine;

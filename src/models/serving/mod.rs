@@ -1,6 +1,29 @@
-//! What HTTP, MQTT and the command line call: one inference, whatever the protocol.
+//! Serving: one inference, whatever the protocol. HTTP, MQTT and the command line call it.
 //!
-//! Each call is counted once and audited once, here.
+//! Files, in reading order:
+//! * `request.rs` - a request to a model, and its response
+//! * `config.rs` - `[serving]`, `[response_cache]` and `[quota]`
+//! * `windows.rs` - the times of day for background work
+//! * `admission.rs` - quotas of callers, limits of models, and the times of day
+//! * `feature_inputs.rs` - inputs made of features, from entity keys
+//! * `feature_inputs/` - `columns.rs` reads keys from tensors, `rows.rs` makes a tensor of cells
+//! * `inputs.rs` - comparison of a request with the signature of the model
+//! * `cache.rs` - the response cache, and equal requests in flight computed once
+//! * `cache/` - `key.rs` names a request, `budget.rs` shares the memory
+//! * `answer.rs` - the tensors of an answer: kept, shared with an equal call, or from a run
+//! * `call.rs` - one call, from its pin to its count
+//! * `watched.rs` - calls that an update watches, and mirrored calls to its candidate
+//!
+//! Invariants:
+//! * Each call is counted once and audited once, here, when its `Call` is dropped: a call whose caller hung up is
+//!   counted, too.
+//! * A refused call has taken nothing: a quota is given back when the model refuses.
+//! * Two requests have the same cache key only if their answers are equal. Only whole answers are kept, never an
+//!   error.
+//! * A mirrored call leaves no trace except in the counts of the update: no quota, no limit, no audit record, no
+//!   cache.
+//! * A call that a candidate fails is asked of the live version before it counts.
+//! * `windows.rs` is pure. The time is passed in.
 
 pub mod admission;
 mod answer;

@@ -1,4 +1,20 @@
-//! The rollout manifest: what a fleet is to run, from when, on which boxes. A signed target; `ARCHITECTURE.md` has its form.
+//! The rollout manifest: what a fleet is to run, from when, on which boxes. A signed target,
+//! `fleet/FLEET/rollout.json`:
+//!
+//! ```text
+//! {"schema": 1, "fleet": "default", "published": "2026-11-20T00:00:00Z",
+//!  "rollouts": [{"id": "r-0042", "target": "models/minilm/2/model.onnx", "start": "2026-11-20T00:00:00Z",
+//!     "waves": "default" | "accelerated" | "ohno" | "all" | [{"seed_below": 20, "after_s": 3600}, ...],
+//!     "paused": false, "groups": ["kitchen"], "devices": ["box-1"],          (absent: every box; both: either)
+//!     "window": {"timezone": "Asia/Dubai", "days": ["mon"], "from": "01:00", "to": "05:00"},     (absent: any time)
+//!     "gate": {"golden_min": 0.9, "agreement_min": 0.95, "p95_ratio_max": 1.25, "error_rate_max": 0.01,
+//!              "memory_ratio_max": 1.5, "psi_max": 0.25},
+//!     "shadow": {"share": 0.1, "min_s": 0, "min_requests": 100, "max_s": 3600, "quiet": "pass" | "roll_back"},
+//!                                              (absent: the defaults of `plan.rs`; null: no limit)
+//!     "canary": {...}, "soak": {...}, "max_attempts": 5, "byte_budget": 100000000, "allow_downgrade": false,
+//!     "requires_ledge": "0.1.0"}],
+//!  "pins": {"box-7": {"models/minilm": 1}}, "revoked": ["models/minilm/1"], "minimum": {"models/minilm": 2}}
+//! ```
 //!
 //! Pure. What is unknown is refused and not skipped: a box that overlooks a condition would run what it must not.
 
