@@ -103,7 +103,7 @@ fn a_full_disk_loses_calls_counted_and_nothing_that_was_answered() {
         let (lost, _) = losses(&found)["disk"];
         assert_eq!(losses(&found).len(), 1, "{:?}", losses(&found));
         if kills {
-            assert!(lost >= 10 && calls(&found) + lost >= offered, "{} {lost} {offered}", calls(&found));
+            assert!(lost > 0 && calls(&found) + lost >= offered, "{} {lost} {offered}", calls(&found));
         } else {
             assert_eq!(calls(&found) + lost, offered);
         }
