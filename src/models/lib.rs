@@ -14,9 +14,6 @@
 //! * `scheduling` knows nothing of `repository`, and `repository` nothing of `serving`.
 #![forbid(unsafe_code)]
 
-/// All models on one budget of cores: queues, batches, and a worker a core.
 pub mod scheduling;
-/// The model repository, on disk and loaded. A live version goes only when its replacement is ready.
 pub mod repository;
-/// One inference, whatever the protocol. Each call is counted once and audited once.
 pub mod serving;

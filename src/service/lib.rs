@@ -22,11 +22,7 @@
 //! * The crate uses `base` only, and has no logic of the domain.
 #![forbid(unsafe_code)]
 
-/// Tasks that do not die unseen.
 pub mod shutdown;
-/// Ready when the last latch is dropped.
 pub mod readiness;
-/// What is worth proving later. Recording never blocks.
 pub mod audit_event;
-/// Work off the async threads, in turns.
 pub mod off_thread;
