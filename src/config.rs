@@ -44,13 +44,10 @@ pub const PACKAGED_ROOT: &str = "/var/lib/ledge";
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// The HTTP interface.
     pub http: HttpConfig,
     /// Who may do what without an API key.
     pub access: AccessConfig,
-    /// The model repository.
     pub repository: RepositoryConfig,
-    /// The runtimes.
     pub runtimes: RuntimesConfig,
     /// What holds for every model.
     pub serving: ServingConfig,
@@ -58,23 +55,14 @@ pub struct Config {
     pub response_cache: ResponseCacheConfig,
     /// What each caller may ask for.
     pub quota: QuotaConfig,
-    /// The feature store.
     pub features: FeaturesConfig,
-    /// Where data may go.
     pub egress: EgressConfig,
-    /// The audit log.
     pub audit: AuditConfig,
-    /// The secrets at rest.
     pub encryption: EncryptionConfig,
-    /// The log.
     pub log: LogConfig,
-    /// Who this box is.
     pub device: DeviceConfig,
-    /// The broker.
     pub mqtt: MqttConfig,
-    /// Signed updates.
     pub updates: UpdatesConfig,
-    /// What must survive.
     pub state: StateConfig,
     /// The end of the daemon.
     pub shutdown: ShutdownConfig,

@@ -15,16 +15,27 @@ use crate::process;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Command {
     /// Write these entities once, in batches, as in this round of so many in a day.
-    Update { from: u64, to: u64, round: u32, of: u32 },
-    /// Read random entities.
-    Read { callers: usize, seconds: f64, entities: u64 },
+    Update {
+        from: u64,
+        to: u64,
+        round: u32,
+        of: u32,
+    },
+    Read {
+        callers: usize,
+        seconds: f64,
+        entities: u64,
+    },
     /// Write a row of random entities.
-    Write { callers: usize, seconds: f64, entities: u64 },
+    Write {
+        callers: usize,
+        seconds: f64,
+        entities: u64,
+    },
     /// Take a snapshot, if it has such.
     Snapshot,
     /// Remove what expired, and build itself anew in less room.
     Compact,
-    /// Memory and disk.
     Sizes,
     /// Stop in order.
     Close,

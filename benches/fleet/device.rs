@@ -24,7 +24,6 @@ const RELEASE_BYTES: u64 = 20_000_000;
 
 /// What the platform published last.
 pub struct Published {
-    /// Counted up.
     pub number: u64,
     manifest: Manifest,
     /// When somebody's wave comes: between two of these moments one manifest means one thing to a box.

@@ -116,7 +116,6 @@ pub struct SyslogConfig {
     /// The server; `None` is none.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub to: Option<HostPort>,
-    /// Whether it speaks TLS.
     pub encrypted: bool,
     /// The section `[audit.syslog.tls]`.
     pub tls: TlsFiles,
@@ -149,7 +148,6 @@ pub enum SyncAddress {
     Web(WebAddress),
     /// `s3://BUCKET[/PREFIX]`: a place in a bucket.
     Bucket {
-        /// The bucket.
         bucket: String,
         /// What keys begin with: nothing, or `a/b/`.
         prefix: String,

@@ -66,31 +66,14 @@ struct Server {
 /// Why a file cannot be read. That it is not there is no error.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
-    /// Only another user may read it.
     #[error("{path} may be read by its owner only: run this as that user (sudo -u ledge …) or as root", path = path.display())]
-    Denied {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The disk does not give it.
+    Denied { path: PathBuf },
     #[error("{path}: {error}", path = path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The system's words.
-        error: io::Error,
-    },
-    /// The server does not give it.
+    File { path: PathBuf, error: io::Error },
     #[error(transparent)]
     Web(#[from] HttpError),
-    /// The server has something against it.
     #[error("{url} is answered with status {status}")]
-    Status {
-        /// What was asked for.
-        url: String,
-        /// The HTTP status.
-        status: u16,
-    },
+    Status { url: String, status: u16 },
 }
 
 impl FilesError {

@@ -37,26 +37,12 @@ pub struct AuditKey {
 pub enum KeyError {
     /// The file is there and cannot be read, or a new one cannot be written.
     #[error("the audit key {path}: {error}", path = path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The system's words.
-        error: io::Error,
-    },
+    File { path: PathBuf, error: io::Error },
     /// The file is sealed, and does not open. No new key is made: this one is there.
     #[error("the audit key {path}: {error}", path = path.display())]
-    Sealed {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: OpenError,
-    },
-    /// The file holds something else.
+    Sealed { path: PathBuf, error: OpenError },
     #[error("{path} holds no audit key: restore it; without it, the log begins anew with another key once the file is removed", path = path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-    },
+    Damaged { path: PathBuf },
 }
 
 /// The name of the key of a box.
@@ -196,25 +182,18 @@ pub struct SignedCheckpoint {
     pub size: u64,
     /// The root hash of the tree.
     pub root: Hash,
-    /// As it is published.
     pub note: Vec<u8>,
 }
 
 /// Why a checkpoint does not count.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointError {
-    /// It is none.
     #[error("it is no checkpoint: {reason}")]
-    Malformed {
-        /// In the library's words.
-        reason: String,
-    },
-    /// It is not signed with the key.
+    Malformed { reason: String },
     #[error("it is not signed by {key}: {reason}")]
     Signature {
         /// The name of the key.
         key: String,
-        /// In the library's words.
         reason: String,
     },
 }

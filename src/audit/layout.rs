@@ -92,13 +92,11 @@ impl TilePath {
 /// What is wrong with an entry bundle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidBundle {
-    /// It ends within an entry.
     #[error("it ends within entry {index}")]
     Torn {
         /// Which, from 0.
         index: usize,
     },
-    /// It has more entries than a tile.
     #[error("it has more than {WIDTH} entries")]
     TooMany,
 }

@@ -32,27 +32,13 @@ use super::status::LogFigures;
 /// Why the log cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// A file cannot be read or written.
     #[error("the audit log: {path}: {error}", path = path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The system's words.
-        error: io::Error,
-    },
-    /// Another process has it.
+    File { path: PathBuf, error: io::Error },
     #[error("the audit log in {path} is in use by another process", path = path.display())]
-    Locked {
-        /// The folder.
-        path: PathBuf,
-    },
+    Locked { path: PathBuf },
     /// A record is longer than an entry bundle can hold.
     #[error("a record of {length} bytes is longer than the {max} that a log takes", max = LONGEST)]
-    TooLong {
-        /// How long it is.
-        length: usize,
-    },
-    /// A head cannot be signed.
+    TooLong { length: usize },
     #[error("the audit log: {0}")]
     Checkpoint(#[from] CheckpointError),
 }
@@ -70,9 +56,7 @@ impl LogError {
 
 /// A log that is appended to.
 pub struct Log {
-    /// Of all logs.
     audit: PathBuf,
-    /// Of this one.
     folder: PathBuf,
     generation: u32,
     origin: String,

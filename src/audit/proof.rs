@@ -26,7 +26,6 @@ const MOST_HASHES: usize = 63;
 /// A proof.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Proof {
-    /// The record.
     pub record: Vec<u8>,
     /// Its sequence number.
     pub index: u64,
@@ -39,13 +38,8 @@ pub struct Proof {
 /// Why something is no proof, or proves nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum ProofError {
-    /// It is none.
     #[error("it is no proof of C2SP's form: {expected}")]
-    Malformed {
-        /// What should be there.
-        expected: &'static str,
-    },
-    /// Its head does not count.
+    Malformed { expected: &'static str },
     #[error("the checkpoint does not count: {0}")]
     Checkpoint(#[from] CheckpointError),
     /// The head is of another log than the key.
@@ -56,21 +50,12 @@ pub enum ProofError {
         /// The name of the key.
         key: String,
     },
-    /// The hashes lead elsewhere.
     #[error("the record is not in the log: its hash and those of the proof do not lead to the root that is signed")]
     NotIncluded,
-    /// What is in the log is no record.
     #[error(transparent)]
     Record(#[from] InvalidRecord),
-    /// It is not there, or not signed yet.
     #[error("record {seq} cannot be proven: {reason}")]
-    NotThere {
-        /// Which.
-        seq: u64,
-        /// Why.
-        reason: String,
-    },
-    /// The files cannot be read.
+    NotThere { seq: u64, reason: String },
     #[error(transparent)]
     Files(#[from] FilesError),
 }

@@ -12,7 +12,6 @@ use super::tags::{self, TagsError};
 pub struct AuditKeys {
     /// The folder of the log.
     pub folder: PathBuf,
-    /// Seals them.
     pub sealer: Sealer,
 }
 
@@ -32,10 +31,8 @@ impl Reseal for AuditKeys {
 /// Why nobody can say what is sealed.
 #[derive(Debug, thiserror::Error)]
 pub enum SurveyError {
-    /// The key that signs.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The keys for tags.
     #[error(transparent)]
     Tags(#[from] TagsError),
 }

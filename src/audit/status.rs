@@ -28,7 +28,6 @@ pub struct AuditStatus {
     pub lost: (u64, u64),
     /// How the copy on the platform does, where there is one.
     pub sync: Option<SyncStatus>,
-    /// How live copies do.
     pub copies: Vec<CopyStatus>,
 }
 
@@ -46,7 +45,6 @@ pub struct LogFigures {
 /// How the copy of the log on the platform does.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SyncStatus {
-    /// Where it is.
     pub url: String,
     /// How many records of this log are there.
     pub size: u64,
@@ -63,7 +61,6 @@ pub struct SyncStatus {
 pub struct CopyStatus {
     /// `syslog` or `otlp`.
     pub name: &'static str,
-    /// Where to.
     pub to: String,
     /// Records sent since the start.
     pub sent: u64,
@@ -78,7 +75,6 @@ pub struct CopyStatus {
 pub struct LiveRecord {
     /// The origin of its log.
     pub origin: Arc<str>,
-    /// Its place there.
     pub seq: u64,
     /// When it happened, in milliseconds since the Unix epoch.
     pub at_ms: u64,
@@ -97,7 +93,6 @@ pub struct LiveRecord {
 pub struct PublishedHead {
     /// Which of the logs of this box.
     pub generation: u32,
-    /// Its signed head.
     pub checkpoint: SignedCheckpoint,
     /// When the last record of it was written, in milliseconds since the Unix epoch.
     pub at_ms: u64,
@@ -112,7 +107,6 @@ pub enum SyncNews {
     Has {
         /// Which of the logs of this box.
         generation: u32,
-        /// How many records.
         size: u64,
     },
     /// The platform has another history of this log: it must not go on.

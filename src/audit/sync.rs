@@ -51,7 +51,6 @@ struct Pace {
     apart: Duration,
     /// The pause after a first failure.
     first_pause: Duration,
-    /// The longest one.
     longest_pause: Duration,
 }
 

@@ -63,28 +63,16 @@ pub struct Tags {
 /// Why there are no keys, or why they stay as they were.
 #[derive(Debug, thiserror::Error)]
 pub enum TagsError {
-    /// A file cannot be read, written or removed.
     #[error("the keys for tags: {path}: {error}", path = path.display())]
     File {
         /// The file or folder.
         path: PathBuf,
-        /// The system's words.
         error: io::Error,
     },
-    /// A file is sealed, and does not open.
     #[error("the keys for tags: {path}: {error}", path = path.display())]
-    Sealed {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: OpenError,
-    },
-    /// A file holds something else.
+    Sealed { path: PathBuf, error: OpenError },
     #[error("{path} holds no key for tags: restore it, or remove it", path = path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-    },
+    Damaged { path: PathBuf },
 }
 
 /// What is known of the keys: `tags/list.json`. It is why a key that is gone is noticed, also across a restart.

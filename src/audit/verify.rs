@@ -27,7 +27,6 @@ pub const LARGEST: u64 = 1 << 56;
 /// A log that is looked at.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// Its files.
     pub files: LogFiles,
     /// Which of the logs of its box it has to be, where the place says so.
     pub generation: Option<u32>,
@@ -47,7 +46,6 @@ pub enum Scope {
 /// What is known of a log after all of it was looked at.
 #[derive(Debug, Clone, Serialize)]
 pub struct LogReport {
-    /// Where it is.
     pub place: String,
     /// The first line of its checkpoint, once that was opened.
     pub origin: Option<String>,
@@ -64,9 +62,7 @@ pub struct LogReport {
     pub unsigned: u64,
     /// The size of the earlier checkpoint that this log was found to contain.
     pub contains: Option<u64>,
-    /// What the records say.
     pub summary: Summary,
-    /// What is wrong.
     pub findings: Vec<Finding>,
     /// How many more things are wrong that are not listed.
     pub more: u64,
@@ -98,7 +94,6 @@ pub(super) struct Point {
 /// Who says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Evidence {
-    /// An earlier checkpoint.
     Checkpoint,
     /// The first record of the log that follows.
     NextLog,

@@ -28,7 +28,6 @@ const SPARE: usize = 64;
 /// A file with a secret in it. As text: a path, or `credential:NAME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SecretFile {
-    /// A file.
     Path(PathBuf),
     /// A credential of the service, by its name.
     Credential(String),
@@ -49,32 +48,18 @@ pub enum SecretError {
         "{file}: this process has no credentials: a service gets them by LoadCredential= in its unit, a command line as \
          root while the service runs (sudo ledge ...)"
     )]
-    NoCredentials {
-        /// As configured.
-        file: SecretFile,
-    },
-    /// The file cannot be read.
+    NoCredentials { file: SecretFile },
     #[error("{file} cannot be read: {source}")]
-    Unreadable {
-        /// As configured.
-        file: SecretFile,
-        /// Why.
-        source: io::Error,
-    },
+    Unreadable { file: SecretFile, source: io::Error },
     /// The file is longer than anything that belongs there.
     #[error("{file} is larger than {} MiB", largest >> 20)]
     TooLarge {
-        /// As configured.
         file: SecretFile,
         /// What it may have, in bytes.
         largest: u64,
     },
-    /// The content is no text.
     #[error("{file} is not UTF-8 text")]
-    NotText {
-        /// As configured.
-        file: SecretFile,
-    },
+    NotText { file: SecretFile },
 }
 
 impl SecretFile {

@@ -114,10 +114,7 @@ impl fmt::Display for DataType {
 pub enum TensorError {
     /// The shape's element or byte count does not fit the machine.
     #[error("shape {shape:?} has too many elements")]
-    TooLarge {
-        /// The shape as given.
-        shape: Vec<usize>,
-    },
+    TooLarge { shape: Vec<usize> },
     /// Fixed-size elements: the byte count differs from what the shape needs.
     #[error("expected {expected} bytes, got {got}")]
     ByteSize {
@@ -129,7 +126,6 @@ pub enum TensorError {
     /// A `BYTES` element announces more bytes than are left.
     #[error("incomplete string data, expecting string of length {length} but only {left} bytes available")]
     IncompleteString {
-        /// The announced length.
         length: usize,
         /// The bytes left after the length.
         left: usize,

@@ -39,7 +39,6 @@ pub struct Mistake {
     pub column: Option<usize>,
     /// The key, as in `http.listen[1]`; empty when the mistake is not about one.
     pub key: String,
-    /// What was expected instead.
     pub message: String,
 }
 

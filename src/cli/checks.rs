@@ -7,11 +7,8 @@ use serde::Serialize;
 /// What one look at something found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What was looked at.
     pub name: String,
-    /// How it is.
     pub status: Status,
-    /// What was found.
     pub detail: String,
     /// What to do about it; `None` when nothing needs doing.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -22,11 +19,9 @@ pub struct Check {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// As it should be.
     Ok,
     /// It works, though not as well as it could.
     Warn,
-    /// Something must be done.
     Fail,
 }
 

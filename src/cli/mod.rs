@@ -242,7 +242,6 @@ fn block_on<F: Future>(future: F) -> anyhow::Result<F::Output> {
 /// How the process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// Done.
     Success,
     /// Not done, or something needs attention.
     Failure,

@@ -108,7 +108,6 @@ struct Rest {
 /// All that can be said of a configuration without running anything.
 #[derive(Debug, Default)]
 pub struct Verdict {
-    /// The mistakes.
     pub mistakes: Vec<Mistake>,
     /// Settings that are of no use, or whose model is not there yet. Nothing else fails for them.
     pub warnings: Vec<Mistake>,

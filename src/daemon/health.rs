@@ -36,7 +36,6 @@ pub struct Health {
     pub messages: Option<MessageStatistics>,
     /// Whether the start is over.
     pub readiness: Arc<Readiness>,
-    /// What runs tasks.
     pub shutdown: Shutdown,
 }
 
@@ -145,7 +144,6 @@ impl Hanging {
 struct Facts {
     is_starting: bool,
     ready: usize,
-    /// Parts that do nothing.
     hanging: Vec<&'static str>,
     /// Models of which a version should answer and does not.
     failing: Vec<String>,

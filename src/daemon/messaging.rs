@@ -26,15 +26,10 @@ use tokio::sync::watch;
 pub struct Messaging {
     /// The section `[mqtt]`.
     pub config: MqttConfig,
-    /// Who this box is.
     pub device: DeviceIdentity,
-    /// The way out.
     pub egress: Egress,
-    /// What answers calls.
     pub serving: Serving,
-    /// Who may ask.
     pub authenticator: Authenticator,
-    /// What is counted.
     pub statistics: MessageStatistics,
     /// Signed updates, where a platform looks after this box.
     pub updates: Option<Updates>,

@@ -25,13 +25,11 @@ pub struct Sealing {
     pub config: EncryptionConfig,
     /// What every store has a clone of.
     pub sealer: Sealer,
-    /// The stores.
     pub stores: Vec<Arc<dyn Reseal>>,
     /// The folder of the update store.
     pub updates: PathBuf,
     /// The folder of compiled models, which hold the weights.
     pub cache: PathBuf,
-    /// Where audit events go.
     pub audit: AuditSink,
     /// Whether the audit log has it that this key came in the place of another.
     pub is_change_told: AtomicBool,

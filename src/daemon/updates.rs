@@ -39,19 +39,13 @@ pub struct Found {
 
 /// What updates work with.
 pub struct Environment<'a> {
-    /// The configuration.
     pub config: &'a Config,
-    /// Who this box is.
     pub device: &'a DeviceIdentity,
-    /// The way out.
     pub egress: &'a Egress,
-    /// What serves.
     pub repository: &'a Repository,
-    /// Where audit events go.
     pub audit: &'a AuditSink,
     /// When the models are there.
     pub readiness: &'a Arc<Readiness>,
-    /// Opens sealed models.
     pub sealer: &'a Sealer,
     /// The end of the daemon.
     pub shutdown: &'a Shutdown,

@@ -21,9 +21,7 @@ pub struct Account {
 pub struct DestinationStatistics {
     /// `HOST:PORT`.
     pub destination: String,
-    /// Where it is.
     pub region: String,
-    /// Connections opened.
     pub connections: u64,
     /// Tries to connect that came to nothing, at whatever step.
     pub failures: u64,

@@ -25,7 +25,6 @@ pub enum Host {
 /// A destination: host and port.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostPort {
-    /// Where.
     pub host: Host,
     /// Never 0.
     pub port: u16,

@@ -25,50 +25,21 @@ pub(super) const CONNECT: Duration = Duration::from_secs(10);
 /// Why a daemon did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// The address is not one.
     #[error("{url:?} is not an address of a daemon: expected https://HOST:PORT, http://HOST:PORT or unix:PATH")]
-    Address {
-        /// As given.
-        url: String,
-    },
-    /// No connection.
+    Address { url: String },
     #[error("no daemon answers at {url}: {error}")]
-    Connect {
-        /// As given.
-        url: String,
-        /// The system's words.
-        error: std::io::Error,
-    },
-    /// This user may not connect.
+    Connect { url: String, error: std::io::Error },
     #[error(
         "this user may not open {url}: run this as root, or as the user that Ledge runs as: sudo -u ledge ledge ...; or ask \
          another address of it, with --url and --key-file"
     )]
-    Forbidden {
-        /// As given.
-        url: String,
-    },
-    /// Nobody that can be trusted.
+    Forbidden { url: String },
     #[error("there is no safe connection to {url}: {error}")]
-    Tls {
-        /// As given.
-        url: String,
-        /// Why.
-        error: TlsError,
-    },
-    /// Plain text is no way for a secret.
+    Tls { url: String, error: TlsError },
     #[error("the API key is not sent to {url}, where everybody on the way could read it: ask over https://")]
-    Exposed {
-        /// As given.
-        url: String,
-    },
-    /// TLS costs more than what is measured.
+    Exposed { url: String },
     #[error("{url} cannot be measured: expected http://HOST:PORT or unix:PATH, on the machine that the server runs on")]
-    Measured {
-        /// As given.
-        url: String,
-    },
-    /// The exchange broke off.
+    Measured { url: String },
     #[error("the exchange with the daemon broke off: {0}")]
     Exchange(#[from] hyper::Error),
 }
@@ -124,7 +95,6 @@ type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 /// A large answer, as it comes.
 #[derive(Debug)]
 pub struct Download {
-    /// The HTTP status.
     pub status: u16,
     body: Incoming,
 }
@@ -144,9 +114,7 @@ impl Download {
 /// A daemon's answer.
 #[derive(Debug)]
 pub struct Answer {
-    /// The HTTP status.
     pub status: u16,
-    /// The body.
     pub body: Bytes,
     /// After what time another try is worth it, where the daemon says so.
     pub retry_after: Option<Duration>,

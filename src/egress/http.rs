@@ -50,7 +50,6 @@ const LONGEST_PAUSE: Duration = Duration::from_hours(24);
 /// Whom an [`HttpClient`] asks, and how it gets there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpSettings {
-    /// The server.
     pub at: HostPort,
     /// TLS, or a connection that anybody on the way can read and change.
     pub tls: Option<TlsSettings>,
@@ -81,7 +80,6 @@ type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
 
 /// An answer, whose body comes piece by piece.
 pub struct HttpDownload {
-    /// The HTTP status.
     pub status: u16,
     /// Where in the file the body begins: 0 unless the status is 206.
     pub start: u64,
@@ -97,45 +95,35 @@ pub struct HttpDownload {
 /// Why there is no answer, or no more of it.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// No connection.
     #[error(transparent)]
     Connect(#[from] EgressError),
-    /// The connection broke.
     #[error("the exchange with {at} broke off: {reason}")]
     Exchange {
         /// `HOST:PORT`.
         at: String,
-        /// In the library's words.
         reason: String,
     },
-    /// Nothing comes.
     #[error("{at} has sent nothing for {seconds} s: the link is too bad, or the server hangs")]
     Stalled {
         /// `HOST:PORT`.
         at: String,
-        /// For how long.
         seconds: u64,
     },
-    /// It is elsewhere.
     #[error(
         "{at} answers that {path} is elsewhere (status {status}), at {location}: redirects are not followed, configure the address itself"
     )]
     Redirect {
         /// `HOST:PORT`.
         at: String,
-        /// What was asked for.
         path: String,
-        /// The HTTP status.
         status: u16,
         /// As the server has it.
         location: String,
     },
-    /// Something that was not asked for.
     #[error("the answer of {at} for {path} cannot be used: {reason}")]
     Answer {
         /// `HOST:PORT`.
         at: String,
-        /// What was asked for.
         path: String,
         /// What is wrong with it.
         reason: String,

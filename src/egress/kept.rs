@@ -47,7 +47,6 @@ pub struct DestinationCounts {
     pub destination: String,
     /// Where it was at the time. A destination that moved is here once for each region.
     pub region: String,
-    /// Connections opened.
     pub connections: u64,
     /// Tries to connect that came to nothing.
     pub failures: u64,
@@ -60,18 +59,10 @@ pub struct DestinationCounts {
 /// Why there are no counts.
 #[derive(Debug, thiserror::Error)]
 pub enum CountsError {
-    /// The file cannot be read.
     #[error("what went out of this box is not known: {path}: {error}", path = path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The system's words.
-        error: io::Error,
-    },
-    /// The file holds something else.
+    File { path: PathBuf, error: io::Error },
     #[error("what went out of this box is not known: {path} is damaged: {reason}", path = path.display())]
     Damaged {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,

@@ -84,9 +84,7 @@ const MOST_ADDRESSES: usize = 8;
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// An MQTT broker.
     Mqtt,
-    /// The update repository.
     Updates,
     /// The copy of the audit log on the platform.
     Audit,
@@ -137,7 +135,6 @@ impl fmt::Display for Purpose {
 pub struct Destination {
     /// A name or an IP address.
     pub host: String,
-    /// The port.
     pub port: u16,
     /// TLS, or a connection that anybody on the way can read and change.
     pub tls: Option<TlsSettings>,
@@ -149,27 +146,19 @@ const FILTER: &str = "IPAddressAllow= of the unit, which `ledge config systemd-d
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum EgressError {
-    /// The configuration does not allow it.
     #[error("{reason}")]
-    Denied {
-        /// What to set.
-        reason: String,
-    },
-    /// DNS does not know it.
+    Denied { reason: String },
     #[error("{destination}: the name is not found, is it spelled right and does this machine's DNS know it? ({error})")]
     NotFound {
         /// `HOST:PORT`.
         destination: String,
-        /// The system's words.
         error: io::Error,
     },
-    /// Nobody listens.
     #[error("{destination} refuses the connection: nothing listens on this port, or a firewall forbids it")]
     Refused {
         /// `HOST:PORT`.
         destination: String,
     },
-    /// Nobody answers.
     #[error(
         "{destination}: {step} got no answer in time: is the address right, is the machine on, does a firewall drop it, or the \
          service's own filter ({FILTER})?"
@@ -177,10 +166,8 @@ pub enum EgressError {
     TimedOut {
         /// `HOST:PORT`.
         destination: String,
-        /// What was waited for.
         step: &'static str,
     },
-    /// The system does not let this program connect.
     #[error(
         "{destination} may not be connected to from here: the service's own filter or a firewall forbids it ({FILTER})"
     )]
@@ -188,30 +175,24 @@ pub enum EgressError {
         /// `HOST:PORT`.
         destination: String,
     },
-    /// The system cannot connect.
     #[error("{destination} cannot be reached: {error}")]
     Unreachable {
         /// `HOST:PORT`.
         destination: String,
-        /// The system's words.
         error: io::Error,
     },
-    /// The proxy does not connect.
     #[error("the proxy {proxy} does not connect to {destination}: {reason}")]
     Proxy {
         /// `HOST:PORT`.
         proxy: String,
         /// `HOST:PORT`.
         destination: String,
-        /// Why.
         reason: String,
     },
-    /// No encrypted connection.
     #[error("{destination}: {error}")]
     Tls {
         /// `HOST:PORT`.
         destination: String,
-        /// Why.
         error: TlsError,
     },
 }

@@ -28,7 +28,6 @@ type Writing = Box<dyn AsyncWrite + Send + Sync + Unpin>;
 /// What reads from a destination.
 pub struct LinkReader {
     stream: Reading,
-    /// The connection itself.
     socket: OwnedFd,
     account: Arc<Account>,
     peer: Option<Peer>,
@@ -54,7 +53,6 @@ pub struct LinkWriter {
 /// Why nothing was queued.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PutError<E> {
-    /// The destination may not get this.
     #[error(
         "{content} may not be sent to {destination}: to allow it, add \"{content}\" to `send` in its [[egress.allow]]"
     )]
@@ -64,7 +62,6 @@ pub enum PutError<E> {
         /// What was to be sent.
         content: Content,
     },
-    /// It could not be written down.
     #[error("{0}")]
     Write(E),
 }

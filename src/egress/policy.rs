@@ -67,7 +67,6 @@ impl fmt::Display for Content {
 pub struct EgressConfig {
     /// The regions where data may be. Empty: any that an entry names.
     pub residency: Vec<RegionName>,
-    /// The destinations.
     pub allow: Vec<Allowed>,
 }
 
@@ -75,9 +74,7 @@ pub struct EgressConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Allowed {
-    /// The destination.
     pub host: HostPort,
-    /// Where it is.
     pub region: RegionName,
     /// What may be sent there beside the protocol itself.
     #[serde(default = "everything")]
@@ -91,7 +88,6 @@ fn everything() -> Vec<Content> {
 /// What a destination may get.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// Where the destination is.
     pub region: String,
     /// What may be sent there beside the protocol itself.
     send: Vec<Content>,

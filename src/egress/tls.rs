@@ -35,97 +35,46 @@ pub struct TlsSettings {
 /// Why there is no encrypted connection.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// A file without a certificate.
     #[error("{file} holds no certificate in PEM format")]
-    NoCertificate {
-        /// As configured.
-        file: SecretFile,
-    },
-    /// A certificate that is none.
+    NoCertificate { file: SecretFile },
     #[error("{file} holds a certificate that cannot be used: {reason}")]
-    BadCertificate {
-        /// As configured.
-        file: SecretFile,
-        /// In the library's words.
-        reason: String,
-    },
+    BadCertificate { file: SecretFile, reason: String },
     /// A file without a key, or with one that cannot be used.
     #[error("{file} holds no private key in PEM format that can be used (one with a passphrase cannot): {reason}")]
-    BadKey {
-        /// As configured.
-        file: SecretFile,
-        /// In the library's words.
-        reason: String,
-    },
-    /// Only one of the two.
+    BadKey { file: SecretFile, reason: String },
     #[error("a client certificate and its key go together: set both `certificate_file` and `key_file`, or neither")]
     Half,
-    /// They do not belong together.
     #[error("the key in {key} is not that of the certificate in {certificate}")]
-    KeyMismatch {
-        /// As configured.
-        certificate: SecretFile,
-        /// As configured.
-        key: SecretFile,
-    },
-    /// The system trusts nobody.
+    KeyMismatch { certificate: SecretFile, key: SecretFile },
     #[error("this machine trusts no CA: install the package ca-certificates, or set `ca_file` to that of your own CA")]
     NoSystemCa,
-    /// An unknown CA.
     #[error("the server's certificate is not signed by {trusted}; if it has another CA, set `ca_file` to its file")]
-    Untrusted {
-        /// Who is trusted.
-        trusted: String,
-    },
-    /// A certificate for somebody else.
+    Untrusted { trusted: String },
     #[error("the server's certificate is for {presented}, not for {expected}: connect by a name it has, or renew it")]
     WrongName {
-        /// The destination.
         expected: String,
         /// The names in the certificate.
         presented: String,
     },
-    /// Out of date.
     #[error("the server's certificate {when}, or the clock of this machine is wrong")]
     Dated {
         /// Before or after its time.
         when: &'static str,
     },
-    /// Another fault of the server's certificate.
     #[error("the server's certificate is not acceptable: {reason}")]
-    Unacceptable {
-        /// Which.
-        reason: String,
-    },
-    /// The server wants to know who we are.
+    Unacceptable { reason: String },
     #[error("the server wants a client certificate: set `certificate_file` and `key_file`")]
     CertificateRequired,
-    /// The server does not know us.
     #[error("the server does not accept the client certificate in {certificate} (TLS alert {alert})")]
-    CertificateRefused {
-        /// As configured.
-        certificate: SecretFile,
-        /// In the protocol's words.
-        alert: String,
-    },
-    /// Something else speaks there.
+    CertificateRefused { certificate: SecretFile, alert: String },
     #[error("the server does not speak TLS on this port: take its TLS port (MQTT: 8883), or configure no TLS")]
     NotTls,
-    /// The connection broke off.
     #[error("the server closed the connection during the TLS handshake: does it speak TLS on this port? ({reason})")]
-    Closed {
-        /// In the system's words.
-        reason: io::Error,
-    },
-    /// Anything else.
+    Closed { reason: io::Error },
     #[error("TLS failed: {reason}")]
-    Failed {
-        /// In the library's words.
-        reason: String,
-    },
+    Failed { reason: String },
 }
 
 /// Settings that were read, ready to connect.

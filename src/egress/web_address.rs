@@ -11,9 +11,7 @@ use super::HostPort;
 /// `https://HOST[:PORT]/PATH`, or `http://` on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebAddress {
-    /// Whether it speaks TLS.
     pub tls: bool,
-    /// The server.
     pub at: HostPort,
     /// The path, which begins with a slash; percent-encoded.
     pub path: String,

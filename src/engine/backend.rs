@@ -71,7 +71,6 @@ impl Format {
 /// The files of one version of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelFiles {
-    /// Their format.
     pub format: Format,
     /// `model.onnx`, `model.xml` or `model.tflite`.
     pub model: PathBuf,
@@ -104,7 +103,6 @@ pub struct Dangers {
 /// A division of whole numbers by those of an input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Divisor {
-    /// The input.
     pub input: String,
     /// The input that has the numbers that are divided, where one has.
     pub dividend: Option<String>,
@@ -130,7 +128,6 @@ impl ModelFiles {
 pub struct PortNames {
     /// Inputs, initializers left out.
     pub inputs: Vec<String>,
-    /// Outputs.
     pub outputs: Vec<String>,
 }
 
@@ -160,31 +157,17 @@ pub enum LoadError {
     /// The runtime's shared library is not there or cannot be used.
     #[error("{runtime} is not available: {reason}")]
     RuntimeMissing {
-        /// The runtime.
         runtime: Runtime,
         /// What was looked for, and what happened.
         reason: String,
     },
-    /// The runtime does not read this format.
     #[error("{runtime} does not read {} files", format.as_str())]
-    Format {
-        /// The runtime.
-        runtime: Runtime,
-        /// The model's format.
-        format: Format,
-    },
-    /// The runtime refused the model.
+    Format { runtime: Runtime, format: Format },
     #[error("{runtime} refused the model: {reason}")]
-    Refused {
-        /// The runtime.
-        runtime: Runtime,
-        /// The runtime's words.
-        reason: String,
-    },
+    Refused { runtime: Runtime, reason: String },
     /// The runtime does not withstand what callers may send to this model.
     #[error("{runtime} is not safe for this model: {reason}")]
     Danger {
-        /// The runtime.
         runtime: Runtime,
         /// The operator, and what it does.
         reason: String,
@@ -192,7 +175,6 @@ pub enum LoadError {
     /// The model has an input or output that Ledge cannot carry.
     #[error("{runtime}: {port} {name:?} {reason}")]
     Port {
-        /// The runtime.
         runtime: Runtime,
         /// "input" or "output".
         port: &'static str,
@@ -209,23 +191,15 @@ pub enum RunError {
     /// The values cannot be handed to the runtime: the caller's fault.
     #[error("input {name:?} {reason}")]
     Input {
-        /// The input.
         name: String,
         /// What is wrong with it.
         reason: String,
     },
-    /// The runtime failed while running the model.
     #[error("{runtime} failed: {reason}")]
-    Runtime {
-        /// The runtime.
-        runtime: Runtime,
-        /// The runtime's words.
-        reason: String,
-    },
+    Runtime { runtime: Runtime, reason: String },
     /// The runtime gave an output that is not the tensor it announced.
     #[error("output {name:?} {reason}")]
     Output {
-        /// The output.
         name: String,
         /// What is wrong with it.
         reason: String,
@@ -246,7 +220,6 @@ pub struct RunResult {
 pub struct ComputeTime {
     /// Handing the inputs to the runtime.
     pub input: Duration,
-    /// Running the model.
     pub infer: Duration,
     /// Taking the outputs from the runtime.
     pub output: Duration,

@@ -23,7 +23,6 @@ pub struct Core {
     pub cpu: usize,
     /// The lowest-numbered logical core of the same physical core.
     pub physical: usize,
-    /// Its NUMA node.
     pub node: usize,
     /// Fast or frugal.
     pub kind: CoreKind,
@@ -32,7 +31,6 @@ pub struct Core {
 /// The logical cores that this process may run on, ascending.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Topology {
-    /// The cores.
     pub cores: Vec<Core>,
     /// How many cores' worth of time the control groups allow; `None` is no limit.
     pub quota: Option<f64>,

@@ -16,10 +16,8 @@ use crate::backend::{Dangers, PortNames};
 /// Why a file is not a model that Ledge opens.
 #[derive(Debug, thiserror::Error)]
 pub enum OnnxError {
-    /// The bytes are not an ONNX model.
     #[error("is not an ONNX model, or is cut off: {0}")]
     Decode(#[from] prost::DecodeError),
-    /// There is no graph in it.
     #[error("is not an ONNX model: it has no graph")]
     NoGraph,
     /// A tensor's data lies outside the model's folder, or at an address of the process.

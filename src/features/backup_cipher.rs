@@ -19,7 +19,6 @@ const MAX_WORK_FACTOR: u8 = 22;
 pub enum BackupRecipient {
     /// A public key, `age1…`.
     Key(x25519::Recipient),
-    /// Whoever knows the passphrase.
     Passphrase(SecretString),
 }
 
@@ -27,31 +26,24 @@ pub enum BackupRecipient {
 pub enum BackupIdentity {
     /// Secret keys, `AGE-SECRET-KEY-1…`.
     Keys(Vec<x25519::Identity>),
-    /// The passphrase.
     Passphrase(SecretString),
 }
 
 /// Why a backup is not encrypted or does not open.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupCipherError {
-    /// A text that names no recipient.
     #[error("{text:?} is no age recipient: expected age1…, as `age-keygen` prints it ({reason})")]
     Recipient {
-        /// The text.
         text: String,
         /// What is wrong with it.
         reason: String,
     },
-    /// A file without a secret key.
     #[error("it has no age identity: expected a line AGE-SECRET-KEY-1…, as `age-keygen` writes it")]
     Identity,
-    /// An empty passphrase.
     #[error("the passphrase is empty")]
     Passphrase,
-    /// The stream.
     #[error("the backup cannot be encrypted: {0}")]
     Write(#[source] io::Error),
-    /// It is for somebody else, or was changed.
     #[error("the encrypted backup does not open: {0}")]
     Open(String),
 }

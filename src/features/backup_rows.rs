@@ -30,23 +30,18 @@ enum Place {
 pub struct BackupRow {
     /// The values; `None` is null.
     pub values: Vec<Option<Value>>,
-    /// When it happened.
     pub event_us: i64,
 }
 
 /// Why there are no rows to be had.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupRowsError {
-    /// It is no backup, or damaged.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// Its catalog.
     #[error("the catalog of the backup cannot be used: {0}")]
     Catalog(#[from] CatalogError),
-    /// A record.
     #[error("a record of the backup cannot be used: {0}")]
     Record(#[from] Damaged),
-    /// It has no such view.
     #[error("the backup has no feature view '{0}'")]
     View(String),
 }

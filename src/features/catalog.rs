@@ -30,7 +30,6 @@ const FORMAT: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Catalog {
-    /// Grows with every change.
     generation: u64,
     /// The last number given to a view.
     last_view: u32,
@@ -83,13 +82,10 @@ pub enum CatalogError {
     /// A text is no catalog, or not as it was written.
     #[error("it is damaged")]
     Damaged,
-    /// A later version of Ledge wrote it.
     #[error("it has a form that this version of Ledge cannot read")]
     Unknown,
-    /// It cannot be read.
     #[error("it cannot be read: {0}")]
     Read(#[source] io::Error),
-    /// Neither of the two files is good.
     #[error(
         "neither {} nor {} of the feature store can be used ({reason}): restore a backup with `ledge features restore`, or move {folder} away to start with an empty store",
         FILES[0], FILES[1]
@@ -105,40 +101,25 @@ pub enum CatalogError {
 /// Why a view cannot have the place in the store that its name has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Conflict {
-    /// A field has another type.
     #[error(
         "feature '{field}' of feature view '{view}' was {was} and is {is} now: give it another name, such as '{field}_v2'; what is stored keeps its type"
     )]
     FieldType {
         /// The index of the field in the view.
         index: usize,
-        /// The field.
         field: Arc<str>,
-        /// The view.
         view: Arc<str>,
         /// The type that is stored.
         was: ValueType,
         /// The type that is declared.
         is: ValueType,
     },
-    /// The view has other join keys.
     #[error(
         "the join keys of feature view '{view}' were {was} and are {is} now: give the view another name, such as '{view}_v2'; what is stored keeps its keys"
     )]
-    JoinKeys {
-        /// The view.
-        view: Arc<str>,
-        /// What is stored.
-        was: String,
-        /// What is declared.
-        is: String,
-    },
-    /// All numbers are given.
+    JoinKeys { view: Arc<str>, was: String, is: String },
     #[error("feature view '{view}' has had more features than there are numbers for: give the view another name")]
-    Exhausted {
-        /// The view.
-        view: Arc<str>,
-    },
+    Exhausted { view: Arc<str> },
 }
 
 impl Catalog {

@@ -40,20 +40,12 @@ const ADDED_FILES: usize = 64;
 /// Why the keys cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
-    /// A file cannot be read or written.
     #[error("the key file {} cannot be read or written: {source}", file.display())]
-    Io {
-        /// The file.
-        file: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Both copies of a file are bad.
+    Io { file: PathBuf, source: io::Error },
     #[error("the key file {} cannot be used, nor can its copy in keys/b ({reason}): {affected}. Put either copy back; without it what those keys sealed is lost", file.display())]
     Lost {
         /// The first copy.
         file: PathBuf,
-        /// What is wrong.
         reason: String,
         /// Whose keys are in it.
         affected: String,
@@ -64,10 +56,8 @@ pub enum KeysError {
         /// The folder that they were in.
         folder: PathBuf,
     },
-    /// The master key is not there.
     #[error(transparent)]
     Sealed(OpenError),
-    /// Values are sealed, and sealing is off.
     #[error("its values are sealed, and encryption.master_key_file is not set")]
     Off,
     /// There is no random number, or no number for another key.
@@ -118,7 +108,6 @@ struct Rewriting {
 /// Keys, and what was found of their files.
 #[derive(Debug)]
 pub struct Opened {
-    /// The keys.
     pub keys: EntityKeys,
     /// Files of which one copy was bad. They are whole again.
     pub mended: Vec<String>,

@@ -35,9 +35,7 @@ pub use replay::{ReplayError, replay, verify};
 pub struct Entry {
     /// Its sequence number, which no other entry ever has.
     pub seq: u64,
-    /// Which record it changes.
     pub key: IndexKey,
-    /// How.
     pub change: Change,
     /// The latest event time that was believed when it was written, in microseconds since the Unix epoch: by the box's clock
     /// of then. `i64::MAX` where that was not set, and in what earlier versions wrote.
@@ -51,7 +49,6 @@ pub enum Change {
     Put(Bytes),
     /// Likewise, sealed under the key of its entity.
     PutSealed(u32, Bytes),
-    /// It is removed.
     Delete,
 }
 
@@ -90,9 +87,7 @@ struct Writer {
 /// A journal, and what was found.
 #[derive(Debug)]
 pub struct Opened {
-    /// The journal.
     pub journal: Journal,
-    /// What was found.
     pub report: Report,
 }
 
@@ -114,32 +109,14 @@ pub struct Report {
 /// Why the journal cannot be opened or appended to.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// Its files cannot be read.
     #[error("the journal in {} cannot be read", folder.display())]
-    Read {
-        /// The folder.
-        folder: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A file cannot be written.
+    Read { folder: PathBuf, source: io::Error },
     #[error("the journal {} cannot be written", file.display())]
-    Write {
-        /// The file.
-        file: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// It is not touched.
+    Write { file: PathBuf, source: io::Error },
     #[error("the journal {} was written by a later version of Ledge", file.display())]
-    Newer {
-        /// The file.
-        file: PathBuf,
-    },
-    /// So much cannot be written at once.
+    Newer { file: PathBuf },
     #[error("more than {} MiB at once cannot be written to the journal", MAX_GROUP >> 20)]
     TooLarge,
-    /// There is none left.
     #[error("the journal has used up its sequence numbers")]
     Exhausted,
 }

@@ -269,7 +269,6 @@ struct Shared {
 struct Opened {
     engine: Arc<Engine>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Keeps other daemons out.
     _lock: File,
 }
 

@@ -39,7 +39,6 @@ pub enum Selection {
 /// A read: Feast's `get_online_features`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OnlineRequest {
-    /// Which features.
     pub selection: Selection,
     /// Of which entities: a column for each join key.
     pub entities: Columns,
@@ -50,14 +49,12 @@ pub struct OnlineRequest {
 pub struct OnlineFeatures {
     /// The join keys as they were given, those that any of the features needs.
     pub join_keys: Columns,
-    /// The features.
     pub columns: Vec<FeatureColumn>,
 }
 
 /// One feature of every entity asked for.
 #[derive(Debug, Clone)]
 pub struct FeatureColumn {
-    /// The feature.
     pub feature: Feature,
     /// Its cells, one for each entity, in the order asked for.
     pub cells: Vec<Cell>,
@@ -77,11 +74,9 @@ pub struct Cell {
 /// Feast's field statuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FieldStatus {
-    /// There is a value.
     Present,
     /// There is a row, and the value is null.
     NullValue,
-    /// There is no row.
     NotFound,
     /// There is a row, older than the view's ttl.
     OutsideMaxAge,
@@ -107,14 +102,12 @@ impl FieldStatus {
 pub enum PushTarget {
     /// Every view of a push source.
     Source(String),
-    /// One view.
     View(String),
 }
 
 /// A write: Feast's `push` and `write_to_online_store`. All of its rows are written, or none.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Push {
-    /// Where to.
     pub target: PushTarget,
     /// The rows: join keys, features, and the event time.
     pub columns: Columns,
@@ -136,7 +129,6 @@ pub struct Pushed {
 /// The outcome of a push that is durable.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PushOutcome {
-    /// The rows.
     pub rows: Pushed,
     /// Columns that no view of the push has: their values are not stored.
     pub ignored: Vec<String>,
@@ -145,7 +137,6 @@ pub struct PushOutcome {
 /// Parts of a push that are not stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ignored {
-    /// A number of columns.
     Columns(usize),
     /// A number of fields of a message whose columns are taken by name: devices often send more than is wanted.
     Fields(usize),
@@ -154,70 +145,34 @@ pub enum Ignored {
 /// What an erasure removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Erased {
-    /// How many records.
     pub records: u64,
-    /// Of how many views.
     pub views: u64,
 }
 
 /// Why the store did not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FeatureError {
-    /// No feature view is declared.
     #[error("there is no feature store here: declare feature views in {folder}")]
-    Disabled {
-        /// The folder.
-        folder: Arc<str>,
-    },
-    /// No such view.
+    Disabled { folder: Arc<str> },
     #[error("Feature view {view} does not exist")]
-    UnknownView {
-        /// The view.
-        view: String,
-    },
-    /// No such feature.
+    UnknownView { view: String },
     #[error("feature view '{view}' has no feature '{feature}'")]
-    UnknownFeature {
-        /// The view.
-        view: String,
-        /// The feature.
-        feature: String,
-    },
-    /// No such feature service.
+    UnknownFeature { view: String, feature: String },
     #[error("Feature service {service} does not exist")]
-    UnknownService {
-        /// The feature service.
-        service: String,
-    },
-    /// No such push source.
+    UnknownService { service: String },
     #[error("Unable to find push source '{source_name}'.")]
-    UnknownSource {
-        /// The push source.
-        source_name: String,
-    },
+    UnknownSource { source_name: String },
     /// A feature view that is not for the caller.
     #[error(
         "feature view '{view}' is not for {principal}, whose access does not list it (`ledge keys create NAME \
          --feature-view {view}`, or feature_views in access.users and access.certificates)"
     )]
-    OutOfScope {
-        /// The view.
-        view: String,
-        /// The caller.
-        principal: String,
-    },
-    /// A text that names no feature.
+    OutOfScope { view: String, principal: String },
     #[error("'{text}' is no feature reference: expected VIEW:FEATURE")]
-    Reference {
-        /// The text.
-        text: String,
-    },
-    /// A column that has to be there.
+    Reference { text: String },
     #[error("column '{column}' is missing, which feature view '{view}' needs{}", and_unknown(unknown))]
     MissingColumn {
-        /// The column.
         column: String,
-        /// The view.
         view: String,
         /// Columns that are there and that no view knows: one of them may be meant.
         unknown: Vec<String>,
@@ -225,65 +180,40 @@ pub enum FeatureError {
     /// A push without a single feature, which would set all of them to null.
     #[error("no column is a feature of {views}, which has {}{}", listed(features), and_unknown(unknown))]
     NoFeature {
-        /// The views.
         views: String,
         /// Their features that are columns.
         features: Vec<String>,
         /// Columns that are there and that no view knows.
         unknown: Vec<String>,
     },
-    /// Columns of different lengths, or without a row.
     #[error("{reason}")]
-    Columns {
-        /// What is wrong.
-        reason: String,
-    },
+    Columns { reason: String },
     /// A value that is not what its column takes.
     #[error("column '{column}', row {row}: {reason}")]
     Value {
-        /// The column.
         column: String,
         /// The row, from 0.
         row: usize,
         /// What is wrong with it.
         reason: String,
     },
-    /// More than a record may have.
     #[error("row {row} makes a record of {bytes} bytes in feature view '{view}', and {most} is the most")]
     TooLarge {
-        /// The view.
         view: String,
         /// The row, from 0.
         row: usize,
-        /// What it would take.
         bytes: usize,
-        /// The limit.
         most: usize,
     },
-    /// The store is being opened or rebuilt.
     #[error("the feature store is not ready: {reason}")]
-    Unavailable {
-        /// What it does.
-        reason: String,
-    },
-    /// More pushes wait than there is room for.
+    Unavailable { reason: String },
     #[error("{waiting} pushes wait to be written; try again")]
-    Overloaded {
-        /// How many.
-        waiting: usize,
-    },
+    Overloaded { waiting: usize },
     /// The disk is full; what was acknowledged is there, and reads go on.
     #[error(
         "the disk is full: {free_mb} MB are free in {folder}, and the feature store keeps {kept_mb} MB (features.min_free_mb)"
     )]
-    DiskFull {
-        /// Where.
-        folder: String,
-        /// What is left.
-        free_mb: u64,
-        /// What must be left.
-        kept_mb: u64,
-    },
+    DiskFull { folder: String, free_mb: u64, kept_mb: u64 },
     /// A backup that cannot take the place of what is there.
     #[error("the backup cannot be restored, and nothing has changed: {reason}")]
     Backup {
@@ -292,16 +222,10 @@ pub enum FeatureError {
     },
     /// An entity was not erased, or not from every file yet.
     #[error("the entity is not erased for good yet: {reason}. Ask again")]
-    NotErased {
-        /// Why.
-        reason: String,
-    },
+    NotErased { reason: String },
     /// The journal could not be written; nothing of the push is there.
     #[error("the push could not be written: {reason}")]
-    NotWritten {
-        /// Why.
-        reason: String,
-    },
+    NotWritten { reason: String },
 }
 
 /// The most names in one message.

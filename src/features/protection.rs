@@ -29,7 +29,6 @@ pub struct Protection {
 /// The body of a row or a record, and how it is sealed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Body {
-    /// How.
     pub seal: Seal,
     /// The bytes.
     pub bytes: bytes::Bytes,
@@ -170,10 +169,8 @@ impl Protection {
 /// Why a record was not sealed.
 #[derive(Debug, thiserror::Error)]
 pub enum Unsealable {
-    /// It cannot be read.
     #[error(transparent)]
     Damaged(#[from] Damaged),
-    /// Its key.
     #[error(transparent)]
     Keys(#[from] KeysError),
 }

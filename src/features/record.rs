@@ -38,7 +38,6 @@ pub struct Record {
     pub seq: u64,
     /// When it may be removed, in microseconds since the Unix epoch; `i64::MAX` is never.
     pub purge_us: i64,
-    /// The newest row.
     pub row: Row,
     /// The aggregates, as [`super::window::WindowState`] wrote them; empty without any.
     pub windows: Vec<u8>,
@@ -191,7 +190,6 @@ pub struct Stored<'b> {
     pub seal: Seal,
     /// Of a sealed one, whether aggregates are in it.
     pub windows: bool,
-    /// The body.
     pub body: &'b [u8],
 }
 

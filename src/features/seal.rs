@@ -20,7 +20,6 @@ pub const KEY: usize = 32;
 pub struct Place<'k> {
     /// The view and the entity.
     pub key: &'k IndexKey,
-    /// The journal entry.
     pub seq: u64,
     /// Whether it is a record with aggregates, and not a row alone.
     pub windows: bool,

@@ -62,7 +62,6 @@ pub struct Header {
 /// What was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Summary {
-    /// How many records.
     pub records: u64,
     /// How many bytes.
     pub bytes: u64,
@@ -71,47 +70,29 @@ pub struct Summary {
 /// Why a snapshot cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The stream ended with an error.
     #[error("the snapshot cannot be read")]
     Read(#[source] io::Error),
-    /// The file cannot be written.
     #[error("the snapshot {} cannot be written", file.display())]
-    Write {
-        /// The file.
-        file: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// It does not begin as one does.
+    Write { file: PathBuf, source: io::Error },
     #[error("it is no snapshot of a feature store")]
     Foreign,
     /// It has a form that this version cannot read.
     #[error("the snapshot was written by a later version of Ledge")]
     Newer,
-    /// It ends too early.
     #[error("the snapshot is cut off after {bytes} bytes")]
     Cut {
         /// How many bytes there are.
         bytes: u64,
     },
-    /// Bytes are not what they were.
     #[error("the snapshot is damaged near byte {offset}: {reason}")]
-    Damaged {
-        /// Where.
-        offset: u64,
-        /// In which way.
-        reason: Damaged,
-    },
-    /// The hash over everything says something else.
+    Damaged { offset: u64, reason: Damaged },
     #[error("the snapshot is damaged: its hash does not match")]
     Hash,
-    /// Something follows the end.
     #[error("the snapshot is followed by bytes that do not belong to it")]
     TooLong,
     /// What was read back is not what was written.
     #[error("the snapshot that was written has {found} records instead of {written}")]
     ReadBack {
-        /// How many it has.
         found: u64,
         /// How many it should have.
         written: u64,

@@ -51,9 +51,7 @@ pub(super) struct OfView {
 /// The figures of one view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ViewStatistics {
-    /// Its name.
     pub view: String,
-    /// Entities with a row.
     pub rows: u64,
     /// The newest event time pushed since the start, in microseconds since the Unix epoch; 0 without one.
     pub newest_us: i64,
@@ -72,7 +70,6 @@ pub struct FeatureStatistics {
     pub reason: Option<String>,
     /// Each declared view.
     pub views: Vec<ViewStatistics>,
-    /// Reads answered.
     pub reads: u64,
     /// Cells answered, by status.
     pub cells: Vec<(FieldStatus, u64)>,
@@ -96,9 +93,7 @@ pub struct FeatureStatistics {
     pub taken_back: u64,
     /// Bytes of the journal, the index and the snapshots.
     pub journal_bytes: u64,
-    /// Likewise.
     pub index_bytes: u64,
-    /// Likewise.
     pub snapshot_bytes: u64,
     /// When the newest snapshot was taken, in milliseconds since the Unix epoch; 0 without one.
     pub snapshot_created_ms: u64,
@@ -108,7 +103,6 @@ pub struct FeatureStatistics {
     pub last_recovery_us: u64,
     /// `off`; `pending` while what was plain is still to be sealed; `on`.
     pub sealing: &'static str,
-    /// The keys of entities.
     pub keys: u64,
 }
 

@@ -47,12 +47,8 @@ pub enum IndexError {
         /// sled's words, or what was found.
         reason: String,
     },
-    /// The system refused.
     #[error("the index cannot be read or written: {reason}")]
-    Io {
-        /// The system's words.
-        reason: String,
-    },
+    Io { reason: String },
 }
 
 impl IndexError {
@@ -112,7 +108,6 @@ impl Drop for Index {
 /// agree in it are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Tally {
-    /// Records.
     pub records: u64,
     /// The wrapping sum of 64 bits of each.
     pub sum: u64,

@@ -17,9 +17,7 @@ pub enum ScalarType {
     Int32,
     /// 64 bits with sign.
     Int64,
-    /// Single precision.
     Float32,
-    /// Double precision.
     Float64,
     /// True or false.
     Bool,
@@ -30,7 +28,6 @@ pub enum ScalarType {
 /// The type of a feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ValueType {
-    /// One value.
     Scalar(ScalarType),
     /// A list of values, of any length: `Array(Float32)`.
     Array(ScalarType),

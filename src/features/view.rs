@@ -19,11 +19,8 @@ pub struct FieldId(pub u16);
 pub struct FeatureView {
     /// Its number in the store.
     pub id: ViewId,
-    /// Its name.
     pub name: Arc<str>,
-    /// For people.
     pub description: String,
-    /// The entities' names.
     pub entities: Vec<Arc<str>>,
     /// What a row is for, by name: together they are the entity key.
     pub join_keys: Vec<JoinKey>,
@@ -44,7 +41,6 @@ pub struct FeatureView {
 pub struct JoinKey {
     /// The name of the column.
     pub name: Arc<str>,
-    /// Its type.
     pub value_type: ScalarType,
 }
 
@@ -53,13 +49,10 @@ pub struct JoinKey {
 pub struct Field {
     /// Its number in the view.
     pub id: FieldId,
-    /// Its name.
     pub name: Arc<str>,
-    /// Its type.
     pub value_type: ValueType,
     /// Whether a push may leave the column out, which is then null.
     pub optional: bool,
-    /// For people.
     pub description: String,
 }
 
@@ -70,7 +63,6 @@ pub struct Aggregation {
     pub name: Arc<str>,
     /// The index of the column in [`FeatureView::fields`].
     pub column: usize,
-    /// What is computed.
     pub function: Function,
     /// How long the window is.
     pub time_window: Duration,
@@ -125,9 +117,7 @@ pub struct Source {
 /// A feature service: a named choice of features, usually what one model needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeatureService {
-    /// Its name.
     pub name: Arc<str>,
-    /// For people.
     pub description: String,
     /// `VIEW:FEATURE`, in order, whole views spelled out.
     pub features: Vec<(Arc<str>, Arc<str>)>,
@@ -145,9 +135,7 @@ pub enum FeatureIndex {
 /// One feature of one view.
 #[derive(Debug, Clone)]
 pub struct Feature {
-    /// The view.
     pub view: Arc<FeatureView>,
-    /// Its place in there.
     pub index: FeatureIndex,
 }
 

@@ -75,7 +75,6 @@ use limits::{Span, Track as Declared};
 /// What came of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Added {
-    /// It counts.
     New,
     /// It had been counted before.
     Duplicate,

@@ -8,7 +8,6 @@ pub enum Damaged {
     /// They end too early, or have a length, type or text that cannot be.
     #[error("it is malformed")]
     Malformed,
-    /// The checksum says something else.
     #[error("its checksum does not match")]
     Checksum,
     /// A later version of Ledge wrote them, or they are sealed.
@@ -17,7 +16,6 @@ pub enum Damaged {
     /// They do not open with their key: they were changed, or belong to another entity, view or time.
     #[error("it was changed since it was sealed, or it belongs elsewhere")]
     Forged,
-    /// They are not sealed, and everything here is.
     #[error("it is not sealed, and everything in this store is")]
     Plain,
     /// Their key was never made here: a file with keys is lost.

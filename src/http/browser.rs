@@ -21,7 +21,6 @@ const LONGEST_SHOWN: usize = 100;
 /// Why a request is not taken for one of a caller on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Foreign {
-    /// A page had it sent.
     #[error(
         "a web page had this sent (it has the header {header}), and what callers on this machine may do without a credential \
          is not for pages"
@@ -35,10 +34,7 @@ pub enum Foreign {
         "this was sent to the host {host:?}, and anybody may let a name point to this machine: use 127.0.0.1 or localhost, or \
          list the name in http.allowed_hosts"
     )]
-    Host {
-        /// The name.
-        host: String,
-    },
+    Host { host: String },
 }
 
 impl Foreign {

@@ -20,7 +20,6 @@ const MAX_SOCKET_PATH: usize = 107;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HttpConfig {
-    /// Where to listen.
     #[serde(deserialize_with = "one_or_many")]
     pub listen: Vec<ListenAddress>,
     /// The permissions of a Unix socket.
@@ -175,9 +174,7 @@ fn beyond_loopback(address: &SocketAddr) -> bool {
 pub enum ListenAddress {
     /// An address and port; port 0 lets the system choose.
     Tcp(SocketAddr),
-    /// The same with TLS.
     Tls(SocketAddr),
-    /// A Unix socket.
     Unix(PathBuf),
 }
 

@@ -50,20 +50,10 @@ const BACKLOG: i32 = 1024;
 /// Why an address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The system refused.
     #[error("cannot listen on {address}: {error}")]
-    Refused {
-        /// The address.
-        address: String,
-        /// The system's words.
-        error: io::Error,
-    },
-    /// Another process answers on the Unix socket.
+    Refused { address: String, error: io::Error },
     #[error("cannot listen on {}: another process is listening on it", path.display())]
-    InUse {
-        /// The socket.
-        path: PathBuf,
-    },
+    InUse { path: PathBuf },
 }
 
 /// The daemon's bound sockets.

@@ -127,13 +127,10 @@ pub struct App {
 /// The parts that the handlers call.
 #[derive(Debug)]
 pub struct Parts {
-    /// What answers calls.
     pub serving: Serving,
     /// Whether the daemon is ready.
     pub readiness: Arc<Readiness>,
-    /// Who may come in.
     pub authenticator: Authenticator,
-    /// What leaves this box.
     pub egress: Egress,
     /// What MQTT counts; `None` where it is off.
     pub messages: Option<MessageStatistics>,

@@ -51,7 +51,6 @@ pub async fn metrics(State(app): State<App>, Extension(access): Extension<Access
 #[derive(Debug)]
 struct Scrape {
     app: App,
-    /// Whose models are shown.
     access: Access,
 }
 

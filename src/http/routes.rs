@@ -43,7 +43,6 @@ pub struct Route {
     pub path: &'static str,
     /// What it asks for. One of them is enough.
     pub needs: &'static [Permission],
-    /// What it is about.
     pub scope: Scope,
     pub(super) form: Form,
     is_audited: bool,

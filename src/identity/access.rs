@@ -17,11 +17,8 @@ pub enum Permission {
     Public,
     /// To look at models, figures and states.
     View,
-    /// To ask a model.
     Infer,
-    /// To read features.
     ReadFeatures,
-    /// To push features.
     WriteFeatures,
     /// To load and unload models, and to step into updates.
     Operate,
@@ -66,13 +63,10 @@ pub enum Role {
     Viewer,
     /// Asks models, and reads features.
     Infer,
-    /// Pushes and reads features.
     FeatureWriter,
     /// Looks after models and updates.
     Operator,
-    /// May do everything.
     Admin,
-    /// Reads the audit log.
     Auditor,
 }
 

@@ -29,9 +29,7 @@ pub struct AccessConfig {
     pub socket: Vec<Role>,
     /// Users of this machine, known by their ids on the Unix socket.
     pub users: Vec<UserAccess>,
-    /// Holders of client certificates.
     pub certificates: Vec<CertificateAccess>,
-    /// Callers behind the broker.
     pub mqtt: MqttAccess,
 }
 
@@ -54,7 +52,6 @@ impl Default for AccessConfig {
 pub struct UserAccess {
     /// The name, or the number.
     pub user: UserName,
-    /// What it may do.
     pub roles: Vec<Role>,
     /// The models it is for; without it, or with `["*"]`, all of them.
     #[serde(default = "all_models", deserialize_with = "listed_names::read", serialize_with = "write_models")]
@@ -70,7 +67,6 @@ pub struct UserAccess {
 pub struct CertificateAccess {
     /// The common name of its subject, or one of its alternative names.
     pub name: CertificateName,
-    /// What it may do.
     pub roles: Vec<Role>,
     /// The models it is for; without it, or with `["*"]`, all of them.
     #[serde(default = "all_models", deserialize_with = "listed_names::read", serialize_with = "write_models")]

@@ -31,7 +31,6 @@ pub use gate::{Limited, Place};
 /// The other end of a connection, as far as the transport can tell.
 #[derive(Debug, Clone)]
 pub enum Peer {
-    /// Over TCP.
     Address {
         /// The address; the port is left out.
         ip: IpAddr,
@@ -72,22 +71,18 @@ pub fn network(ip: IpAddr) -> IpAddr {
 pub enum Proof {
     /// By nothing: it may do what the way that it came is for.
     None,
-    /// By its user id.
     User,
     /// By a certificate that is listed.
     Certificate,
     /// By a certificate that is not: it may do no more than without.
     UnlistedCertificate(Arc<PeerCertificate>),
-    /// By an API key.
     Key,
 }
 
 /// A caller.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    /// Who it is.
     pub principal: Principal,
-    /// What it may do.
     pub access: Access,
     /// By what it is known.
     pub proof: Proof,
@@ -114,7 +109,6 @@ impl Caller {
 /// What a caller lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lacking {
-    /// The permission.
     Permission,
     /// The model, which is not among those that it is for.
     Model,
@@ -123,22 +117,18 @@ pub enum Lacking {
 /// Why what was presented lets nobody in.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// It is no key of Ledge.
     #[error("the API key is malformed: expected ledge_ID_SECRET, as `ledge keys create` printed it")]
     Malformed,
     /// There is no key with this id, or its secret is another one. Which of both is nobody's business.
     #[error("the API key is not known here")]
     Unknown,
-    /// It ended.
     #[error("the API key has expired: ask for another one")]
     Expired,
-    /// It was taken back.
     #[error("the API key was revoked: ask for another one")]
     Revoked,
     /// The store cannot be read, so no key can be checked.
     #[error("API keys cannot be checked now: the log of the service says why")]
     Unreadable,
-    /// Too many attempts failed.
     #[error("too many attempts with a wrong API key failed: try again in {} s", wait.as_secs() + 1)]
     TooMany {
         /// When another may be made.

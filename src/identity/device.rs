@@ -43,30 +43,13 @@ pub struct DeviceIdentity {
 /// Why this box does not know who it is.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// The file is there and cannot be read.
     #[error("the device id in {} cannot be read", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// The file holds something else. It is left alone: with a new name, the box would be another one to its platform.
     #[error("{} holds no device id: restore it, write the box's name into it, or remove it to get a new name", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: InvalidName,
-    },
-    /// A new name could not be kept.
+    Damaged { path: PathBuf, source: InvalidName },
     #[error("a new device id cannot be written to {}", path.display())]
-    Unwritable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Unwritable { path: PathBuf, source: io::Error },
 }
 
 /// The identity of this box: the configured name, else the one in `state`, else a new random one that is kept there.

@@ -34,7 +34,6 @@ pub struct KeyRecord {
     pub name: KeyName,
     /// BLAKE3 of its secret.
     pub blake3: SecretHash,
-    /// What it may do.
     pub roles: Vec<Role>,
     /// The models it is for; without it all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -44,10 +43,8 @@ pub struct KeyRecord {
     pub feature_views: Option<ViewScope>,
     /// When it was made, in milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// When it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
-    /// When it was revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_ms: Option<u64>,
     /// The most requests a second, over time; 0 is no limit.
@@ -86,9 +83,7 @@ impl KeyRecord {
 /// What a new key is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewKey {
-    /// Who holds it.
     pub name: KeyName,
-    /// What it may do.
     pub roles: Vec<Role>,
     /// The models it is for; `None` is all of them.
     pub models: Option<Vec<ModelName>>,
@@ -105,64 +100,31 @@ pub struct NewKey {
 /// Why the store cannot be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
-    /// The file cannot be read.
     #[error("{} cannot be read", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// It holds something else, or a part. It is left alone.
     #[error(
         "{} is no store of API keys of this version ({reason}): restore it from a backup, or remove it and make every key anew",
         path.display()
     )]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+    Damaged { path: PathBuf, reason: String },
     /// Somebody else may write it, and so make keys.
     #[error("{} can be written by others than its owner: chmod 600 it, and look who made which key", path.display())]
-    Exposed {
-        /// The file.
-        path: PathBuf,
-    },
-    /// It cannot be written.
+    Exposed { path: PathBuf },
     #[error("{} cannot be written", path.display())]
-    Unwritable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Unwritable { path: PathBuf, source: io::Error },
     /// It would be larger than a store may be.
     #[error(
         "{} is full, with revoked keys among those in it: remove it, and make every key that is still needed anew",
         path.display()
     )]
-    Full {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The name has, or had, another key.
+    Full { path: PathBuf },
     #[error("there is a key of the name '{name}' already (revoked keys keep theirs): take another name")]
-    NameTaken {
-        /// The name.
-        name: KeyName,
-    },
-    /// A key that may do nothing.
+    NameTaken { name: KeyName },
     #[error("a key without a role may do nothing: name at least one")]
     NoRole,
-    /// No key of this name or id.
     #[error("there is no key of the name or id '{what}'")]
-    Unknown {
-        /// What was asked for.
-        what: String,
-    },
-    /// The system has no random numbers.
+    Unknown { what: String },
     #[error("the system gives no random numbers: {0}")]
     NoRandom(getrandom::Error),
 }

@@ -111,19 +111,13 @@ impl fmt::Debug for KeyId {
 /// Why there are no keys.
 #[derive(Debug, thiserror::Error)]
 pub enum MasterKeyError {
-    /// A file cannot be read.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// A file holds something else.
     #[error(
         "{file} holds no master key: it has to be {KEY} random bytes, or lines of 64 hexadecimal digits, \
          as `ledge encryption make-key FILE` makes it; a passphrase is no key"
     )]
-    Malformed {
-        /// As configured.
-        file: SecretFile,
-    },
-    /// There are only old keys.
+    Malformed { file: SecretFile },
     #[error(
         "encryption.old_key_files is set without encryption.master_key_file: old keys only open, nothing would be sealed"
     )]
@@ -133,17 +127,14 @@ pub enum MasterKeyError {
 /// Why sealed bytes do not open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// They are not sealed bytes.
     #[error("it is not sealed as this box seals")]
     NotSealed,
-    /// Their key is not there.
     #[error(
         "it is sealed under the master key {0}, which this box does not have: set encryption.master_key_file or \
          old_key_files; if that key is lost for good, stop the daemon, and move audit/key, audit/tags/*.key, updates and \
          features aside: what was in them begins anew"
     )]
     NoKey(KeyId),
-    /// They were changed, or belong elsewhere.
     #[error("it was changed since it was sealed, or it belongs to something else")]
     Forged,
     /// The system has no random numbers, or the library failed.

@@ -43,7 +43,6 @@ pub struct ReturnPath {
 /// Why there is no result.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// As in HTTP.
     pub status: u16,
     /// For the one who asked.
     pub message: String,

@@ -27,7 +27,6 @@ use super::topics::TopicName;
 /// A message for one binding.
 #[derive(Debug)]
 pub struct BoundMessage {
-    /// The binding.
     pub binding: Arc<Binding>,
     /// Where the device published it: the device is the one who asks.
     pub source: TopicName,
@@ -35,11 +34,9 @@ pub struct BoundMessage {
     pub captures: Vec<String>,
     /// Where the answer goes, of a binding with a model.
     pub publish: Option<TopicName>,
-    /// The content.
     pub payload: Bytes,
     /// Its MIME type.
     pub content_type: Option<String>,
-    /// When it came.
     pub arrived: Instant,
     /// To be settled when its answer is taken; `None` when it is, or need not be.
     pub delivery: Option<Delivery>,
@@ -67,10 +64,8 @@ pub struct Outcome {
 /// Why a message that bindings would take comes to nothing, before any of them looks into it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Dismissal {
-    /// Somebody clears a retained message.
     #[error("an empty message asks for nothing: it is how a retained one is cleared")]
     Empty,
-    /// Two boxes' bindings may lead to each other.
     #[error(transparent)]
     Answer(Unanswered),
 }
@@ -97,7 +92,6 @@ struct BoundRows {
 /// The rows of a message that are not pushed.
 #[derive(Debug)]
 pub struct TriedRows {
-    /// The rows.
     pub columns: Columns,
     /// Set when the store would refuse them.
     pub is_refused: bool,

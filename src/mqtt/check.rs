@@ -25,11 +25,9 @@ const MODEL: &str = "check";
 /// What one step found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at.
     pub step: StepName,
     /// Whether it is as the daemon needs it.
     pub ok: bool,
-    /// What was found.
     pub detail: String,
 }
 
@@ -41,7 +39,6 @@ pub enum StepName {
     Connection,
     /// What the broker says it takes.
     Broker,
-    /// A subscription is granted.
     Subscription,
     /// An answer may be published.
     Publishing,
@@ -100,7 +97,6 @@ pub async fn check(config: &MqttConfig, topics: &DeviceTopics, egress: &Egress, 
 struct Check<'a> {
     config: &'a MqttConfig,
     topics: &'a DeviceTopics,
-    /// Under way.
     step: StepName,
     findings: Vec<Finding>,
 }

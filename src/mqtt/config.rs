@@ -193,7 +193,6 @@ pub struct BrokerAddress {
 /// Why a text is no address of a broker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidBroker {
-    /// Not of the form.
     #[error(
         "expected mqtt://HOST[:PORT] or mqtts://HOST[:PORT] with a name, an IPv4 address or an IPv6 address in brackets, \
          got {text:?}"

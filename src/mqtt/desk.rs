@@ -48,11 +48,8 @@ struct Limits {
 /// What a desk works with.
 #[derive(Debug)]
 pub struct Parts {
-    /// What answers calls.
     pub serving: Serving,
-    /// Who may ask.
     pub authenticator: Authenticator,
-    /// What is counted.
     pub statistics: MessageStatistics,
     /// Who wants to know that the platform has something new.
     pub updates: Option<Updates>,

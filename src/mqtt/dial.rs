@@ -28,10 +28,8 @@ pub const CONNECT_FIELDS: [(&str, &str); 7] = [
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
-    /// It could not be made, or ended.
     #[error(transparent)]
     Connection(#[from] ConnectionError),
-    /// There is no password.
     #[error("the password cannot be read: {0}")]
     Password(#[from] SecretError),
 }

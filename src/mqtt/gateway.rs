@@ -55,13 +55,9 @@ pub struct Gateway {
     pub config: MqttConfig,
     /// The topics of this box.
     pub topics: DeviceTopics,
-    /// The way out.
     pub egress: Egress,
-    /// What answers calls.
     pub serving: Serving,
-    /// Who may ask.
     pub authenticator: Authenticator,
-    /// What is counted.
     pub statistics: MessageStatistics,
     /// What this box reports of itself; nothing as long as it is empty.
     pub reported: watch::Receiver<Bytes>,

@@ -10,7 +10,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How many bytes a connection has carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Moved {
-    /// To this side.
     pub received: u64,
     /// From this side.
     pub sent: u64,
@@ -19,11 +18,9 @@ pub struct Moved {
 /// What to do about the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beat {
-    /// Nothing.
     Rest,
     /// Ask for a sign of life.
     Ask,
-    /// It is gone.
     Dead,
 }
 

@@ -26,11 +26,9 @@ use super::answer::Failure;
 /// How long pushes are tried again.
 #[derive(Debug, Clone, Copy)]
 struct Patience {
-    /// In all.
     total: Duration,
     /// The first pause before the next trial; each is twice the one before it.
     first: Duration,
-    /// The longest pause.
     longest: Duration,
 }
 

@@ -30,7 +30,6 @@ struct Slot<T> {
 /// What becomes of an item.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Offer<T> {
-    /// It goes now.
     Run(T),
     /// It goes later, unless a newer one comes.
     Kept {

@@ -43,21 +43,16 @@ pub struct Request {
 /// Why a message gets no answer at all. A closed set of words, so that a log line for each can be bounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Unanswered {
-    /// It is an answer itself.
     #[error("it has the user property \"status\", so it is an answer and no request")]
     Answer,
-    /// It was kept by the broker.
     #[error("it is a retained message: a request is for now")]
     Retained,
-    /// The response topic is none.
     #[error("its response topic is not a valid topic name")]
     InvalidResponseTopic,
-    /// The response topic is for something else.
     #[error(
         "its response topic is not for results: one of Ledge's own or a device's that is listened to, or with a '$'"
     )]
     ForbiddenResponseTopic,
-    /// There is no topic to answer to.
     #[error("its topic names no model, and it has no response topic")]
     NoModel,
 }

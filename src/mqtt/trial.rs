@@ -23,9 +23,7 @@ use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicNa
 pub struct Trial<'a> {
     /// The topics of the box.
     pub topics: &'a DeviceTopics,
-    /// Its bindings.
     pub bindings: &'a Bindings,
-    /// Who may ask.
     pub authenticator: &'a Authenticator,
     /// What answers. The models that the message is for are loaded.
     pub serving: &'a Serving,
@@ -38,7 +36,6 @@ pub struct Trial<'a> {
 /// Who took the message, and what came of it.
 #[derive(Debug)]
 pub struct Handled {
-    /// Who took it.
     pub taker: Taker,
     /// Who asked, where somebody did.
     pub principal: Option<Principal>,
@@ -50,7 +47,6 @@ pub struct Handled {
     pub not_loaded: Option<String>,
     /// Why the model is not asked here, although the daemon would ask it.
     pub not_asked: Option<String>,
-    /// What is published.
     pub message: Option<Message>,
     /// Why there is no result.
     pub problem: Option<String>,
@@ -64,9 +60,7 @@ pub enum Taker {
         /// Who is called; `None` when the topic is none for calls.
         owner: Option<DeviceName>,
     },
-    /// A binding.
     Binding {
-        /// The binding.
         binding: Arc<Binding>,
         /// What the wildcards of its topic stand for.
         captures: Vec<String>,

@@ -33,17 +33,13 @@ pub const HEADER_LENGTH: &str = "inference-header-content-length";
 /// A call as it came in.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// The model asked for.
     pub target: Target,
-    /// The request.
     pub body: Bytes,
-    /// What the body is.
     pub form: Form,
     /// How urgent the transport says it is; a priority in the request wins.
     pub priority: Option<Priority>,
     /// When the caller stops caring, as the transport says; an earlier one in the request wins.
     pub deadline: Option<Instant>,
-    /// When it came.
     pub arrived: Instant,
     /// Who pays for what is made of it.
     pub account: Account,
@@ -93,7 +89,6 @@ pub struct Answered {
     pub body: Bytes,
     /// The length of the JSON at its beginning when binary data follow it.
     pub header_length: Option<usize>,
-    /// The version that answered.
     pub version: ModelVersion,
     /// What the response cache did; `None` for a model without one.
     pub cache: Option<CacheOutcome>,
@@ -105,21 +100,15 @@ pub enum CallError {
     /// The request is not one, or its answer cannot be written as asked for.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
-    /// The request was not served.
     #[error(transparent)]
     Serving(#[from] ServingError),
-    /// What comes of it has no room now.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
-    /// A photograph that did not say so.
     #[error(
         "the body is a photograph: send it with 'Content-Type: {content_type}', as in curl --data-binary @photo \
          -H 'Content-Type: {content_type}'"
     )]
-    UnmarkedPhotograph {
-        /// Its content type.
-        content_type: &'static str,
-    },
+    UnmarkedPhotograph { content_type: &'static str },
     /// The fields of a web form, as `curl -F` sends them.
     #[error(
         "the body is a form (multipart/form-data): send the photograph itself as the body, as in \

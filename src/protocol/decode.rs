@@ -15,7 +15,6 @@ use super::wire;
 /// The model that a request is for, as its path or topic says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// The model.
     pub model: ModelName,
     /// The version; `None` is the model's default.
     pub version: Option<ModelVersion>,
@@ -26,7 +25,6 @@ pub struct Target {
 pub struct DecodedRequest {
     /// The client's id, echoed when given.
     pub id: Option<String>,
-    /// What to infer.
     pub request: InferRequest,
     /// How the outputs are to be written.
     pub reply: ReplyFormat,

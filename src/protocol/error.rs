@@ -23,10 +23,7 @@ pub enum ProtocolError {
     NotText,
     /// `Inference-Header-Content-Length` is not a number.
     #[error("Inference-Header-Content-Length must be a non-negative integer, got '{value}'")]
-    HeaderLength {
-        /// The header's value.
-        value: String,
-    },
+    HeaderLength { value: String },
     /// `Inference-Header-Content-Length` is beyond the body.
     #[error("inference header size should be in range (0, {body}), got: {length}")]
     HeaderRange {
@@ -35,33 +32,23 @@ pub enum ProtocolError {
         /// Bytes in the body.
         body: usize,
     },
-    /// A required key is absent.
     #[error("{place} has no '{key}'")]
     Missing {
         /// The object, such as `input 'INPUT0'`.
         place: String,
-        /// The key.
         key: &'static str,
     },
     /// A key whose value matters appears twice in one object.
     #[error("{place} has '{key}' twice")]
-    DuplicateKey {
-        /// The object.
-        place: String,
-        /// The key.
-        key: &'static str,
-    },
+    DuplicateKey { place: String, key: &'static str },
     /// A value is of the wrong JSON type or out of range.
     #[error("'{key}' of {place}: {reason}")]
     Field {
-        /// The object.
         place: String,
-        /// The key.
         key: String,
         /// What was expected, what came, and where.
         reason: String,
     },
-    /// More inputs or outputs than any model has.
     #[error("'{key}' has more than {limit} entries")]
     TooMany {
         /// `inputs` or `outputs`.
@@ -69,77 +56,47 @@ pub enum ProtocolError {
         /// The most accepted.
         limit: usize,
     },
-    /// Shared memory regions are asked for.
     #[error("{place} uses '{parameter}', but shared memory is not supported: send the data in the request")]
     SharedMemory {
         /// The input or output.
         place: String,
-        /// The parameter.
         parameter: String,
     },
-    /// A sequence is asked for.
     #[error("'sequence_id' of the request is set, but no model here keeps state between requests")]
     Sequence,
-    /// Two inputs of one name.
     #[error("input '{input}' already exists in request")]
-    DuplicateInput {
-        /// The name.
-        input: String,
-    },
-    /// Two requested outputs of one name.
+    DuplicateInput { input: String },
     #[error("output '{output}' already exists in request")]
-    DuplicateOutput {
-        /// The name.
-        output: String,
-    },
-    /// Two columns of one name.
+    DuplicateOutput { output: String },
     #[error("column '{column}' is twice in {place}")]
     DuplicateColumn {
         /// `entities` or `features`, in quotes.
         place: String,
-        /// The name.
         column: String,
     },
-    /// A datatype that the protocol does not have.
     #[error("invalid datatype for input {input}: '{datatype}', expected {}", DataType::ALL.map(DataType::as_str).join(", "))]
-    InvalidDatatype {
-        /// The input.
-        input: String,
-        /// What came.
-        datatype: String,
-    },
+    InvalidDatatype { input: String, datatype: String },
     /// A shape with more dimensions than any runtime takes, or more elements than the machine can count.
     #[error("'shape' of {place} {reason}")]
     Shape {
-        /// The input.
         place: String,
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// Neither JSON nor binary data.
     #[error(
         "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', \
          'shared_memory_region' in 'parameters'. But no field is set (input '{input}')"
     )]
-    NoData {
-        /// The input.
-        input: String,
-    },
-    /// JSON and binary data.
+    NoData { input: String },
     #[error(
         "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', \
          'shared_memory_region' in 'parameters'. But set 'data' 'binary_data_size' (input '{input}')"
     )]
-    TwoData {
-        /// The input.
-        input: String,
-    },
+    TwoData { input: String },
     /// An element of JSON data that is not of the datatype.
     #[error("'data' of input '{input}': element {index} is not {datatype}: {reason}")]
     Element {
-        /// The input.
         input: String,
-        /// Its datatype.
         datatype: DataType,
         /// Position, row-major, from 0.
         index: usize,
@@ -149,9 +106,7 @@ pub enum ProtocolError {
     /// JSON data with more or fewer elements than the shape.
     #[error("'data' of input '{input}' has {got} elements, but shape {shape:?} needs {expected}")]
     ElementCount {
-        /// The input.
         input: String,
-        /// Its shape.
         shape: Vec<usize>,
         /// Elements of the shape.
         expected: usize,
@@ -163,37 +118,26 @@ pub enum ProtocolError {
         "'data' of input '{input}' is nested otherwise than its shape {shape:?}: an array has {got} entries, expected {expected}"
     )]
     Nesting {
-        /// The input.
         input: String,
-        /// Its shape.
         shape: Vec<usize>,
         /// The dimension of that array.
         expected: usize,
-        /// Entries of the array.
         got: usize,
     },
     /// The body ends before an input's binary data does.
     #[error("unexpected size for input '{input}', expecting {missing} additional bytes for model '{model}'")]
     ShortBinary {
-        /// The input.
         input: String,
         /// Bytes that are missing.
         missing: usize,
-        /// The model.
         model: ModelName,
     },
     /// The body goes on after the last input's binary data.
     #[error("unexpected additional input data for model '{model}'")]
-    TrailingBinary {
-        /// The model.
-        model: ModelName,
-    },
-    /// Binary data that does not fill the shape.
+    TrailingBinary { model: ModelName },
     #[error("input byte size mismatch for input '{input}' for model '{model}'. Expected {expected}, got {got}")]
     ByteSize {
-        /// The input.
         input: String,
-        /// The model.
         model: ModelName,
         /// Bytes that the shape needs.
         expected: usize,
@@ -206,9 +150,7 @@ pub enum ProtocolError {
          bytes available"
     )]
     IncompleteString {
-        /// The input.
         input: String,
-        /// The announced length.
         length: usize,
         /// The bytes left.
         left: usize,
@@ -216,29 +158,23 @@ pub enum ProtocolError {
     /// Binary `BYTES` data with more or fewer strings than the shape.
     #[error("expected {expected} string elements for inference input '{input}' for model '{model}', got {got}")]
     StringCount {
-        /// The input.
         input: String,
-        /// The model.
         model: ModelName,
         /// Elements of the shape.
         expected: usize,
-        /// Strings that came.
         got: usize,
     },
     /// A byte of binary `BOOL` data that is neither 0 nor 1.
     #[error("element {index} of BOOL input '{input}' is {byte:#04x}, expected 0 or 1")]
     NotABool {
-        /// The input.
         input: String,
         /// Position, row-major, from 0.
         index: usize,
         /// The byte.
         byte: u8,
     },
-    /// A tensor of more strings than are taken.
     #[error("input '{input}' has more than {limit} strings: send them in several requests")]
     TooManyStrings {
-        /// The input.
         input: String,
         /// The most accepted.
         limit: usize,
@@ -246,28 +182,17 @@ pub enum ProtocolError {
     /// What the request is made into, or its answer, has no room now.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
-    /// JSON has no NaN and no infinity.
     #[error(
         "output '{output}' has a value that is not finite, which JSON cannot carry: ask for it with 'binary_data': true"
     )]
-    NotFinite {
-        /// The output.
-        output: String,
-    },
-    /// JSON strings are Unicode.
+    NotFinite { output: String },
     #[error(
         "output '{output}' has a string that is not UTF-8, which JSON cannot carry: ask for it with 'binary_data': true"
     )]
-    NotUtf8 {
-        /// The output.
-        output: String,
-    },
+    NotUtf8 { output: String },
     /// The answer could not be written: a fault of ours.
     #[error("failed to write the response JSON: {reason}")]
-    Encode {
-        /// What the writer said.
-        reason: String,
-    },
+    Encode { reason: String },
 }
 
 /// The longest piece of foreign text in a message, in characters.

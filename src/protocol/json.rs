@@ -33,15 +33,12 @@ const BESIDE_STRING: usize = 128;
 pub(super) struct TensorSeed<'s> {
     /// The input, for messages.
     pub input: &'s str,
-    /// Its datatype.
     pub datatype: DataType,
-    /// Its shape.
     pub shape: &'s [usize],
     /// Bytes of JSON that hold the data at most; bounds what is allocated before anything is read.
     pub body_length: usize,
     /// Who pays for it, where it may be large.
     pub account: Option<&'s Account>,
-    /// Where the reason goes.
     pub failure: &'s mut Failure,
 }
 

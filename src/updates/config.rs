@@ -54,11 +54,8 @@ impl Default for UpdatesConfig {
 /// Where a TUF repository is: `https://HOST[:PORT]/PATH`, `http://` on this machine, or `file:///FOLDER`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RepositoryAddress {
-    /// A static web server.
     Http {
-        /// Whether it speaks TLS.
         tls: bool,
-        /// The server.
         at: HostPort,
         /// What its paths begin with: `/` or `/a/b/`.
         base: String,

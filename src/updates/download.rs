@@ -56,7 +56,6 @@ impl DownloadLimits {
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Failed {
-    /// Why.
     pub error: DownloadError,
     /// Bytes that came, now or in earlier attempts, and were thrown away.
     pub wasted: u64,
@@ -88,7 +87,6 @@ async fn has(store: &BlobStore, target: &Target) -> bool {
 enum Ended {
     /// As many bytes are here as were signed.
     Whole,
-    /// There are more.
     TooLong,
 }
 

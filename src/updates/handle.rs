@@ -34,9 +34,7 @@ pub struct Updates {
 pub struct UpdaterInbox {
     /// What the platform wants, the newest; `None` as long as nothing is known.
     pub wishes: watch::Receiver<Option<Wishes>>,
-    /// What people want.
     pub orders: mpsc::Receiver<Ordered>,
-    /// What the poller takes.
     pub looks: mpsc::Receiver<Look>,
     /// Somebody wants what waits for its next attempt to be tried now.
     pub retries: Arc<Notify>,
@@ -55,12 +53,7 @@ pub enum Look {
         answer: oneshot::Sender<Result<(), String>>,
     },
     /// Somebody has what is trusted forgotten, and waits. A look follows, for which nobody waits.
-    Reset {
-        /// Who.
-        principal: Principal,
-        /// What came of it.
-        answer: oneshot::Sender<Result<(), String>>,
-    },
+    Reset { principal: Principal, answer: oneshot::Sender<Result<(), String>> },
 }
 
 /// What the administrator of this box may say about an update.
@@ -68,11 +61,9 @@ pub enum Look {
 pub enum Order {
     /// Keep things as they are.
     Pin,
-    /// Let go again.
     Unpin,
     /// Go back to the version before: the one before the trial, else the one before the last commit.
     RollBack,
-    /// End the trial.
     Cancel,
 }
 
@@ -99,46 +90,23 @@ impl Order {
 /// An order on its way to the updater.
 #[derive(Debug)]
 pub struct Ordered {
-    /// What it is about.
     pub subject: Subject,
-    /// What is wanted.
     pub order: Order,
-    /// Who wants it.
     pub principal: Principal,
-    /// What became of it.
     pub answer: oneshot::Sender<Result<(), OrderError>>,
 }
 
 /// Why an order was not carried out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OrderError {
-    /// Nothing is known of the subject.
     #[error("{subject} is not looked after: no update of it is known")]
-    Unknown {
-        /// What was named.
-        subject: Subject,
-    },
-    /// There is no trial to end.
+    Unknown { subject: Subject },
     #[error("no update of {subject} is under way")]
-    NoTrial {
-        /// What was named.
-        subject: Subject,
-    },
-    /// There is no version to go back to.
+    NoTrial { subject: Subject },
     #[error("no version of {subject} came by an update: there is nothing to go back from")]
-    NothingToRollBack {
-        /// What was named.
-        subject: Subject,
-    },
-    /// It was taken and could not be done.
+    NothingToRollBack { subject: Subject },
     #[error("{subject}: {reason}")]
-    Failed {
-        /// What was named.
-        subject: Subject,
-        /// Why.
-        reason: String,
-    },
-    /// The updater is gone, as the daemon ends.
+    Failed { subject: Subject, reason: String },
     #[error("updates have stopped: the daemon ends, or the log says why")]
     Stopped,
 }
@@ -248,19 +216,12 @@ impl Updates {
 /// Why a look that somebody waited for brought nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LookRefused {
-    /// Others are ahead.
     #[error("the platform is being asked already: try again in a moment")]
     Busy,
-    /// The poller is gone, as the daemon ends.
     #[error("updates have stopped: the daemon ends, or the log says why")]
     Stopped,
-    /// The configuration does not name the server.
     #[error("{at} is not in the allow-list: only a server of `[[egress.allow]]` or of updates.repository is asked")]
-    Unlisted {
-        /// The server.
-        at: HostPort,
-    },
-    /// It was asked.
+    Unlisted { at: HostPort },
     #[error("{0}")]
     Failed(String),
 }

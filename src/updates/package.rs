@@ -31,12 +31,10 @@ const MAX_FILES: usize = 1_000;
 /// What is signed of a release beside the bytes of its files.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Package {
-    /// Of this form.
     pub schema: u32,
     /// The files beside the first, each of them a target of the same version.
     #[serde(default)]
     pub files: Vec<FileName>,
-    /// For people.
     #[serde(default)]
     pub semantic_version: Option<String>,
     /// What a box must have.
@@ -48,7 +46,6 @@ pub struct Package {
     /// What the model takes; empty where it does not say.
     #[serde(default)]
     pub inputs: Vec<DeclaredPort>,
-    /// What it gives.
     #[serde(default)]
     pub outputs: Vec<DeclaredPort>,
     /// How good it was found to be before it was signed: shown, and not judged.
@@ -89,7 +86,6 @@ pub struct Limits {
 /// An input or output, as it is signed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeclaredPort {
-    /// Its name.
     pub name: String,
     /// Its datatype, in the words of the Open Inference Protocol.
     pub datatype: String,
@@ -109,15 +105,10 @@ pub struct Reference {
 /// Why a description cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PackageError {
-    /// There is none.
     #[error("the target has no custom data \"ledge\": it is no release, publish it with ledge-platform")]
     Missing,
-    /// It is of another form.
     #[error("the description of the release cannot be read: {reason}")]
-    Form {
-        /// What is wrong.
-        reason: String,
-    },
+    Form { reason: String },
 }
 
 impl Package {

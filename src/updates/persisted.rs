@@ -27,26 +27,16 @@ pub type Subjects = BTreeMap<Subject, SubjectState>;
 /// Why the states cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum PersistedError {
-    /// The system refuses.
     #[error("{} cannot be read: {error}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The system's words.
-        error: io::Error,
-    },
-    /// A newer Ledge wrote it.
+    Unreadable { path: PathBuf, error: io::Error },
     #[error("{} is whole, and of a form that this version of Ledge does not know: {reason}", path.display())]
     Unknown {
-        /// The file.
         path: PathBuf,
         /// What is not known.
         reason: String,
     },
-    /// Neither file is whole.
     #[error("{} and its other half are damaged: {reason}", path.display())]
     Damaged {
-        /// One of them.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
@@ -177,9 +167,7 @@ fn parse(text: &[u8]) -> Result<(u64, Subjects), Unfit> {
 /// A release that is live, as far as the files say.
 #[derive(Debug, PartialEq)]
 pub struct Live {
-    /// What it is of.
     pub subject: Subject,
-    /// The release.
     pub release: Installed,
     /// The share of its golden inputs that it was taken with.
     pub golden_min: Option<f64>,

@@ -38,7 +38,6 @@ pub enum Allow {
     Nothing,
     /// Up to a release that is on disk and tried in a process of its own: outside the maintenance window.
     Prepare,
-    /// Everything.
     Everything,
 }
 

@@ -28,14 +28,12 @@ pub struct UpdatesReport {
     pub roles: BTreeMap<String, RoleReport>,
     /// Bytes fetched since the start.
     pub fetched_bytes: u64,
-    /// Everything that is updated.
     pub subjects: Vec<SubjectReport>,
 }
 
 /// A role of the trusted metadata.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoleReport {
-    /// Its version.
     pub version: u64,
     /// When it expires; `None` before the first look since the start.
     pub expires: Option<String>,

@@ -52,22 +52,17 @@ enum Origin {
 /// Why a file of the repository does not come.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// The exchange with the server failed.
     #[error(transparent)]
     Http(#[from] HttpError),
-    /// The server does not give it.
     #[error("the server answers status {status} for {file}{hint}")]
     Status {
         /// The file, below the repository.
         file: String,
-        /// The HTTP status.
         status: u16,
-        /// What to look at.
         hint: &'static str,
         /// After what time another try is worth it, where the server says it.
         retry_after: Option<Duration>,
     },
-    /// It is longer than it may be.
     #[error("{file} is longer than the {max} bytes that it may have")]
     TooLong {
         /// The file, below the repository.
@@ -75,26 +70,16 @@ pub enum SourceError {
         /// How long it may be.
         max: u64,
     },
-    /// The folder does not give it.
     #[error("{path} cannot be read: {error}", path = path.display())]
-    Folder {
-        /// The file.
-        path: PathBuf,
-        /// The system's words.
-        error: std::io::Error,
-    },
+    Folder { path: PathBuf, error: std::io::Error },
     /// A name that would lead out of the repository.
     #[error("{name:?} is no name of a file in a repository")]
     Name {
         /// As the metadata has it.
         name: String,
     },
-    /// There is no way to a server.
     #[error("{address} is on the network, and there is no way to it")]
-    NoClient {
-        /// The repository.
-        address: String,
-    },
+    NoClient { address: String },
 }
 
 impl SourceError {

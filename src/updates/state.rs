@@ -37,7 +37,6 @@ const REMEMBERED: usize = 64;
 /// A release that is whole in the update store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Installed {
-    /// Its version.
     pub version: ModelVersion,
     /// SHA-256 of what is signed of it, in hexadecimal: its files and their description.
     pub digest: String,
@@ -84,9 +83,7 @@ impl fmt::Display for Stage {
 /// How the last rollout ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The rollout.
     pub rollout: DeviceName,
-    /// The version it brought.
     pub version: ModelVersion,
     /// Where it was rolled back, and why; `None` is a success.
     pub rolled_back: Option<(Stage, Reason)>,
@@ -95,11 +92,9 @@ pub struct Outcome {
 /// A release that is not tried again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
-    /// The rollout.
     pub rollout: DeviceName,
     /// The digest of the release; empty when it did not get as far.
     pub digest: String,
-    /// Its version.
     pub version: ModelVersion,
 }
 
@@ -139,21 +134,17 @@ pub struct SubjectState {
 pub enum Event {
     /// The platform was heard: this is what it wants now.
     Wanted {
-        /// What it wants.
         wish: Wish,
         /// Whether something serves where no release does: what the owner of this box has.
         has_own: bool,
     },
     /// The package's description was read.
     Described {
-        /// Of the release.
         digest: String,
-        /// What was read.
         package: Arc<Package>,
     },
     /// So many bytes were fetched.
     Fetched {
-        /// How many.
         bytes: u64,
     },
     /// The work or the gate of the stage was passed.
@@ -164,7 +155,6 @@ pub enum Event {
     Interrupted(Reason),
     /// It cannot be done now, for a reason that lies elsewhere: a server, a link, a full disk. No attempt is counted.
     Hindered {
-        /// Why.
         reason: Reason,
         /// The time, in milliseconds since the Unix epoch.
         now_ms: u64,
@@ -180,16 +170,13 @@ pub enum Event {
     },
     /// Time passed. It does not count while the trial is held.
     Waited {
-        /// How much.
         seconds: u64,
     },
-    /// The daemon starts.
     Started,
     /// A release is damaged on disk.
     Lost(Installed),
     /// The administrator keeps things as they are.
     Pin,
-    /// And lets go again.
     Unpin,
     /// The administrator wants the version before: the one before the trial, else the one before the last commit. Without
     /// either nothing happens, for then no release would run.
@@ -203,7 +190,6 @@ pub enum Event {
 /// What a box is to do for a subject now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Duty {
-    /// Nothing.
     Rest,
     /// Fetch the files of the trial.
     Download,

@@ -42,7 +42,6 @@ pub struct LookStatus {
 /// One role of the trusted metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RoleStatus {
-    /// Its version.
     pub version: u64,
     /// When it expires, in milliseconds since the Unix epoch; `None` before it was looked at since the start.
     pub expires_ms: Option<u64>,
@@ -51,7 +50,6 @@ pub struct RoleStatus {
 /// A rollout that is meant for this box and may not go on, or not to its end, now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
-    /// The rollout.
     pub rollout: DeviceName,
     /// The version that it brings.
     pub version: ModelVersion,

@@ -80,33 +80,19 @@ pub struct BlobStore {
 /// Why the store cannot do what it should.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another process has it.
     #[error("another daemon has the update store {folder} open: stop that one, or give each its own updates.path", folder = folder.display())]
-    Locked {
-        /// The store.
-        folder: PathBuf,
-    },
-    /// A hash is none.
+    Locked { folder: PathBuf },
     #[error("{text:?} is no SHA-256 in 64 hexadecimal digits")]
-    Digest {
-        /// What came.
-        text: String,
-    },
-    /// A file of a release was not fetched.
+    Digest { text: String },
     #[error("the file {sha256} is not in the update store")]
-    Missing {
-        /// Which.
-        sha256: String,
-    },
+    Missing { sha256: String },
     /// A file is sealed, and there is no key for it.
     #[error("{path}: {error}", path = path.display())]
     Sealed {
-        /// Which.
         path: PathBuf,
         /// Why it does not open.
         error: OpenError,
     },
-    /// The disk is full.
     #[error("no room on the disk for {path}: {error}", path = path.display())]
     Full {
         /// What there was no room for.
@@ -114,16 +100,8 @@ pub enum StoreError {
         /// As the system says it.
         error: io::Error,
     },
-    /// Something else failed.
     #[error("cannot {doing} {path}: {error}", path = path.display())]
-    File {
-        /// What.
-        doing: &'static str,
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
+    File { doing: &'static str, path: PathBuf, error: io::Error },
 }
 
 impl StoreError {

@@ -35,9 +35,7 @@ impl Kind {
 /// One thing that is updated as a whole. As text `models/NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Subject {
-    /// What it is.
     pub kind: Kind,
-    /// Its name.
     pub name: ModelName,
 }
 
@@ -47,7 +45,6 @@ pub struct Subject {
 pub struct TargetPath {
     /// What it is part of.
     pub subject: Subject,
-    /// Of which version.
     pub version: ModelVersion,
     /// The name of the file.
     pub file: FileName,
@@ -60,13 +57,8 @@ pub struct FileName(ModelName);
 /// Why a text names no target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTarget {
-    /// Not of the form.
     #[error("{text:?} is not of the form {{models,configurations,runtimes}}/NAME/VERSION/FILE")]
-    Form {
-        /// What came.
-        text: String,
-    },
-    /// A part is no name.
+    Form { text: String },
     #[error(transparent)]
     Name(#[from] InvalidName),
 }

@@ -57,9 +57,7 @@ pub enum About {
     Model,
     /// Values of feature views, of which such a caller has none.
     Values,
-    /// The whole box.
     Box,
-    /// Neither.
     Other,
 }
 
@@ -195,7 +193,6 @@ pub struct Table {
     pub public: Vec<String>,
     /// What who presents nothing is, over loopback and on the socket.
     pub unpresented: Vec<Role>,
-    /// The same over MQTT.
     pub mqtt: Vec<Role>,
 }
 

@@ -129,7 +129,6 @@ fn left(root: &TestRoot) -> u64 {
 struct Promises {
     /// Records that are durable, as the status says.
     sizes: Vec<(u64, u64)>,
-    /// Backups that were answered.
     backups: Vec<u64>,
     sent: u64,
 }

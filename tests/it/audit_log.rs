@@ -106,7 +106,6 @@ pub struct Attack {
 /// A log, an earlier checkpoint of it, and what can be done to a copy of it.
 pub struct Attacked {
     pub written: AuditBox,
-    /// Holds everything below.
     pub folder: TempDir,
     /// The log as it is.
     pub whole: PathBuf,

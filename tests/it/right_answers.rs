@@ -71,7 +71,6 @@ enum Extra {
     Nothing,
     Matrix(Matrix),
     Shape(usize, usize),
-    /// Row by row.
     Columns(usize, usize, Vec<usize>),
 }
 

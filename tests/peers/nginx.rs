@@ -19,7 +19,6 @@ const START: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub struct Answered {
     pub status: u16,
-    /// Of the body.
     pub bytes: u64,
     pub path: String,
     /// Where it was asked to begin.

@@ -214,11 +214,9 @@ pub struct Callers {
 pub struct Answers {
     /// The versions that answered, in their order, each run of one version once.
     pub versions: Vec<String>,
-    /// How many were answered.
     pub answered: u64,
     /// The longest that one waited for an answer, a new connection included.
     pub longest: Duration,
-    /// What was no answer.
     pub failures: Vec<String>,
 }
 

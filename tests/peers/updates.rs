@@ -41,11 +41,8 @@ struct Bad {
     model: &'static str,
     /// What the rollout asks of it.
     gate: &'static [&'static str],
-    /// What its package says.
     package: &'static [&'static str],
-    /// What stops it.
     cause: &'static str,
-    /// And where.
     stage: &'static str,
 }
 

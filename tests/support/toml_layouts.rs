@@ -13,7 +13,6 @@ pub const WRONG: &str = "1979-05-27";
 /// A text, and the line of each of its keys.
 #[derive(Debug, Default)]
 pub struct Written {
-    /// TOML.
     pub text: String,
     /// By key, as in `a.b[1].c`.
     pub lines: BTreeMap<String, usize>,

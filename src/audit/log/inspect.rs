@@ -31,7 +31,6 @@ pub enum Verdict {
     Left {
         /// `damaged` or `renamed`.
         cause: &'static str,
-        /// In words.
         reason: String,
         /// What is known of it.
         previous: PreviousLog,
@@ -40,7 +39,6 @@ pub enum Verdict {
 
 /// A log that can be appended to.
 pub struct Found {
-    /// Its signed head.
     pub checkpoint: Option<SignedCheckpoint>,
     /// The first tile of records that is there.
     pub first: u64,

@@ -12,16 +12,13 @@ use crate::key::CheckpointError;
 /// Why the copy of the log does not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
-    /// The settings do not make an address.
     #[error("audit.sync: {reason}")]
     Settings {
         /// What is wrong with them.
         reason: String,
     },
-    /// The keys of the bucket cannot be read.
     #[error("audit.sync: {0}")]
     Secret(#[from] SecretError),
-    /// No answer.
     #[error(transparent)]
     Http(#[from] HttpError),
     /// The platform does not do what it is asked.
@@ -31,11 +28,9 @@ pub enum SyncError {
         at: String,
         /// `PUT` or `GET`, and what was asked for.
         request: String,
-        /// The HTTP status.
         status: u16,
         /// The word of an S3 server for it.
         code: Option<String>,
-        /// What to look at.
         hint: &'static str,
         /// After what time another try is worth it, where the server says it.
         retry_after: Option<Duration>,
@@ -45,7 +40,6 @@ pub enum SyncError {
     File {
         /// The file or the folder.
         path: PathBuf,
-        /// The system's words.
         error: io::Error,
     },
     /// What the platform lacks is not on this box any more.
@@ -57,7 +51,6 @@ pub enum SyncError {
         generation: u32,
         /// How many records the platform has.
         size: u64,
-        /// The file.
         path: String,
     },
     /// What is on this box is not what was signed.
@@ -65,9 +58,7 @@ pub enum SyncError {
     Damaged {
         /// Which of the logs of this box.
         generation: u32,
-        /// The file.
         path: String,
-        /// In which way.
         reason: String,
     },
     /// An older log that this box, by its name and key of today, did not write.
@@ -77,7 +68,6 @@ pub enum SyncError {
     Foreign {
         /// Which of the logs of this box.
         generation: u32,
-        /// What shows it.
         reason: String,
     },
     /// What is there under the name of the checkpoint is none.
@@ -88,22 +78,18 @@ pub enum SyncError {
         /// What is wrong with it.
         error: CheckpointError,
     },
-    /// A file on the platform ends too early.
     #[error("{path} on the platform has {length} bytes of {expected}: remove it there, and it is sent again")]
     Cut {
         /// The file on the platform.
         path: String,
-        /// How long it is.
         length: usize,
         /// How long it has to be.
         expected: usize,
     },
-    /// The platform has another history of this log.
     #[error("the platform has another history of log {generation} of this box: {reason}")]
     Forked {
         /// Which of the logs of this box.
         generation: u32,
-        /// What shows it.
         reason: String,
     },
 }

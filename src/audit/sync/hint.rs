@@ -24,7 +24,6 @@ pub struct Hint {
 /// What the platform has of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Synced {
-    /// How many records.
     pub size: u64,
     /// When that was so, in milliseconds since the Unix epoch.
     pub at_ms: u64,
@@ -33,7 +32,6 @@ pub struct Synced {
 /// Tiles that the platform took, whose checkpoint it does not have yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sending {
-    /// Of which log.
     pub generation: u32,
     /// How many records the checkpoint on the platform had then.
     pub after: u64,

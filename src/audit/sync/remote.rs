@@ -45,9 +45,7 @@ pub enum Put {
 /// What is there instead of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
-    /// A file.
     File(Bytes),
-    /// Nothing.
     Nothing,
     /// Nothing, or what may not be read.
     Hidden,

@@ -19,7 +19,6 @@ use crate::local::LocalLog;
 pub struct SignedLog {
     /// Which of the logs of this box.
     pub generation: u32,
-    /// Its files.
     pub local: LocalLog,
     /// Its head, which has at least one record.
     pub head: Arc<SignedCheckpoint>,

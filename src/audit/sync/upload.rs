@@ -25,9 +25,7 @@ const NOTED: Duration = Duration::from_secs(5);
 
 /// One try to bring a log up to its head.
 pub struct Upload<'a> {
-    /// The settings.
     pub settings: &'a SyncSettings,
-    /// The platform.
     pub remote: &'a Remote,
     /// What is known of it.
     pub hint: &'a mut Hint,

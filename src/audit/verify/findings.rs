@@ -6,7 +6,6 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wrong {
-    /// Something is missing.
     Gap,
     /// There is another history of the same log.
     Fork,
@@ -28,11 +27,9 @@ impl Wrong {
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// In which way.
     pub wrong: Wrong,
     /// The first record that it is about, where that can be told.
     pub seq: Option<u64>,
-    /// In words.
     pub what: String,
 }
 
@@ -44,7 +41,6 @@ const LISTED: usize = 20;
 pub struct Findings {
     /// The first ones of each kind.
     pub list: Vec<Finding>,
-    /// How many more.
     pub more: u64,
 }
 

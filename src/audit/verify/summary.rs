@@ -17,7 +17,6 @@ pub struct Summary {
     pub records: u64,
     /// The earliest time of one.
     pub since: Option<Timestamp>,
-    /// The latest.
     pub until: Option<Timestamp>,
     /// How many there are of each action.
     pub actions: BTreeMap<&'static str, u64>,
@@ -38,13 +37,9 @@ pub struct Summary {
 pub struct Lost {
     /// The record that says so.
     pub seq: u64,
-    /// When it was written.
     pub ts: Timestamp,
-    /// Why.
     pub cause: String,
-    /// How many inference calls.
     pub calls: u64,
-    /// How many other events.
     pub events: u64,
 }
 

@@ -19,7 +19,6 @@ pub struct Tree {
 pub struct HashTile {
     /// Its level: 0 has the hashes of records.
     pub level: u8,
-    /// Which of its level.
     pub index: u64,
     /// The hashes, 256 of them in a whole tile.
     pub hashes: Vec<Hash>,

@@ -11,7 +11,6 @@ const RECORD: u64 = 1024;
 /// What may be recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
-    /// Everything.
     Enough,
     /// Everything but inference; what lacks is the quota, or the disk.
     EventsAlone(Cause),

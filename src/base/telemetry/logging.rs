@@ -145,15 +145,8 @@ impl Serialize for LogLevel {
 /// Why the log could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LoggingError {
-    /// The filter refused a level.
     #[error("log level {level} cannot be used")]
-    Level {
-        /// The level.
-        level: LogLevel,
-        /// Why.
-        source: tracing_subscriber::filter::ParseError,
-    },
-    /// Something in this process logs already.
+    Level { level: LogLevel, source: tracing_subscriber::filter::ParseError },
     #[error("the log is already set up")]
     AlreadySet(#[source] tracing_subscriber::util::TryInitError),
 }

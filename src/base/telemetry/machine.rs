@@ -20,7 +20,6 @@ pub struct MachineUsage {
 /// One core.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CoreUsage {
-    /// Its number.
     pub core: String,
     /// The share of time that it was busy, 0 to 1, since the reading before; `None` when there was none long enough ago.
     pub load: Option<f64>,

@@ -12,7 +12,6 @@ pub struct ProcessUsage {
     pub resident_bytes: u64,
     /// CPU time since the start, in seconds.
     pub cpu_seconds: f64,
-    /// Threads.
     pub threads: usize,
     /// When it started, in seconds since the Unix epoch.
     pub started_at: u64,

@@ -36,7 +36,6 @@ pub fn boot_id(root: &Path) -> Option<String> {
 /// An instruction set extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Feature {
-    /// Its name.
     pub name: &'static str,
     /// Whether CPU and system offer it.
     pub present: bool,
@@ -134,7 +133,6 @@ fn affinity(root: &Path) -> Option<String> {
 /// The memory of the machine, in bytes. A limit on this process may be lower: [`CgroupLimits`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// All of it.
     pub total_bytes: u64,
     /// What can be had without swapping.
     pub available_bytes: u64,
@@ -166,7 +164,6 @@ impl Memory {
 /// The file system that a folder is on, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Disk {
-    /// All of it.
     pub total_bytes: u64,
     /// What a user other than root may still fill.
     pub available_bytes: u64,

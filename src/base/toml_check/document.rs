@@ -23,9 +23,7 @@ pub type Path = Vec<Step>;
 /// One step of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Into a table.
     Key(String),
-    /// Into an array.
     Index(usize),
 }
 
@@ -47,7 +45,6 @@ pub fn key(path: &[Step]) -> String {
 pub struct SyntaxError {
     /// Line and column, from 1.
     pub position: Option<(usize, usize)>,
-    /// What is wrong.
     pub message: String,
 }
 

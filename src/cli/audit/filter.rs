@@ -139,7 +139,6 @@ fn known_action(text: &str) -> Result<String, String> {
 pub struct Filter {
     /// In milliseconds since the Unix epoch.
     pub since: u64,
-    /// The same.
     pub until: u64,
     /// The sequence numbers.
     pub seq: SeqRange,

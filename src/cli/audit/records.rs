@@ -20,9 +20,7 @@ pub struct Records<'a> {
 
 /// A record and the line that it is.
 pub struct Line {
-    /// Its place.
     pub seq: u64,
-    /// The JSON.
     pub text: Vec<u8>,
     /// What it says; `None` when it is damaged.
     pub record: Option<AuditRecord>,

@@ -26,7 +26,6 @@ use crate::config::Config;
 /// How often a model was right.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 struct Accuracy {
-    /// Files with a label.
     files: usize,
     /// The share of them whose best class is the label.
     top1: f64,

@@ -21,7 +21,6 @@ pub struct Likeness {
 /// The likeness of many answers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Agreement {
-    /// Answers compared.
     pub compared: usize,
     /// Of these, the share whose best class is the same.
     pub same_top1: f64,

@@ -18,7 +18,6 @@ const LIMIT: Duration = Duration::from_mins(5);
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
-    /// Where it listens.
     pub url: String,
     /// Its log; it ends with the daemon.
     lines: mpsc::Receiver<String>,

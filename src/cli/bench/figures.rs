@@ -9,7 +9,6 @@ use serde::Serialize;
 /// What came of one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Answered.
     Ok,
     /// Not answered.
     Failed {
@@ -133,7 +132,6 @@ fn count(number: u64) -> f64 {
 /// The figures of one target under one load.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figures {
-    /// Requests answered.
     pub answered: u64,
     /// Requests that were not, by HTTP status or reason.
     pub errors: BTreeMap<String, u64>,
@@ -156,7 +154,6 @@ pub struct Figures {
 pub struct LatencyMs {
     /// The mean.
     pub mean: f64,
-    /// The median.
     pub p50: f64,
     /// Nine of ten were not slower.
     pub p90: f64,
@@ -165,7 +162,6 @@ pub struct LatencyMs {
     /// 999 of 1,000 were not slower.
     #[serde(rename = "p99.9")]
     pub p99_9: f64,
-    /// The slowest.
     pub max: f64,
 }
 
@@ -176,7 +172,6 @@ pub struct Spread {
     pub median: f64,
     /// The least.
     pub min: f64,
-    /// The greatest.
     pub max: f64,
 }
 

@@ -21,7 +21,6 @@ const MAX_HEAD: usize = 64 << 10;
 /// A daemon, and the requests to send it.
 #[derive(Debug)]
 pub struct Http {
-    /// Where it listens.
     pub url: String,
     /// Its process, if known.
     pub pid: Option<u32>,

@@ -18,9 +18,7 @@ use super::random::Random;
 pub struct InProcess<'a> {
     /// Drives the core's timers; the callers' threads do the rest.
     pub runtime: &'a Runtime,
-    /// The core.
     pub serving: &'a Serving,
-    /// The model.
     pub target: decode::Target,
     /// Asked in turn; with `unique` only the first, stamped each time.
     pub payloads: &'a [Payload],

@@ -24,7 +24,6 @@ const STRING: usize = 8;
 /// The inputs of one request, before they are put into a protocol.
 #[derive(Debug, Clone)]
 pub enum Payload {
-    /// Tensors by input name.
     Tensors(Vec<(String, Tensor)>),
     /// A photograph as it comes from a camera.
     Photo(Bytes),
@@ -33,7 +32,6 @@ pub enum Payload {
 /// `name:1,3,224,224`: the shape of one input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShapeOf {
-    /// The input.
     pub input: String,
     /// Its dimensions, the batch included.
     pub shape: Vec<usize>,

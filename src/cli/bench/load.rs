@@ -31,7 +31,6 @@ impl fmt::Display for Load {
 pub enum Arrivals {
     /// Exponential, as callers that do not know of each other come.
     Poisson,
-    /// All the same.
     Constant,
 }
 

@@ -88,9 +88,7 @@ impl Way {
 /// A broker, what is behind it, and the requests to send there.
 #[derive(Debug)]
 pub struct Mqtt<'a> {
-    /// The broker.
     pub broker: &'a Broker,
-    /// Who answers.
     pub way: Way,
     /// Of the requests, and so of the answers.
     pub qos: Qos,

@@ -15,7 +15,6 @@ use crate::cli::Output;
 pub struct Report {
     /// The model as asked for.
     pub model: String,
-    /// The version that answered.
     pub version: String,
     /// The runtime that answered, or the server's name for it.
     pub runtime: String,
@@ -23,11 +22,9 @@ pub struct Report {
     pub input: String,
     /// Whether no request was sent twice.
     pub unique: bool,
-    /// How tensors travelled.
     pub encoding: &'static str,
     /// Batch elements of each request.
     pub batch: usize,
-    /// Rounds.
     pub rounds: usize,
     /// Seconds of each load, target and round.
     pub seconds: f64,
@@ -40,9 +37,7 @@ pub struct Report {
 /// The rounds of one target under one load.
 #[derive(Debug)]
 pub struct Series {
-    /// The load.
     pub load: Load,
-    /// The target.
     pub target: &'static str,
     /// In the order measured.
     pub rounds: Vec<Round>,
@@ -51,7 +46,6 @@ pub struct Series {
 /// One round.
 #[derive(Debug)]
 pub struct Round {
-    /// The latencies.
     pub recording: Recording,
     /// CPU time of the process that answered.
     pub cpu: Option<Duration>,

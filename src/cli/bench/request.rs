@@ -16,7 +16,6 @@ const SLOT: usize = 10;
 /// The bytes of one HTTP request: its head and body.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// As written.
     pub bytes: Vec<u8>,
     stamps: Vec<Stamp>,
 }
@@ -24,7 +23,6 @@ pub struct Request {
 /// What is asked, as a protocol carries it.
 #[derive(Debug, Clone)]
 pub struct Body {
-    /// As written.
     pub bytes: Vec<u8>,
     /// Its MIME type.
     pub content_type: &'static str,

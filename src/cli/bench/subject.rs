@@ -18,11 +18,8 @@ use super::random::Random;
 /// A model, one of its versions or the one that is served, in one runtime or the one that its config says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
-    /// The model.
     pub model: ModelName,
-    /// The version.
     pub version: Option<ModelVersion>,
-    /// The runtime.
     pub runtime: Option<Runtime>,
 }
 

@@ -7,7 +7,6 @@ use std::fmt::Write;
 pub struct Panel {
     /// What runs along the horizontal axis.
     pub axis: &'static str,
-    /// How it runs.
     pub scale: Scale,
     /// The lines; their points are load and milliseconds.
     pub lines: Vec<Line>,
@@ -29,7 +28,6 @@ pub struct Line {
     pub name: String,
     /// Its colour, by number.
     pub color: usize,
-    /// Whether it is dashed.
     pub dashed: bool,
     /// In the order of their loads.
     pub points: Vec<(f64, f64)>,

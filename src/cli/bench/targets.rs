@@ -29,7 +29,6 @@ const POOL_BYTES: usize = 64 << 20;
 /// Where the model can be asked.
 #[derive(Debug, Clone, Copy)]
 pub struct Places<'a> {
-    /// In this process.
     pub serving: Option<&'a Serving>,
     /// Whether that is measured; else it only tells what the model takes.
     pub in_process: bool,
@@ -42,11 +41,8 @@ pub struct Places<'a> {
 /// What is known of the model, and asked of it.
 #[derive(Debug)]
 pub struct Subject {
-    /// Its inputs.
     pub ports: Vec<Port>,
-    /// The version that answers.
     pub version: String,
-    /// The runtime that answers.
     pub runtime: String,
     /// What is asked, for people.
     pub input: String,
@@ -58,10 +54,8 @@ pub struct Targets<'a> {
     runtime: &'a Runtime,
     args: &'a BenchArgs,
     places: Places<'a>,
-    /// The model.
     pub subject: Subject,
     payloads: Vec<Payload>,
-    /// For the broker.
     bodies: Vec<Body>,
 }
 

@@ -42,7 +42,6 @@ impl Format {
 /// What a table has in its columns: join keys, features, and the event time behind them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Columns {
-    /// Names and types.
     pub values: Vec<(String, ValueType)>,
     /// The name of the event time's column.
     pub time: String,
@@ -163,7 +162,6 @@ pub struct InRow {
 
 /// The rows of a file.
 pub struct Reader {
-    /// They themselves.
     pub rows: Box<dyn Iterator<Item = anyhow::Result<InRow>>>,
     /// Columns of the file that the view does not have.
     pub left_out: Vec<String>,

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 pub struct ExpositionError {
     /// Its number, from 1.
     pub line: usize,
-    /// Its beginning.
     pub text: String,
 }
 
@@ -19,9 +18,7 @@ pub struct ExpositionError {
 pub struct Sample {
     /// The metric's name, with the suffix of its kind.
     pub name: String,
-    /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Its value.
     pub value: f64,
 }
 

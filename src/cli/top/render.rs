@@ -10,11 +10,8 @@ use super::view::{CoreView, ModelView, View};
 pub enum Style {
     /// Not at all.
     Plain,
-    /// What this is.
     Title,
-    /// The names of columns.
     Heading,
-    /// Something is wrong.
     Alarm,
 }
 
@@ -23,14 +20,12 @@ pub enum Style {
 pub struct Line {
     /// Its text, without control characters.
     pub text: String,
-    /// How it stands out.
     pub style: Style,
 }
 
 /// The room there is, in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
-    /// Characters a line.
     pub width: usize,
     /// Lines; `usize::MAX` for a text without an end.
     pub height: usize,

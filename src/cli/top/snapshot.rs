@@ -8,9 +8,7 @@ use super::exposition::{self, ExpositionError, Sample};
 /// The figures of one scrape. Counters count from the daemon's start.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// When it was taken.
     pub at: Instant,
-    /// The daemon's version.
     pub version: Option<String>,
     /// When the daemon started, in seconds since the Unix epoch.
     pub started_at: Option<f64>,
@@ -18,7 +16,6 @@ pub struct Snapshot {
     pub cpu_seconds: Option<f64>,
     /// Resident memory of its process, in bytes.
     pub memory_bytes: Option<f64>,
-    /// Threads of its process.
     pub threads: Option<f64>,
     /// The machine's cores by number.
     pub cores: BTreeMap<u32, Core>,
@@ -40,23 +37,16 @@ pub struct Core {
 /// One version of a model.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Model {
-    /// Whether it answers requests.
     pub ready: bool,
     /// The runtime that runs it; `None` when it is not loaded.
     pub runtime: Option<String>,
-    /// Its instances.
     pub instances: f64,
-    /// Requests that wait.
     pub queue_depth: f64,
-    /// Requests answered.
     pub answered: f64,
-    /// Requests that failed.
     pub failed: f64,
-    /// Requests turned away.
     pub refused: f64,
     /// Batch elements inferred.
     pub elements: f64,
-    /// Runs.
     pub executions: f64,
     /// Requests that the cache answered.
     pub cache_hits: f64,
@@ -66,7 +56,6 @@ pub struct Model {
     pub cpu_seconds: f64,
     /// Times from arrival to answer.
     pub end_to_end: Distribution,
-    /// Times in the queue.
     pub queue: Distribution,
 }
 

@@ -9,15 +9,10 @@ use super::snapshot::{Model, Snapshot};
 /// What a daemon did between two scrapes, and how it stands.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct View {
-    /// The daemon's version.
     pub version: Option<String>,
-    /// Since its start.
     pub uptime_seconds: Option<f64>,
-    /// Between the two scrapes.
     pub interval_seconds: f64,
-    /// Its process.
     pub process: ProcessView,
-    /// The machine's cores.
     pub cores: Vec<CoreView>,
     /// Temperatures in degrees Celsius, by sensor.
     pub temperatures_celsius: BTreeMap<String, f64>,
@@ -30,16 +25,13 @@ pub struct View {
 pub struct ProcessView {
     /// How many cores' worth of time it used.
     pub cpu_cores: Option<f64>,
-    /// Its resident memory.
     pub memory_bytes: Option<u64>,
-    /// Its threads.
     pub threads: Option<u64>,
 }
 
 /// One core.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct CoreView {
-    /// Its number.
     pub core: u32,
     /// The share of time that it was busy, with whatever.
     pub load_ratio: Option<f64>,
@@ -50,19 +42,14 @@ pub struct CoreView {
 /// One version of a model. A figure without anything to tell it from is `null`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelView {
-    /// The model.
     pub model: String,
-    /// The version.
     pub version: String,
-    /// Whether it answers.
     pub ready: bool,
     /// The runtime that runs it.
     pub runtime: Option<String>,
-    /// Its instances.
     pub instances: u64,
     /// Requests that came to an end, one way or the other.
     pub requests_per_second: f64,
-    /// Requests that failed.
     pub failures_per_second: f64,
     /// Requests turned away; they are among the failed.
     pub refusals_per_second: f64,
@@ -78,7 +65,6 @@ pub struct ModelView {
     pub mean_batch: Option<f64>,
     /// The share of look-ups that the cache answered.
     pub cache_hit_ratio: Option<f64>,
-    /// Requests that wait now.
     pub queue_depth: u64,
     /// How many cores' worth of time its runs used.
     pub cpu_cores: Option<f64>,

@@ -21,7 +21,6 @@ pub struct AuditClient(HttpClient);
 /// An answer as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpAnswer {
-    /// The HTTP status.
     pub status: u16,
     /// The body, or its beginning where it is long.
     pub body: Bytes,

@@ -83,36 +83,22 @@ pub struct Label {
 /// Why an output does not give classes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClassificationError {
-    /// The datatype does not hold scores.
     #[error("expected {expected} scores, got {datatype}")]
-    Datatype {
-        /// What would do.
-        expected: &'static str,
-        /// The output's datatype.
-        datatype: DataType,
-    },
-    /// Nobody says what the integers are worth.
+    Datatype { expected: &'static str, datatype: DataType },
     #[error(
         "the scores are {datatype}, and neither the model's file nor model.toml says what these are worth: give \
          quantization = {{ scale = ..., zero_point = ... }} in the [[output]] of model.toml"
     )]
-    Unscaled {
-        /// The output's datatype.
-        datatype: DataType,
-    },
+    Unscaled { datatype: DataType },
     /// The shape is not that of one row of scores.
     #[error("expected scores of shape [1, K] or [K], got {shape:?}")]
-    Shape {
-        /// The output's shape.
-        shape: Vec<usize>,
-    },
+    Shape { shape: Vec<usize> },
     /// A score that cannot be ranked or written: the model gave NaN or infinity.
     #[error("score {index} is not a finite number")]
     NotFinite {
         /// Position, row-major.
         index: usize,
     },
-    /// The strings do not make a tensor.
     #[error("the classes do not make a tensor")]
     Tensor(#[from] TensorError),
 }

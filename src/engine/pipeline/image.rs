@@ -127,7 +127,6 @@ fn take(hold: &mut Hold, (width, height): (u32, u32), bytes_each: u64) -> Result
 /// Why bytes do not make a picture.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
-    /// The bytes begin as none of the formats.
     #[error("expected a JPEG, PNG or WebP image, got {size} bytes that are none of them")]
     Unrecognized {
         /// Bytes that came.
@@ -140,31 +139,18 @@ pub enum ImageError {
         width: u32,
         /// Height in pixels.
         height: u32,
-        /// The limit.
         max_pixels: u64,
     },
-    /// The file ends before the image does.
     #[error("the {format} image is cut off: its end is missing")]
-    CutOff {
-        /// The format.
-        format: ImageFormat,
-    },
-    /// It was sent as text.
+    CutOff { format: ImageFormat },
     #[error(
         "the image lost its zeros and line ends on the way: send the file as it is, with curl --data-binary and not with -d"
     )]
     Stripped,
-    /// There is no memory for its pixels now.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
-    /// The decoder refused the file.
     #[error("the {format} image cannot be decoded: {reason}")]
-    Malformed {
-        /// The format.
-        format: ImageFormat,
-        /// The decoder's words.
-        reason: String,
-    },
+    Malformed { format: ImageFormat, reason: String },
 }
 
 /// An upright picture: rows from the top, three bytes (red, green, blue) a pixel, no padding, no side of zero.

@@ -56,10 +56,7 @@ pub struct ImagePreparation {
 pub enum PreparationError {
     /// The model's input has a datatype that pictures do not become.
     #[error("pictures become FP32, FP16, UINT8 or INT8 tensors, not {datatype}")]
-    Datatype {
-        /// The datatype asked for.
-        datatype: DataType,
-    },
+    Datatype { datatype: DataType },
     /// The resized picture is smaller than what is to be cut from it.
     #[error("cannot crop {crop_height}x{crop_width} (height x width) from a picture resized to {height}x{width}")]
     Crop {
@@ -72,10 +69,8 @@ pub enum PreparationError {
         /// Width after the resize.
         width: u64,
     },
-    /// The resize failed.
     #[error("the picture cannot be resized")]
     Resize(#[from] ResizeError),
-    /// The tensor would not fit the machine.
     #[error("the picture does not become a tensor")]
     Tensor(#[from] ledge_base::tensor::TensorError),
 }

@@ -11,7 +11,6 @@ use crate::view::{FieldId, ViewId};
 /// A view as a store keeps it: everything that was ever declared of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredView {
-    /// Its number.
     pub id: ViewId,
     /// The join keys, in their order.
     pub join_keys: Vec<(Arc<str>, ScalarType)>,
@@ -28,7 +27,6 @@ pub struct Translation {
 /// What the numbers of one view are here.
 #[derive(Debug)]
 pub struct ViewTranslation {
-    /// The view.
     pub id: ViewId,
     fields: HashMap<FieldId, FieldId>,
     /// Whether every field has the number that it had.

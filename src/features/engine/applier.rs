@@ -21,9 +21,7 @@ const CHUNK: usize = 128;
 pub struct Pending {
     /// Its sequence number.
     pub seq: u64,
-    /// What it is for.
     pub key: IndexKey,
-    /// What it does.
     pub action: Action,
     /// The latest event time that was believed when it was written.
     pub latest_us: i64,
@@ -34,7 +32,6 @@ pub struct Pending {
 pub enum Action {
     /// A row comes in; with it, as the journal keeps it.
     Put(Arc<FeatureView>, Row, Body),
-    /// The entity is removed.
     Delete,
     /// The row of a view that is declared no more: it waits until the view comes back.
     PutUndeclared(Row),
@@ -53,7 +50,6 @@ impl Action {
 /// What is in an index.
 #[derive(Debug, Clone, Default)]
 pub struct Content {
-    /// All of it.
     pub tally: Tally,
     /// The rows of each view.
     pub rows: HashMap<ViewId, u64>,
@@ -82,9 +78,7 @@ impl Content {
 /// Writes into one index, and knows what is in it. There is one writer for each index.
 #[derive(Debug)]
 pub struct Applier {
-    /// The index.
     pub index: Arc<Index>,
-    /// What is in it.
     pub content: Content,
     /// The last journal entry that is in it.
     pub applied: u64,

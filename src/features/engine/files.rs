@@ -55,11 +55,9 @@ pub struct Files {
 /// How the index was left at an orderly stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clean {
-    /// Which index.
     pub generation: u64,
     /// Its last journal entry.
     pub applied: u64,
-    /// What was in it.
     pub tally: Tally,
 }
 

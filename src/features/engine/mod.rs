@@ -52,16 +52,13 @@ pub const QUEUE: usize = 4096;
 pub enum State {
     /// The index is being opened, and checked.
     Opening,
-    /// Reads are answered.
     Ready(Arc<Index>),
     /// The index is being rebuilt; pushes are taken.
     Rebuilding {
-        /// Why.
         reason: String,
     },
     /// Everything is being replaced by a backup; neither reads nor pushes are taken.
     Restoring,
-    /// The end.
     Closed,
 }
 

@@ -22,16 +22,13 @@ use super::restore::Received;
 pub enum Command {
     /// Rows, all or none.
     Push {
-        /// The rows.
         rows: Vec<Incoming>,
         /// Told when they are durable.
         reply: oneshot::Sender<Result<Pushed, FeatureError>>,
     },
-    /// Removal of what expired.
     Purge {
         /// Expiry entries and what they are for.
         expired: Vec<(Vec<u8>, IndexKey)>,
-        /// As of when.
         now_us: i64,
         /// Told when it is done.
         reply: mpsc::Sender<usize>,
@@ -47,14 +44,12 @@ pub enum Command {
     NoteDamage(Vec<Damage>),
     /// The journal before this entry is in a snapshot.
     RemoveBefore {
-        /// Its number.
         seq: u64,
         /// Told when they are gone, or why they are not.
         reply: mpsc::Sender<io::Result<()>>,
     },
     /// Records are removed, and keys forgotten.
     Erase {
-        /// The records.
         records: Vec<IndexKey>,
         /// The numbers of the keys.
         keys: Vec<u32>,
@@ -65,33 +60,24 @@ pub enum Command {
     EndCensus {
         /// Whether the keys that nothing uses are forgotten.
         forget: bool,
-        /// Told how many.
         reply: mpsc::Sender<usize>,
     },
     /// An index that is ready but for the last entries. The one it takes the place of is answered.
     Handover {
-        /// The index.
         applier: Applier,
         /// Told when it is in use, or why it is not.
         reply: mpsc::Sender<Result<Option<Applier>, String>>,
     },
     /// From now on neither pushes nor reads, until [`Command::EndRestore`]. The next entry's number is answered.
-    BeginRestore {
-        /// Told the number.
-        reply: mpsc::Sender<u64>,
-    },
+    BeginRestore { reply: mpsc::Sender<u64> },
     /// The backup is in a snapshot of this number, and takes the place of everything; `None`: nothing has changed.
     EndRestore {
-        /// Its number.
         replay_from: Option<u64>,
         /// Told when pushes are taken again: the index that has had its day, if there was one.
         reply: mpsc::Sender<Option<Arc<Index>>>,
     },
     /// Whether the writer is there: answered when what waited before is done.
-    Turn {
-        /// Told so.
-        reply: oneshot::Sender<()>,
-    },
+    Turn { reply: oneshot::Sender<()> },
     /// The end: what waits is written first.
     Close,
 }
@@ -99,11 +85,8 @@ pub enum Command {
 /// One row on its way in.
 #[derive(Debug)]
 pub struct Incoming {
-    /// Its view.
     pub view: Arc<FeatureView>,
-    /// Its index key.
     pub key: IndexKey,
-    /// The row.
     pub row: Row,
     /// The row as the journal keeps it.
     pub bytes: Bytes,
@@ -116,7 +99,6 @@ pub enum Job {
     Open,
     /// An index was given up, and another one is needed.
     Rebuild {
-        /// It.
         index: Arc<Index>,
         /// Whether it is damaged, or the system would not let it be read or written.
         damaged: bool,
@@ -125,7 +107,6 @@ pub enum Job {
     Look,
     /// A snapshot, now.
     Snapshot {
-        /// Told the end.
         reply: oneshot::Sender<Result<(), FeatureError>>,
     },
     /// A smaller index, now.
@@ -137,18 +118,13 @@ pub enum Job {
     Restore {
         /// Its file, which is removed.
         received: Received,
-        /// Who asked for it.
         principal: Principal,
         /// Told the end: how many records it has.
         reply: oneshot::Sender<Result<u64, FeatureError>>,
     },
-    /// Entities are erased.
     Erase {
-        /// Their join keys.
         entities: Vec<Entity>,
-        /// Who asked for it.
         principal: Principal,
-        /// Told the end.
         reply: oneshot::Sender<Result<Erased, FeatureError>>,
     },
     /// Keys are sealed under the current master key.
@@ -158,6 +134,5 @@ pub enum Job {
     },
     /// So many keys were added that their files are put into order.
     FoldKeys,
-    /// The end.
     Stop,
 }

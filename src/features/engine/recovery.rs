@@ -270,7 +270,6 @@ fn snapshots(engine: &Engine) -> Result<Vec<(u64, PathBuf)>, String> {
 }
 
 enum LoadError {
-    /// Every snapshot is damaged.
     Damaged,
     /// The index does not take it.
     Index(IndexError),

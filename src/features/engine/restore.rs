@@ -119,7 +119,6 @@ impl Output {
 /// A backup that has arrived.
 #[derive(Debug)]
 pub struct Received {
-    /// Its file.
     pub path: PathBuf,
     key: Option<SpoolKey>,
 }

@@ -37,9 +37,7 @@ const SMALL_INDEX: u64 = 256 << 20;
 
 /// Why a scan into a file ended early.
 pub enum ScanError {
-    /// The index.
     Index(IndexError),
-    /// The file.
     Io(io::Error),
 }
 

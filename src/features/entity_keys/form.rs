@@ -24,9 +24,7 @@ const PRESENT: usize = SHARDS / 8;
 pub struct KeyEntry {
     /// Its number: the shard, and from 1 on within it. None is given twice.
     pub id: u32,
-    /// Whose it is.
     pub tag: Tag,
-    /// The key.
     pub key: [u8; KEY],
 }
 

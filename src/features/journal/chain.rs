@@ -14,13 +14,11 @@ use crate::record::Damaged;
 pub struct Segment {
     /// The sequence number in its name.
     pub first_seq: u64,
-    /// Where it lies.
     pub path: PathBuf,
     /// How long the file was when it was looked at.
     pub length: u64,
     /// Its header, which states the sequence number in its name.
     pub header: Result<Header, Damaged>,
-    /// Where it ends.
     pub end: End,
 }
 
@@ -29,7 +27,6 @@ pub struct Segment {
 pub enum End {
     /// It is the last one: what is whole in it counts.
     Last,
-    /// Its successor states it.
     Stated(Previous),
     /// Its successor cannot say, or is not the one that followed it.
     Unknown {
@@ -43,7 +40,6 @@ pub enum End {
 /// The segments of a folder in order.
 #[derive(Debug)]
 pub struct Chain {
-    /// Those that count.
     pub segments: Vec<Segment>,
     /// A last one that had not been created to the end: nothing in it was ever acknowledged.
     pub unborn: Option<Segment>,

@@ -10,13 +10,11 @@ use crate::record::Damaged;
 pub struct Damage {
     /// The segment, or the file that should be there.
     pub file: PathBuf,
-    /// Where in it.
     pub offset: u64,
     /// The first entry that may be lost.
     pub from_seq: u64,
     /// The first one after those; `None`: nobody knows how many followed. The same as `from_seq`: none is lost.
     pub to_seq: Option<u64>,
-    /// What is wrong there.
     pub reason: Reason,
 }
 
@@ -25,7 +23,6 @@ pub struct Damage {
 pub enum Reason {
     /// The header of a segment.
     Header(Damaged),
-    /// A group.
     Group(Damaged),
     /// The segment ends before it should.
     Short,

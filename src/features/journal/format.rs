@@ -53,7 +53,6 @@ pub struct Header {
     pub mark: u64,
     /// The sequence number of its first entry.
     pub first_seq: u64,
-    /// The segment before it.
     pub previous: Option<Previous>,
     /// Whether groups of this version may be appended.
     pub is_current: bool,

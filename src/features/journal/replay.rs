@@ -9,15 +9,8 @@ use super::{Damage, Entry};
 /// Why entries could not be read back. Those handed out before are valid.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError<E> {
-    /// The disk.
     #[error("the journal in {} cannot be read", folder.display())]
-    Read {
-        /// The folder.
-        folder: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Acknowledged entries may be lost.
+    Read { folder: PathBuf, source: io::Error },
     #[error("{0}")]
     Damaged(Damage),
     /// Entries are no longer, or not yet, in the journal.
@@ -28,7 +21,6 @@ pub enum ReplayError<E> {
         /// The first one after those.
         to_seq: u64,
     },
-    /// The receiver of the entries gave up.
     #[error("an entry of the journal could not be applied")]
     Each(#[source] E),
 }

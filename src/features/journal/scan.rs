@@ -19,7 +19,6 @@ pub struct Groups<R> {
     reads_at: Option<u64>,
     /// Where the next group begins.
     at: u64,
-    /// Where the segment ends.
     end: u64,
     mark: u64,
     next_seq: u64,
@@ -28,11 +27,9 @@ pub struct Groups<R> {
 /// What stands at a place.
 #[derive(Debug)]
 pub enum Found {
-    /// A group.
     Group(Group),
     /// Nothing: the segment ends here.
     End,
-    /// Neither.
     Bad(Damaged),
 }
 

@@ -57,7 +57,6 @@ impl Place<'_> {
 pub struct Entity {
     /// The column of its key.
     pub join_key: Arc<str>,
-    /// The type of that.
     pub value_type: ScalarType,
 }
 
@@ -68,7 +67,6 @@ pub struct Declared<'s> {
     pub views: Vec<(FeatureView, Place<'s>, Vec<Place<'s>>)>,
     /// The services without a mistake.
     pub services: Vec<FeatureService>,
-    /// Every mistake.
     pub mistakes: Vec<Mistake>,
     pub(super) entities: HashMap<Arc<str>, Entity>,
     /// Whether names may be missing only because they could not be read.

@@ -155,7 +155,6 @@ fn given<'de, T: FromStr<Err: fmt::Display>, D: Deserializer<'de>>(deserializer:
 /// A file that was read.
 #[derive(Debug)]
 pub struct Source {
-    /// Its path.
     pub path: String,
     /// What stands in it, without what is a mistake.
     pub file: File,

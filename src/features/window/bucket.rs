@@ -22,26 +22,20 @@ pub const DISTINCT: u8 = 1 << 6;
 pub struct Bucket {
     /// The number of the step since the epoch; negative before it.
     pub number: i64,
-    /// How many values.
     pub count: Option<u64>,
     /// For the sum and the mean.
     pub sum: Option<Sum>,
-    /// For the standard deviation.
     pub moments: Option<Moments>,
     /// The least value.
     pub min: Option<f64>,
-    /// The greatest value.
     pub max: Option<f64>,
-    /// The newest value.
     pub last: Option<Last>,
-    /// The different values.
     pub distinct: Option<Distinct>,
 }
 
 /// A sum that does not lose small numbers beside large ones.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sum {
-    /// Of how many values.
     pub count: u64,
     /// The integers among them, exactly.
     pub integer: i128,
@@ -54,7 +48,6 @@ pub struct Sum {
 /// Welford's running mean and sum of squared differences from it.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Moments {
-    /// Of how many values.
     pub count: u64,
     /// Their mean.
     pub mean: f64,
@@ -67,7 +60,6 @@ pub struct Moments {
 pub struct Last {
     /// When it happened, in microseconds since the step began.
     pub offset_us: u64,
-    /// The value.
     pub value: Value,
 }
 

@@ -33,7 +33,6 @@ pub struct Span {
 pub struct Track {
     pub column: FieldId,
     pub interval_us: i64,
-    /// What its functions need.
     pub parts: u8,
     /// How many steps before the one that now is in they need.
     pub back: i64,

@@ -12,9 +12,7 @@ use super::{Labels, family, single, whole};
 /// What the queue took since the start, and what found no place in it.
 #[derive(Debug, Clone, Copy)]
 pub struct Queued {
-    /// Taken.
     pub recorded: u64,
-    /// Lost.
     pub lost: u64,
 }
 

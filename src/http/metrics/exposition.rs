@@ -8,7 +8,6 @@ use axum::http::{HeaderMap, HeaderValue, header};
 /// A text format of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exposition {
-    /// Prometheus's own.
     Text,
     /// OpenMetrics 1.0.0.
     OpenMetrics,

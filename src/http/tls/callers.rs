@@ -25,7 +25,6 @@ pub(super) struct Callers {
     most_networks: usize,
     /// How many connections one network may have, unless it is this machine.
     connections_of_one: usize,
-    /// Of all networks together.
     handshakes: Arc<Semaphore>,
 }
 
@@ -50,10 +49,8 @@ impl Network {
 /// The connection of a caller, from its begin to its end.
 pub(crate) struct Guest {
     callers: Arc<Callers>,
-    /// Its address.
     pub(super) ip: IpAddr,
     network: IpAddr,
-    /// Those of its network.
     handshakes: Arc<Semaphore>,
 }
 

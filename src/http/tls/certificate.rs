@@ -32,7 +32,6 @@ const LONGEST_NAME: usize = 255;
 pub struct CertificateFacts {
     /// The common name of its subject, then its other names as text. Each once.
     pub names: Vec<String>,
-    /// Its addresses.
     pub addresses: Vec<IpAddr>,
     /// Who signed it, as RFC 4514 writes names.
     pub issuer: String,

@@ -26,7 +26,6 @@ pub struct HttpTlsConfig {
     /// The authorities that may have signed it.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub client_ca_file: Option<SecretFile>,
-    /// What they have revoked.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub client_crl_file: Option<SecretFile>,
     /// How long a caller may take for the handshake, in milliseconds.
@@ -104,7 +103,6 @@ pub enum ClientCertificates {
     None,
     /// They may. One that is not good ends the handshake, as always.
     Optional,
-    /// They must.
     Required,
 }
 

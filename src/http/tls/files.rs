@@ -22,63 +22,34 @@ const ALPN: &[u8] = b"http/1.1";
 /// Why there is nothing to serve TLS with.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerTlsError {
-    /// A file of certificates or a key.
     #[error(transparent)]
     File(#[from] TlsError),
-    /// Without a certificate there is none to show.
     #[error("no certificate is set: set http.tls.certificate_file and http.tls.key_file, or http.tls.self_signed")]
     NoCertificate,
-    /// A certificate that nobody could accept.
     #[error("the certificate in {file} is of no use: {reason}")]
-    Unreadable {
-        /// As configured.
-        file: SecretFile,
-        /// Why.
-        reason: UnreadableCertificate,
-    },
+    Unreadable { file: SecretFile, reason: UnreadableCertificate },
     /// A new certificate that is worse than the one there is.
     #[error("the certificate in {file} has expired")]
-    Expired {
-        /// As configured.
-        file: SecretFile,
-    },
-    /// Another one that is worse, for now.
+    Expired { file: SecretFile },
     #[error("the certificate in {file} begins at {from}")]
     NotYet {
-        /// As configured.
         file: SecretFile,
         /// When, as RFC 3339 writes it.
         from: String,
     },
-    /// A list of revoked certificates that is none.
     #[error("{file} holds no list of revoked certificates (CRL, as PEM or DER) that can be used: {reason}")]
-    Revoked {
-        /// As configured.
-        file: SecretFile,
-        /// In the library's words.
-        reason: String,
-    },
-    /// Authorities that cannot be.
+    Revoked { file: SecretFile, reason: String },
     #[error("client certificates cannot be judged by {file}: {reason}")]
-    ClientCa {
-        /// As configured.
-        file: SecretFile,
-        /// In the library's words.
-        reason: String,
-    },
-    /// A certificate of one's own.
+    ClientCa { file: SecretFile, reason: String },
     #[error(transparent)]
     SelfSigned(#[from] SelfSignedError),
-    /// Anything else.
     #[error("TLS cannot be served: {0}")]
     Setup(String),
 }
 
 /// What was read.
 pub(super) struct Material {
-    /// Makes connections.
     pub acceptor: TlsAcceptor,
-    /// What the certificate says.
     pub facts: CertificateFacts,
     /// When the next list of revoked certificates was due, in milliseconds since the Unix epoch.
     pub crl_due_ms: Option<u64>,

@@ -82,7 +82,6 @@ fn is_good(chain: &[CertificateDer<'_>], trust: &Trust) -> bool {
 /// How handshakes ended since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HandshakeCounts {
-    /// With a connection.
     pub accepted: u64,
     /// The caller's certificate was missing or not good.
     pub refused: u64,

@@ -79,7 +79,6 @@ struct Told {
     read: Option<Instant>,
     /// Why they were not taken when they were looked at last.
     error: Option<String>,
-    /// Whether that was logged.
     logged: bool,
     /// When the end of the certificate was logged last.
     warned: Option<Instant>,
@@ -94,7 +93,6 @@ pub struct TlsStatus {
     pub crl_due_ms: Option<u64>,
     /// Why the files as they are now are not taken.
     pub error: Option<String>,
-    /// How handshakes ended.
     pub handshakes: HandshakeCounts,
 }
 
@@ -357,9 +355,7 @@ pub fn inspect(http: &HttpConfig, state: &Path) -> Option<Result<Inspected, Serv
 /// What the files of `[http.tls]` hold.
 #[derive(Debug, Clone)]
 pub struct Inspected {
-    /// Where the certificate is.
     pub certificate_file: SecretFile,
-    /// What it says.
     pub certificate: CertificateFacts,
     /// When the next list of revoked certificates was due, in milliseconds since the Unix epoch.
     pub crl_due_ms: Option<u64>,

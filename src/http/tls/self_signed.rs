@@ -28,20 +28,12 @@ const BEGINS_BEFORE: Duration = Duration::from_hours(24);
 /// Why there is none.
 #[derive(Debug, thiserror::Error)]
 pub enum SelfSignedError {
-    /// What is kept of it cannot be read.
     #[error(transparent)]
     Read(#[from] TlsError),
-    /// It cannot be made.
     #[error("a self-signed certificate cannot be made: {0}")]
     Make(#[from] rcgen::Error),
-    /// It cannot be kept.
     #[error("a self-signed certificate cannot be kept in {}: {source}", folder.display())]
-    Keep {
-        /// Where.
-        folder: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Keep { folder: PathBuf, source: io::Error },
 }
 
 /// Where it is kept: the certificate, and the key that only this box has.

@@ -20,7 +20,6 @@ pub enum Source {
     Network(IpAddr),
     /// A user of this machine.
     User(u32),
-    /// Anybody behind the broker.
     Broker,
 }
 

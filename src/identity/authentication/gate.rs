@@ -14,18 +14,10 @@ const SOON: Duration = Duration::from_secs(1);
 pub enum Limited {
     /// All requests allowed at a time are under way.
     #[error("{owner} has {most} requests under way and may have no more at a time")]
-    Concurrent {
-        /// Whose limit it is.
-        owner: String,
-        /// The limit.
-        most: u32,
-    },
-    /// The requests of this second are used up.
+    Concurrent { owner: String, most: u32 },
     #[error("{owner} may make {rate} requests per second")]
     Rate {
-        /// Whose limit it is.
         owner: String,
-        /// The limit.
         rate: Rate,
         /// When the next one will be let in.
         wait: Duration,

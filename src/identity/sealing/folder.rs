@@ -32,37 +32,20 @@ const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 /// Why a folder is not opened.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// There is no place for plain files.
     #[error(
         "sealed models are opened into memory, and neither the service's RuntimeDirectory nor {SHARED_MEMORY} is a tmpfs \
          that this user may write to: set RuntimeDirectory=ledge in the unit, or mount a tmpfs on {SHARED_MEMORY}"
     )]
     NoMemory,
-    /// There is one, and it is too small.
     #[error(
         "sealed models are opened into memory, and this one needs {needed} bytes of a tmpfs: neither the service's \
          RuntimeDirectory, which stays half empty, nor {SHARED_MEMORY} has them"
     )]
-    NoRoom {
-        /// What its files take.
-        needed: u64,
-    },
-    /// A file cannot be read or written.
+    NoRoom { needed: u64 },
     #[error("{path}: {error}", path = path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// A file does not open.
+    File { path: PathBuf, error: io::Error },
     #[error("{path}: {error}", path = path.display())]
-    Open {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        error: OpenError,
-    },
+    Open { path: PathBuf, error: OpenError },
 }
 
 impl FolderError {

@@ -33,10 +33,8 @@ pub struct Header {
 /// Why a sealed file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
-    /// It cannot be read or written at all.
     #[error(transparent)]
     File(#[from] io::Error),
-    /// It does not open.
     #[error(transparent)]
     Open(#[from] OpenError),
 }

@@ -53,11 +53,8 @@ impl AttemptKey {
 /// A load that is about to begin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
-    /// Of what.
     pub key: AttemptKey,
-    /// The model.
     pub model: ModelName,
-    /// Its version.
     pub version: ModelVersion,
     /// When it began, in milliseconds since the Unix epoch.
     pub began_ms: u64,
@@ -72,9 +69,7 @@ impl Attempt {
 /// A model during whose load the process died.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspect {
-    /// The model.
     pub model: ModelName,
-    /// Its version.
     pub version: ModelVersion,
     /// Deaths while nothing else was loaded.
     pub alone: u32,
@@ -109,9 +104,7 @@ pub enum Finding {
 /// How a version may be loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Beside others.
     Beside,
-    /// With nothing beside it.
     Alone,
     /// With nothing beside it, when it has passed a trial in a process of its own.
     AfterTrial,

@@ -22,9 +22,7 @@ const RELEASE_LIMIT: Duration = Duration::from_mins(1);
 /// A version that is tried beside the live ones.
 #[derive(Debug, Clone)]
 pub struct Candidate {
-    /// The version.
     pub model: Arc<LoadedModel>,
-    /// Which requests it sees.
     pub share: CandidateShare,
     /// Where what is seen of it, and of the live version meanwhile, is counted.
     pub observations: Arc<Observations>,
@@ -52,7 +50,6 @@ pub(super) struct Running {
 /// What answers one request, and what is to be counted of it.
 #[derive(Debug)]
 pub struct Pinned {
-    /// What answers.
     pub model: Arc<LoadedModel>,
     /// `None`: no update watches.
     pub watched: Option<Watched>,
@@ -61,9 +58,7 @@ pub struct Pinned {
 /// A request that an update watches.
 #[derive(Debug)]
 pub struct Watched {
-    /// Where it is counted.
     pub observations: Arc<Observations>,
-    /// As whose.
     pub role: Role,
     /// The other version that is to be asked the same: the candidate after an answer that is mirrored; the incumbent
     /// after a failure of the candidate, to tell whose fault it was.
@@ -73,11 +68,9 @@ pub struct Watched {
 /// A version that is asked what another one was asked, in the background.
 #[derive(Debug, Clone)]
 pub struct Other {
-    /// The version.
     pub model: Arc<LoadedModel>,
     /// How many may be under way.
     pub places: Arc<Semaphore>,
-    /// Ends it early.
     pub stop: CancellationToken,
 }
 

@@ -18,9 +18,7 @@ use crate::scheduling::batcher::BatchPolicy;
 /// What came of trying one version in one runtime.
 #[derive(Debug)]
 pub struct Trial {
-    /// The version.
     pub version: ModelVersion,
-    /// The runtime.
     pub runtime: Runtime,
     /// What was loaded, or why nothing is.
     pub outcome: Result<Tried, VersionError>,

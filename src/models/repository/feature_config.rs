@@ -83,7 +83,6 @@ pub enum Policy {
     Refuse,
     /// Not a number, which floating-point inputs alone can say.
     Nan,
-    /// This value.
     Default(DefaultValue),
 }
 
@@ -139,7 +138,6 @@ pub struct FeaturePolicies {
     /// There is no row of the entity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_found: Option<Policy>,
-    /// The value is null.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub null_value: Option<Policy>,
     /// The row is older than the view's ttl.
@@ -166,7 +164,6 @@ impl FeaturePolicies {
 /// A feature in the row of an input: its reference alone, or a table with policies of its own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InputFeature {
-    /// The feature.
     pub feature: FeatureReference,
     /// What differs from what holds for the model.
     pub policies: FeaturePolicies,

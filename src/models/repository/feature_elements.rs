@@ -15,20 +15,11 @@ pub struct FeatureElements {
 /// Why a value is no element of an input.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unconvertible {
-    /// No value of the type ever is.
     #[error("{from} does not become {to}")]
-    Type {
-        /// What it is.
-        from: ValueType,
-        /// What the input takes.
-        to: DataType,
-    },
+    Type { from: ValueType, to: DataType },
     /// This value is not, though others are. It is not told: whoever asks a model may not have to know what it read.
     #[error("its value is not exactly a value of {to}")]
-    Inexact {
-        /// What the input takes.
-        to: DataType,
-    },
+    Inexact { to: DataType },
 }
 
 /// Whether a datatype has a value that is not a number.

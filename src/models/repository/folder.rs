@@ -19,32 +19,17 @@ use super::model_config::ModelConfig;
 /// Why a model's folder cannot be used. One line for people.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// A file or folder cannot be read.
     #[error("{} cannot be read: {error}", path.display())]
-    Read {
-        /// The path.
-        path: PathBuf,
-        /// The system's words.
-        error: io::Error,
-    },
+    Read { path: PathBuf, error: io::Error },
     /// `model.toml` has mistakes.
     #[error("{}", mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Config {
-        /// All of them.
-        mistakes: Vec<Mistake>,
-    },
+    Config { mistakes: Vec<Mistake> },
     /// The version's folder holds no model, or more than one.
     #[error("{} {reason}", path.display())]
-    NoModel {
-        /// The version's folder.
-        path: PathBuf,
-        /// What was found.
-        reason: String,
-    },
+    NoModel { path: PathBuf, reason: String },
     /// A model file is not what its name says.
     #[error("{} {reason}", path.display())]
     BadFile {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
@@ -129,7 +114,6 @@ pub struct VersionFolder {
 /// One model of a version.
 #[derive(Debug)]
 pub struct ReadModel {
-    /// Its files.
     pub files: ModelFiles,
     /// What the integers of its inputs and outputs are worth by its files, by their names.
     pub quantization: HashMap<String, Quantization>,

@@ -68,9 +68,7 @@ impl From<InferError> for GoldenError {
 /// How many golden inputs a model answers right.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GoldenScore {
-    /// Answered as expected.
     pub right: usize,
-    /// All of them.
     pub total: usize,
     /// Those that could not be read, or got no answer.
     pub unchecked: usize,

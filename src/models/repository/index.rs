@@ -9,7 +9,6 @@ use super::{CandidateShare, Repository};
 /// What state a version is in, in Triton's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
-    /// It answers requests.
     Ready,
     /// It is being loaded for the first time.
     Loading,
@@ -38,11 +37,9 @@ pub enum ModelState {
 /// One row of the repository's index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexRow {
-    /// The model.
     pub model: ModelName,
     /// The version; `None` for a model of which none is known.
     pub version: Option<ModelVersion>,
-    /// Its state.
     pub state: State,
     /// What is to be known of a version that is ready, for people: who manages it, what it stands in for.
     pub note: Option<String>,

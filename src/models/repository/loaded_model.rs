@@ -50,9 +50,7 @@ pub struct ModelDefaults {
 /// A loaded version. Dropping the last handle frees the model.
 #[derive(Debug)]
 pub struct LoadedModel {
-    /// The model.
     pub name: ModelName,
-    /// Its version.
     pub version: ModelVersion,
     /// BLAKE3 of its files.
     pub digest: String,
@@ -68,7 +66,6 @@ pub struct LoadedModel {
     pub passed_over: Vec<Refusal>,
     /// The text of its `model.toml`, to notice a change.
     pub config_text: String,
-    /// Its model config.
     pub config: ModelConfig,
     /// What it takes and gives, with the dimensions that the model config fixes.
     pub signature: Signature,

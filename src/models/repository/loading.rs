@@ -40,7 +40,6 @@ pub enum VersionError {
     /// The folder or a file in it is at fault.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// Its folder is encrypted, and cannot be opened.
     #[error("{0}")]
     Sealed(String),
     /// No runtime runs it; the reasons of all that were tried.
@@ -83,13 +82,11 @@ impl VersionError {
 /// Why one runtime does not run a version. One line for people.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It cannot be loaded there.
     #[error("{0}")]
     Load(String),
     /// It was loaded, and did not pass its golden inputs, or could not be asked at all.
     #[error("{runtime}: {error}")]
     Golden {
-        /// The runtime.
         runtime: Runtime,
         /// What came of the golden inputs.
         error: GoldenError,

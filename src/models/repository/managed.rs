@@ -19,7 +19,6 @@ use super::{Model, Repository, State, folder};
 /// the model's own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ManagedVersion {
-    /// The version.
     pub version: ModelVersion,
     /// The folder of the release.
     pub folder: PathBuf,

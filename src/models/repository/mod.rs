@@ -140,28 +140,14 @@ use statistics::Statistics;
 /// Why a model or version asked for is not there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PinError {
-    /// The repository has no such model.
     #[error("Request for unknown model: '{model}' is not found")]
-    UnknownModel {
-        /// The model.
-        model: ModelName,
-    },
+    UnknownModel { model: ModelName },
     /// The model has no such version among those it serves.
     #[error("Request for unknown model: '{model}' version {version} is not found")]
-    UnknownVersion {
-        /// The model.
-        model: ModelName,
-        /// The version.
-        version: ModelVersion,
-    },
+    UnknownVersion { model: ModelName, version: ModelVersion },
     /// The model is there, but no version of it is loaded.
     #[error("Request for unknown model: '{model}' has no available versions: {reason}")]
-    NoVersion {
-        /// The model.
-        model: ModelName,
-        /// Why.
-        reason: String,
-    },
+    NoVersion { model: ModelName, reason: String },
 }
 
 impl PinError {
@@ -174,21 +160,11 @@ impl PinError {
 /// Why a load failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoadModelError {
-    /// There is no such folder in the repository.
     #[error("failed to load '{model}', no such folder in the model repository")]
-    Unknown {
-        /// The model.
-        model: ModelName,
-    },
+    Unknown { model: ModelName },
     /// At least one version did not load. What was live before still is.
     #[error("failed to load '{model}': {reason}")]
-    Failed {
-        /// The model.
-        model: ModelName,
-        /// One reason a version.
-        reason: String,
-    },
-    /// Signed updates alone decide.
+    Failed { model: ModelName, reason: String },
     #[error(transparent)]
     Managed(#[from] ManagedModel),
 }
@@ -196,10 +172,8 @@ pub enum LoadModelError {
 /// Why a model is not unloaded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnloadModelError {
-    /// It is not there.
     #[error(transparent)]
     Unknown(#[from] PinError),
-    /// Signed updates alone decide.
     #[error(transparent)]
     Managed(#[from] ManagedModel),
 }
@@ -208,7 +182,6 @@ pub enum UnloadModelError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("model '{model}' is managed by signed updates, which alone load and unload it: see `ledge update --help`")]
 pub struct ManagedModel {
-    /// The model.
     pub model: ModelName,
 }
 
@@ -253,7 +226,6 @@ struct States {
     versions: BTreeMap<ModelVersion, State>,
     /// What is wrong with the model as a whole.
     fault: Option<String>,
-    /// Kept over reloads.
     statistics: BTreeMap<ModelVersion, Arc<Statistics>>,
 }
 

@@ -30,20 +30,17 @@ pub struct ModelConfig {
     /// The model's own semantic version. Metadata: the number of the folder decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
-    /// The runtime to use.
     pub runtime: RuntimeChoice,
     /// The most batch elements in one request; 0 says that the first dimension is not a batch. Without it, 64 when the
     /// first dimension of every input and output is variable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_batch_size: Option<usize>,
-    /// Which versions are served.
     pub version_policy: VersionPolicy,
     /// The instances that run it, and on how many cores.
     pub instance_group: InstanceGroup,
     /// How requests are put together; without it each runs alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dynamic_batching: Option<DynamicBatching>,
-    /// The queue before it.
     pub queue: QueueConfig,
     /// The answers that are kept.
     pub response_cache: ResponseCache,
@@ -96,9 +93,7 @@ impl RuntimeChoice {
 pub enum VersionPolicy {
     /// The highest `n` versions.
     Latest(usize),
-    /// Every version.
     All,
-    /// These versions.
     Specific(Vec<ModelVersion>),
 }
 

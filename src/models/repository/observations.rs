@@ -23,18 +23,14 @@ pub struct ObservationConfig {
 /// Which of the two versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// The new one.
     Candidate,
-    /// The one before.
     Incumbent,
 }
 
 /// What was seen so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Observed {
-    /// Of the new version.
     pub candidate: Side,
-    /// Of the one before.
     pub incumbent: Side,
     /// Mirrored requests on which both agreed.
     pub agreed: u64,
@@ -52,7 +48,6 @@ pub struct Observed {
 pub struct Side {
     /// Requests that it answered or failed. Those that no version could answer are left out.
     pub requests: u64,
-    /// Those that it failed.
     pub errors: u64,
     /// The 95th percentile of the time of a run, preparation included and the queue left out: how long a request waits
     /// depends on what else is asked, and a candidate is asked less. `None` before the first.

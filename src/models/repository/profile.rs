@@ -16,9 +16,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Choice {
-    /// The runtime.
     pub runtime: Runtime,
-    /// Cores of one run.
     pub threads: usize,
     /// The most instances.
     pub instances: usize,
@@ -40,9 +38,7 @@ pub enum Effort {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// The choice.
     pub choice: Choice,
-    /// How it was made.
     pub effort: Effort,
     /// What it is best at: `throughput`, `latency`, or `p99 <= 20 ms at 50/s`.
     pub goal: String,

@@ -22,7 +22,6 @@ pub enum Goal {
     Latency,
     /// The shortest 99th percentile at a rate; it should stay within the limit.
     Percentile {
-        /// The limit.
         limit: Duration,
         /// Requests a second, at random times (a Poisson process).
         rate: f64,
@@ -120,7 +119,6 @@ pub fn candidates(goal: Goal, runtimes: &[Runtime], cores: usize, batch_limit: O
 /// One way to run the model, and how it went.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// The way.
     pub choice: Choice,
     /// What was measured, or why it cannot be run that way.
     pub load: Result<Load, String>,
@@ -148,7 +146,6 @@ pub struct Thoroughness {
     pub slice: Duration,
     /// How often the finalists are measured.
     pub rounds: usize,
-    /// Whether nothing is dropped.
     pub exhaustive: bool,
 }
 

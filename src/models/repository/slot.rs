@@ -28,7 +28,6 @@ struct Versions {
 /// What an update wants to know of the requests.
 #[derive(Debug, Clone, Default)]
 enum Watch {
-    /// Nothing.
     #[default]
     Nothing,
     /// How a candidate does beside the live versions.

@@ -15,9 +15,7 @@ pub use histogram::{Histogram, Sizes, Times};
 /// How often something happened and how long it took in all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Total {
-    /// Occurrences.
     pub count: u64,
-    /// Their time together.
     pub time: Duration,
 }
 
@@ -33,7 +31,6 @@ impl Total {
 pub struct BatchTotals {
     /// Handing inputs to the runtime.
     pub compute_input: Total,
-    /// Running the model.
     pub compute_infer: Total,
     /// Taking outputs from the runtime.
     pub compute_output: Total,
@@ -50,7 +47,6 @@ impl BatchTotals {
 /// Why a request was turned away, or given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// The queue was full.
     QueueFull,
     /// Its deadline passed while it waited.
     Deadline,
@@ -75,7 +71,6 @@ impl Refusal {
 /// How many requests were turned away, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Refusals {
-    /// The queue was full.
     pub queue_full: u64,
     /// The deadline passed in the queue.
     pub deadline: u64,
@@ -109,7 +104,6 @@ pub struct Counters {
     pub last_inference_ms: u64,
     /// Batch elements inferred; cache hits left out.
     pub inference_count: u64,
-    /// Runs of the model.
     pub execution_count: u64,
     /// Requests answered, from the cache too; time from arrival to answer.
     pub success: Total,

@@ -100,7 +100,6 @@ pub fn split(outputs: &[Tensor], rows: &[usize]) -> Result<Vec<Vec<Tensor>>, Not
 pub struct NotBatched {
     /// The place of the output among those asked for.
     pub output: usize,
-    /// Its shape.
     pub shape: Vec<usize>,
     /// The rows that the run had.
     pub expected: usize,

@@ -36,7 +36,6 @@ struct Handle {
 /// What the engine's threads share.
 pub(super) struct Shared {
     state: Mutex<State>,
-    /// One a worker.
     wakers: Vec<Condvar>,
     /// Woken when something may expire sooner than it knew.
     keeper: Condvar,

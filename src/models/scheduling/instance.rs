@@ -19,12 +19,8 @@ use super::warm_up::WarmUp;
 /// Why a run gave no tensors.
 #[derive(Debug, thiserror::Error)]
 pub enum InferError {
-    /// The queue is full.
     #[error("the queue is full ({depth} waiting)")]
-    Overloaded {
-        /// How many were waiting.
-        depth: usize,
-    },
+    Overloaded { depth: usize },
     /// The deadline passed, in the queue or during the run.
     #[error("the deadline passed after {waited:?}")]
     DeadlineExceeded {
@@ -35,14 +31,10 @@ pub enum InferError {
     },
     /// The model had been given up while idle, and cannot be loaded again.
     #[error("the model cannot be loaded again: {reason}")]
-    Unavailable {
-        /// Why.
-        reason: String,
-    },
+    Unavailable { reason: String },
     /// What came could not be made into the model's inputs.
     #[error(transparent)]
     Unprepared(#[from] Unprepared),
-    /// The run failed.
     #[error(transparent)]
     Run(#[from] RunError),
 }
@@ -52,7 +44,6 @@ pub enum InferError {
 pub struct Answer {
     /// The outputs and the time they took.
     pub run: RunResult,
-    /// Time in the queue.
     pub queue: Duration,
     /// Time of making the inputs, where they were not tensors.
     pub prepare: Duration,
@@ -86,17 +77,13 @@ pub trait Observer: Send + Sync {
 pub struct Spec {
     /// The model's name: the runtime's own threads carry it.
     pub name: String,
-    /// The runtime.
     pub runtime: Runtime,
-    /// The files.
     pub files: ModelFiles,
     /// Where they are to be opened first, whenever an instance is loaded.
     pub sealed: Option<SealedFolder>,
     /// How to load them. `threads` is the number of cores of one run.
     pub options: LoadOptions,
-    /// How many instances.
     pub scale: Scale,
-    /// How much may wait.
     pub limits: QueueLimits,
     /// The workers that may run it: indices into the engine's cores. Empty is all of them.
     pub workers: Vec<usize>,
@@ -125,13 +112,11 @@ pub struct Instances {
 /// How many instances there are, and what they take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Residence {
-    /// Loaded instances.
     pub instances: usize,
     /// Their memory together, in bytes, as far as it could be measured when they were loaded.
     pub bytes: u64,
     /// The memory of one instance, also when there is none now: known since the first was loaded.
     pub bytes_each: u64,
-    /// Jobs that wait.
     pub queued: usize,
 }
 

@@ -27,15 +27,12 @@ pub struct Job {
     pub rows: usize,
     /// Until when, how urgently and by whom.
     pub terms: Terms,
-    /// When it was queued.
     pub queued: Instant,
-    /// Where the answer goes.
     pub reply: oneshot::Sender<Result<Answer, InferError>>,
 }
 
 /// The inputs of a job, in the signature's order; they fit it.
 pub enum JobInputs {
-    /// Tensors.
     Tensors(Vec<Tensor>),
     /// Something smaller, such as a photograph, that becomes tensors on the worker's core, when its turn has come.
     Prepare {
@@ -52,10 +49,8 @@ pub type Preparation = Box<dyn FnOnce() -> Result<Vec<Tensor>, Unprepared> + Sen
 /// Why what came did not become tensors.
 #[derive(Debug, thiserror::Error)]
 pub enum Unprepared {
-    /// It is none of what the model takes.
     #[error("{0}")]
     Misfit(String),
-    /// There is no room for them now.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
 }
@@ -99,7 +94,6 @@ impl Job {
 /// How much of each priority may wait before one model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueLimits {
-    /// Jobs.
     pub jobs: usize,
     /// Bytes of their inputs.
     pub bytes: usize,
@@ -108,9 +102,7 @@ pub struct QueueLimits {
 /// When the next batch of a priority may be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
-    /// Nothing waits.
     Never,
-    /// At once.
     Now,
     /// Not before more jobs came, or this instant.
     At(Instant),

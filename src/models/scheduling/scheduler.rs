@@ -48,7 +48,6 @@ pub struct Scale {
     pub min: usize,
     /// Never more.
     pub max: usize,
-    /// Cores of one run.
     pub threads: usize,
     /// How long jobs may wait for an instance while a core is free, before another instance is loaded.
     pub patience: Duration,
@@ -70,7 +69,6 @@ const HOUR: Duration = Duration::from_hours(1);
 
 /// A model as the scheduler sees it.
 pub struct Entry {
-    /// What waits.
     pub queue: Queue,
     /// The instances that are not running, the last used last.
     pub idle: Vec<Instance>,
@@ -146,7 +144,6 @@ impl Entry {
 
 /// What a worker is to do.
 pub enum Next {
-    /// Run this.
     Run(Task),
     /// Sleep until woken, or until that instant.
     Sleep(Option<Instant>),
@@ -154,7 +151,6 @@ pub enum Next {
 
 /// One run: an instance, the jobs, and the other workers whose cores it takes.
 pub struct Task {
-    /// The model.
     pub model: u64,
     /// The instance that runs it.
     pub instance: Instance,
@@ -162,7 +158,6 @@ pub struct Task {
     pub jobs: Vec<Job>,
     /// The workers that stand still meanwhile; their cores are the runtime's.
     pub reserved: Vec<usize>,
-    /// When it was taken.
     pub taken: Instant,
 }
 

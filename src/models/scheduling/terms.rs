@@ -54,7 +54,6 @@ impl FromStr for Priority {
 pub struct Terms {
     /// When the caller stops caring.
     pub deadline: Instant,
-    /// How urgent it is.
     pub priority: Priority,
     /// Who asked; callers of one model take turns.
     pub principal: Principal,

@@ -28,33 +28,19 @@ const SOON: Duration = Duration::from_secs(1);
 pub enum Refused {
     /// All calls allowed at a time are under way.
     #[error("{owner} has {most} calls under way and may have no more at a time ({})", owner.key("max_concurrent"))]
-    Concurrent {
-        /// Whose limit it is.
-        owner: Owner,
-        /// The limit.
-        most: u32,
-    },
-    /// The calls of this second are used up.
+    Concurrent { owner: Owner, most: u32 },
     #[error("{owner} may have {rate} calls per second ({})", owner.key("max_rate"))]
     Rate {
-        /// Whose limit it is.
         owner: Owner,
-        /// The limit.
         rate: Rate,
         /// When the next call will be let in.
         wait: Duration,
     },
-    /// Background work may not run now.
     #[error(
         "calls of priority batch are answered at {windows} only (serving.batch_windows, local time); the next window \
          opens in {} s", opens_in.as_secs()
     )]
-    Window {
-        /// When it may.
-        windows: String,
-        /// When it may next.
-        opens_in: Duration,
-    },
+    Window { windows: String, opens_in: Duration },
 }
 
 impl Refused {
@@ -71,9 +57,7 @@ impl Refused {
 /// Whose limit it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Owner {
-    /// A caller's.
     Principal(Principal),
-    /// A model's.
     Model(ModelName),
 }
 

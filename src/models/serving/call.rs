@@ -29,7 +29,6 @@ pub(super) struct Call<'a> {
 /// What an answered call adds to the statistics.
 #[derive(Debug)]
 pub(super) enum Counted {
-    /// The model ran.
     Run {
         batch: usize,
         queue: Duration,

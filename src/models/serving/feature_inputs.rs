@@ -24,11 +24,7 @@ use crate::repository::model_config::PortConfig;
 pub enum FeatureInputError {
     /// Entity keys for a model that knows nothing of features.
     #[error("model '{model}' takes no entities or features: no input in its model.toml has features. Send its inputs")]
-    NoFeatures {
-        /// The model.
-        model: String,
-    },
-    /// The caller does not say whose features.
+    NoFeatures { model: String },
     #[error(
         "model '{model}' needs {} to look up the features of its input(s) {}: send \"entities\": {{{}}} beside \"inputs\", \
          or an input tensor of that name for each",
@@ -37,17 +33,14 @@ pub enum FeatureInputError {
         example(keys)
     )]
     MissingEntities {
-        /// The model.
         model: String,
         /// The inputs that were not sent.
         inputs: Vec<String>,
         /// The join keys that are missing.
         keys: Vec<String>,
     },
-    /// A column that cannot be used.
     #[error("column '{column}' for model '{model}': {reason}")]
     Column {
-        /// The model.
         model: String,
         /// The entity or feature.
         column: String,
@@ -57,35 +50,24 @@ pub enum FeatureInputError {
     /// A feature without a value, and a model that does without none.
     #[error("feature '{feature}' of model '{model}' is {} for entity row {row}, and its model.toml refuses that", status.as_str())]
     Refused {
-        /// The model.
         model: String,
-        /// The feature.
         feature: String,
         /// The row, from 0.
         row: usize,
-        /// What the store knows.
         status: FieldStatus,
     },
-    /// A value that the input cannot have.
     #[error("feature '{feature}' of model '{model}', entity row {row}: {reason}, which input '{input}' takes")]
     Unconvertible {
-        /// The model.
         model: String,
-        /// The input.
         input: String,
-        /// The feature.
         feature: String,
         /// The row, from 0.
         row: usize,
-        /// Why.
         reason: Unconvertible,
     },
-    /// Rows of different lengths.
     #[error("input '{input}' of model '{model}': entity row {row} makes {got} elements, and the first row {expected}")]
     Ragged {
-        /// The model.
         model: String,
-        /// The input.
         input: String,
         /// The row, from 0.
         row: usize,
@@ -94,14 +76,8 @@ pub enum FeatureInputError {
         /// Elements of this one.
         got: usize,
     },
-    /// The store did not answer.
     #[error("the features of model '{model}': {reason}")]
-    Store {
-        /// The model.
-        model: String,
-        /// Why.
-        reason: FeatureError,
-    },
+    Store { model: String, reason: FeatureError },
 }
 
 impl FeatureInputError {

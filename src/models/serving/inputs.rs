@@ -9,109 +9,56 @@ use crate::repository::LoadedModel;
 /// Why a request does not fit the model: the caller's mistake.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Misfit {
-    /// Inputs are missing.
     #[error(
         "expected {expected} inputs but got {} inputs for model '{model}'. Got input(s) [{}], but missing required \
          input(s) [{}]. Please provide all required input(s).", got.len(), quoted(got), quoted(missing)
     )]
     MissingInputs {
-        /// The model.
         model: String,
-        /// Inputs of the model.
         expected: usize,
-        /// Names that came.
         got: Vec<String>,
         /// Names that did not.
         missing: Vec<String>,
     },
-    /// An input that the model lacks.
     #[error("unexpected inference input '{input}' for model '{model}'")]
-    UnexpectedInput {
-        /// The model.
-        model: String,
-        /// The input.
-        input: String,
-    },
-    /// An input twice.
+    UnexpectedInput { model: String, input: String },
     #[error("input '{input}' already exists in request")]
-    DuplicateInput {
-        /// The input.
-        input: String,
-    },
-    /// An input of the wrong datatype.
+    DuplicateInput { input: String },
     #[error("inference input '{input}' data-type is '{got}', but model '{model}' expects '{expected}'")]
-    DataType {
-        /// The model.
-        model: String,
-        /// The input.
-        input: String,
-        /// What the model takes.
-        expected: DataType,
-        /// What came.
-        got: DataType,
-    },
-    /// An input of the wrong shape.
+    DataType { model: String, input: String, expected: DataType, got: DataType },
     #[error("unexpected shape for input '{input}' for model '{model}'. Expected {}, got {}", dims(expected), dims(got))]
     Shape {
-        /// The model.
         model: String,
-        /// The input.
         input: String,
         /// What the model takes; -1 is variable.
         expected: Vec<i64>,
-        /// What came.
         got: Vec<usize>,
     },
-    /// More batch elements than the model config allows.
     #[error("inference request batch-size must be <= {limit} for '{model}', got {got}")]
-    BatchSize {
-        /// The model.
-        model: String,
-        /// The limit.
-        limit: usize,
-        /// What came.
-        got: usize,
-    },
-    /// Inputs whose first dimensions differ.
+    BatchSize { model: String, limit: usize, got: usize },
     #[error("input '{input}' batch size does not match other inputs for '{model}': expected {expected}, got {got}")]
     UnequalBatch {
-        /// The model.
         model: String,
-        /// The input.
         input: String,
         /// The first input's batch.
         expected: usize,
-        /// This input's batch.
         got: usize,
     },
-    /// An output that the model lacks.
     #[error("unexpected inference output '{output}' for model '{model}'")]
-    UnexpectedOutput {
-        /// The model.
-        model: String,
-        /// The output.
-        output: String,
-    },
+    UnexpectedOutput { model: String, output: String },
     /// A raw binary request to a model that does not take one.
     #[error("raw binary request for model '{model}': {reason}")]
     Raw {
-        /// The model.
         model: String,
         /// Why not.
         reason: String,
     },
     /// A photograph for a model without an image pipeline, or one that cannot be decoded.
     #[error("{reason}")]
-    Photograph {
-        /// What is wrong.
-        reason: String,
-    },
-    /// A classification that the output does not allow.
+    Photograph { reason: String },
     #[error("output '{output}' for model '{model}': {reason}")]
     Classification {
-        /// The model.
         model: String,
-        /// The output.
         output: String,
         /// Why not.
         reason: String,

@@ -73,60 +73,36 @@ pub enum ServingError {
     /// No such model or version, or none is loaded.
     #[error(transparent)]
     Pin(#[from] PinError),
-    /// The request does not fit the model.
     #[error(transparent)]
     Misfit(#[from] Misfit),
-    /// An input cannot be made of features.
     #[error(transparent)]
     Features(#[from] FeatureInputError),
-    /// The model's queue is full.
     #[error("Exceeds maximum queue size: {depth} requests wait for '{model}'")]
-    Overloaded {
-        /// The model.
-        model: ModelName,
-        /// How many wait.
-        depth: usize,
-    },
-    /// A quota or a limit is used up.
+    Overloaded { model: ModelName, depth: usize },
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// The deadline passed.
     #[error("Request timeout expired for '{model}' after {} ms", waited.as_millis())]
     DeadlineExceeded {
-        /// The model.
         model: ModelName,
         /// Since the call came in.
         waited: Duration,
         /// The run, which may still be under way.
         run: Option<LateRun>,
     },
-    /// An input that the runtime does not take.
     #[error("model '{model}': {reason}")]
     BadInput {
-        /// The model.
         model: ModelName,
         /// What is wrong with it.
         reason: String,
     },
     /// The model had given its memory back, and cannot be loaded again.
     #[error("model '{model}' cannot be loaded again: {reason}")]
-    Unavailable {
-        /// The model.
-        model: ModelName,
-        /// Why.
-        reason: String,
-    },
+    Unavailable { model: ModelName, reason: String },
     /// What the call is made into has no room now.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
-    /// The model failed on this input.
     #[error("model '{model}': {reason}")]
-    ModelFailed {
-        /// The model.
-        model: ModelName,
-        /// The runtime's words.
-        reason: String,
-    },
+    ModelFailed { model: ModelName, reason: String },
 }
 
 impl ServingError {

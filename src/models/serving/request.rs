@@ -16,11 +16,9 @@ use crate::scheduling::terms::Priority;
 /// An inference call. Valid as far as it can be without the model: its tensors fill their shapes.
 #[derive(Debug, Clone)]
 pub struct InferRequest {
-    /// The model.
     pub model: ModelName,
     /// The version asked for; `None` is the model's default.
     pub version: Option<ModelVersion>,
-    /// The inputs.
     pub inputs: Inputs,
     /// The outputs asked for, in the order of the answer; `None` is all.
     pub outputs: Option<Vec<OutputRequest>>,
@@ -55,7 +53,6 @@ impl FeatureRequest {
 /// A photograph to be classified.
 #[derive(Debug, Clone)]
 pub struct PhotographRequest {
-    /// The model.
     pub model: ModelName,
     /// The version asked for; `None` is the model's default.
     pub version: Option<ModelVersion>,
@@ -72,7 +69,6 @@ pub struct PhotographRequest {
 /// The inputs of a call.
 #[derive(Debug, Clone)]
 pub enum Inputs {
-    /// Named tensors.
     Named(Vec<(String, Tensor)>),
     /// The bytes of the model's only input, as one batch element (the protocol's raw binary request).
     Raw(Bytes),
@@ -99,7 +95,6 @@ impl Inputs {
 /// One output asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutputRequest {
-    /// Its name.
     pub name: String,
     /// Instead of the tensor, its `n` highest values per batch element as `value:index[:label]`.
     pub classification: Option<usize>,
@@ -108,15 +103,11 @@ pub struct OutputRequest {
 /// The answer to an inference call.
 #[derive(Debug, Clone)]
 pub struct InferResponse {
-    /// The model.
     pub model: ModelName,
-    /// The version that answered.
     pub version: ModelVersion,
-    /// The runtime that answered.
     pub runtime: Runtime,
     /// The outputs, in the order asked for.
     pub outputs: Vec<(String, Tensor)>,
-    /// Where the time went.
     pub timings: Timings,
     /// What the response cache did; `None` for a model without one.
     pub cache: Option<CacheOutcome>,
@@ -129,7 +120,6 @@ pub struct InferResponse {
 pub struct UsedFeature {
     /// `VIEW:FEATURE`.
     pub name: String,
-    /// Its cells.
     pub cells: Vec<UsedCell>,
 }
 
@@ -149,9 +139,7 @@ pub struct UsedCell {
 /// Where the value of a feature comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueSource {
-    /// The feature store.
     Store,
-    /// The caller.
     Given,
     /// The default that the model has for its status.
     Default,
@@ -174,9 +162,7 @@ impl ValueSource {
 /// What the response cache did for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheOutcome {
-    /// The answer was kept.
     Hit,
-    /// The model ran.
     Miss,
     /// An equal call was under way, and its answer is this one's too.
     Joined,
@@ -198,8 +184,6 @@ impl CacheOutcome {
 pub struct Timings {
     /// Decoding and preparing what people send (a photograph) into tensors. Zero for tensors.
     pub decode: Duration,
-    /// Waiting for an instance.
     pub queue: Duration,
-    /// Running the model.
     pub compute: Duration,
 }

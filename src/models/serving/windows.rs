@@ -14,7 +14,6 @@ const DAY_S: u32 = 24 * 60 * 60;
 /// begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// Minutes since midnight.
     from: u16,
     /// Minutes since midnight; up to 24:00.
     to: u16,

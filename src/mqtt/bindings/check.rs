@@ -35,7 +35,6 @@ impl Problem {
 /// The model of a binding, as far as it is known.
 #[derive(Debug, Clone, Copy)]
 pub struct KnownModel<'a> {
-    /// Its name.
     pub name: &'a ModelName,
     /// Its `model.toml`.
     pub config: &'a ModelConfig,

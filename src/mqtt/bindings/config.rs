@@ -36,13 +36,11 @@ pub struct BindingConfig {
     /// time of arrival.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_timestamp: Option<FieldPath>,
-    /// The model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelName>,
     /// The version; `None` is the model's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<ModelVersion>,
-    /// Where the answers go.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub publish: Option<TopicTemplate>,
     /// How often a message is answered: 0 is at most once; 1 is at least once, if it was published with QoS 1 itself and there
@@ -52,7 +50,6 @@ pub struct BindingConfig {
     /// Whether the broker keeps the last answer for those who subscribe later.
     #[serde(default)]
     pub retain: bool,
-    /// How urgent it is.
     #[serde(default, deserialize_with = "read_priority", serialize_with = "write_priority")]
     pub priority: Priority,
     /// How long an answer may take, in milliseconds; `None` is the model's own time.

@@ -32,54 +32,28 @@ pub enum Extracted {
 /// Why a binding makes nothing of a message or an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BindingError {
-    /// Not JSON.
     #[error("the {what} is not JSON: {reason}")]
     NotJson {
         /// "message" or "answer".
         what: &'static str,
-        /// Where and why.
         reason: String,
     },
-    /// A path leads nowhere.
     #[error("the {what} has nothing at {path}")]
     Absent {
         /// "message" or "answer".
         what: &'static str,
-        /// The path.
         path: String,
     },
     /// A path leads to a value of another kind.
     #[error("at {path} there is {found}, expected {expected}")]
-    Kind {
-        /// The path.
-        path: String,
-        /// What is there.
-        found: &'static str,
-        /// What should be.
-        expected: &'static str,
-    },
+    Kind { path: String, found: &'static str, expected: &'static str },
     /// A text that should be a photograph is no base64.
     #[error("the text at {path} is not base64: {reason}")]
-    NotBase64 {
-        /// The path.
-        path: String,
-        /// Where and why.
-        reason: String,
-    },
-    /// What the topic says makes no entity key.
+    NotBase64 { path: String, reason: String },
     #[error("an entity key of the topic: {reason}")]
-    Topic {
-        /// Why.
-        reason: String,
-    },
-    /// The model has no such input.
+    Topic { reason: String },
     #[error("the model has no input {name:?}; it has {}", known.join(", "))]
-    Input {
-        /// The input.
-        name: String,
-        /// Those it has.
-        known: Vec<String>,
-    },
+    Input { name: String, known: Vec<String> },
 }
 
 /// The photograph whose base64 stands at `path`, as such or as a `data:` URL (RFC 2397).

@@ -33,10 +33,8 @@ pub enum KeySource {
 /// Why a text is no source of a join key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSource {
-    /// It should be a template.
     #[error(transparent)]
     Topic(#[from] InvalidTopic),
-    /// It should be a path.
     #[error(transparent)]
     Field(#[from] InvalidPath),
 }
@@ -75,7 +73,6 @@ impl<'de> Deserialize<'de> for KeySource {
 pub struct Origin<'a> {
     /// What the wildcards of the binding's filter stand for.
     pub captures: &'a [String],
-    /// This box.
     pub device: &'a DeviceName,
     /// When it came, in microseconds since the Unix epoch.
     pub arrived_us: i64,
@@ -84,7 +81,6 @@ pub struct Origin<'a> {
 /// The part of a message that is for the feature store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PushRows {
-    /// The rows.
     pub columns: Columns,
     /// Fields of the message that nothing takes, where columns are taken by name: one of them may be a column that is
     /// misspelt.

@@ -29,10 +29,8 @@ pub const MAX_PACKET: usize = 1 + 4 + header::MAX_VALUE;
 /// Why a packet cannot be written, or why bytes from the broker are none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
-    /// The bytes do not follow the standard.
     #[error("the broker sent a malformed {packet}: {reason}")]
     Malformed {
-        /// The kind of packet.
         packet: &'static str,
         /// What is wrong with it.
         reason: String,
@@ -40,7 +38,6 @@ pub enum CodecError {
     /// A packet that the broker may not send, or not to this client.
     #[error("the broker sent {packet}, against the protocol: {reason}")]
     Protocol {
-        /// The kind of packet.
         packet: &'static str,
         /// What is wrong with it.
         reason: String,
@@ -52,27 +49,20 @@ pub enum CodecError {
         packet: &'static str,
         /// Its size in bytes.
         size: usize,
-        /// The largest one taken.
         limit: usize,
     },
     /// A text or binary value does not fit the two bytes of its length.
     #[error("{what} has {length} bytes; MQTT allows 65535")]
     TooLong {
-        /// Which one.
         what: &'static str,
         /// Its length in bytes.
         length: usize,
     },
-    /// MQTT allows no null characters in texts.
     #[error("{what} has a null character, which MQTT does not allow")]
-    NullCharacter {
-        /// Which one.
-        what: &'static str,
-    },
+    NullCharacter { what: &'static str },
     /// The packet that was to be sent lacks something, or has too much.
     #[error("{packet} cannot be sent: {reason}")]
     Unsendable {
-        /// The kind of packet.
         packet: &'static str,
         /// What is wrong with it.
         reason: String,

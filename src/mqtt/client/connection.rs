@@ -15,41 +15,31 @@ const ACCEPT: Duration = Duration::from_secs(10);
 /// Why a connection could not be made, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
-    /// It was not allowed, or nobody is there.
     #[error(transparent)]
     Egress(#[from] EgressError),
-    /// The broker does not accept it.
     #[error("the broker refuses the connection: {reason}{}", words(text.as_deref()))]
     Refused {
-        /// Why.
         reason: Reason,
         /// Why, in the broker's words.
         text: Option<String>,
     },
-    /// The broker closed it.
     #[error("the broker closed the connection: {reason}{}", words(text.as_deref()))]
     Disconnected {
-        /// Why.
         reason: Reason,
         /// Why, in the broker's words.
         text: Option<String>,
     },
-    /// The connection ended without a word.
     #[error("the connection to the broker ended")]
     Ended,
     /// The connection ended without a word when it was asked for in MQTT 5, and the version is not fixed.
     #[error("the connection to the broker ended: if it speaks MQTT 3.1.1 only, set mqtt.protocol = \"3.1.1\"")]
     EndedBeforeAccepted,
-    /// This destination may not get such a message.
     #[error("{0}")]
     NotPermitted(String),
-    /// The connection broke.
     #[error("the connection to the broker broke: {0}")]
     Broke(#[from] io::Error),
-    /// The broker says nothing.
     #[error("the broker gives no sign of life")]
     Silent,
-    /// The broker does not keep to the protocol.
     #[error("the broker does not keep to the protocol: {0}")]
     Protocol(#[from] CodecError),
     /// The first packet was another than the answer to the connection.
@@ -81,11 +71,8 @@ pub struct Writer {
 /// An accepted connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// The way in.
     pub reader: Reader,
-    /// The way out.
     pub writer: Writer,
-    /// The version spoken.
     pub version: Version,
     /// What the broker said to it.
     pub accepted: ConnAck,

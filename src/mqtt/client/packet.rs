@@ -118,9 +118,7 @@ impl fmt::Display for Reason {
 /// A message, as a publisher sends it and a subscriber receives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Where to.
     pub topic: TopicName,
-    /// The content.
     pub payload: Bytes,
     /// How often it is delivered.
     pub qos: Qos,
@@ -157,7 +155,6 @@ impl Properties {
 pub enum Incoming {
     /// The answer to [`Outgoing::Connect`].
     ConnAck(ConnAck),
-    /// A message.
     Publish(Received),
     /// A message whose topic or properties cannot be used: too long, or against the standard. It has been let go by.
     Unusable {
@@ -168,28 +165,23 @@ pub enum Incoming {
     },
     /// The broker has taken a message, or refuses it.
     PubAck {
-        /// Of the message.
         packet_id: PacketId,
-        /// Whether it was taken.
         reason: Reason,
     },
     /// The answer to a subscription.
     SubAck {
-        /// Of the subscription.
         packet_id: PacketId,
         /// One for each filter; below 0x80 it is the QoS granted.
         reasons: Vec<Reason>,
     },
     /// The answer to [`Outgoing::Unsubscribe`].
     UnsubAck {
-        /// Of the packet.
         packet_id: PacketId,
     },
     /// The answer to [`Outgoing::PingReq`].
     PingResp,
     /// The broker closes the connection (MQTT 5 only).
     Disconnect {
-        /// Why.
         reason: Reason,
         /// Why, in the broker's words.
         text: Option<String>,
@@ -254,9 +246,7 @@ impl ConnAck {
 pub enum Outgoing {
     /// The first packet of a connection.
     Connect(Connect),
-    /// A message.
     Publish {
-        /// The message.
         message: Message,
         /// For QoS 1.
         packet_id: Option<PacketId>,
@@ -265,21 +255,17 @@ pub enum Outgoing {
     },
     /// A received message is dealt with.
     PubAck {
-        /// Of that message.
         packet_id: PacketId,
         /// Whether it went well. Not sent in 3.1.1.
         reason: Reason,
     },
-    /// Asks for messages.
     Subscribe {
-        /// Of this packet.
         packet_id: PacketId,
         /// At least one.
         subscriptions: Vec<Subscription>,
     },
     /// Asks for no more of them.
     Unsubscribe {
-        /// Of this packet.
         packet_id: PacketId,
         /// At least one.
         filters: Vec<TopicFilter>,
@@ -307,7 +293,6 @@ pub struct Connect {
     pub session_expiry_s: u32,
     /// How many QoS 1 messages this side takes unacknowledged. MQTT 5 only.
     pub receive_maximum: u16,
-    /// User name and password.
     pub login: Option<(String, String)>,
     /// What the broker publishes when the connection breaks.
     pub will: Option<Message>,
@@ -323,7 +308,6 @@ impl fmt::Debug for Connect {
 /// One subscription (section 3.8.3.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subscription {
-    /// Which topics.
     pub filter: TopicFilter,
     /// The highest QoS to be delivered.
     pub qos: Qos,

@@ -27,7 +27,6 @@ pub struct Delivery(u64);
 /// A message to be published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outbound {
-    /// The message.
     pub message: Message,
     /// What it is, for the one who lets it out.
     pub content: Content,
@@ -56,18 +55,15 @@ pub enum Event {
     Unusable(String),
     /// The broker refused a published message.
     Refused(Outbound, Reason),
-    /// What became of subscriptions.
     Subscribed(Vec<(TopicFilter, Reason)>),
     /// The broker ends the connection.
     Disconnected(Reason, Option<String>),
-    /// Nothing.
     None,
 }
 
 /// The next thing to do with the connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Send a packet.
     Send(Content, Outgoing),
     /// A message is larger than the broker takes, so it was taken out. Its delivery is still to be settled.
     TooLarge(Outbound),
@@ -86,7 +82,6 @@ struct Limits {
 struct InFlight {
     packet_id: PacketId,
     outbound: Outbound,
-    /// On this connection.
     sent: bool,
 }
 

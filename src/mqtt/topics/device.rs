@@ -23,7 +23,6 @@ pub struct DeviceTopics {
 pub struct InferRoute {
     /// Who is asked: this box, or its group.
     pub owner: DeviceName,
-    /// The model.
     pub model: ModelName,
     /// The version; `None` is the model's default.
     pub version: Option<ModelVersion>,
@@ -32,10 +31,8 @@ pub struct InferRoute {
 /// Why a topic below `infer/` names no model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRoute {
-    /// Not of a known shape.
     #[error("{0}")]
     Shape(InvalidTopic),
-    /// The model or the version is none.
     #[error("{0}")]
     Name(#[from] InvalidName),
 }

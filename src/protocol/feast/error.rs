@@ -11,11 +11,9 @@ use serde::Serialize;
 /// An answer that is not a success.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeastError {
-    /// The HTTP status.
     pub status: u16,
     /// When it is worth another try, in seconds. Feast's client waits as long and comes again, three times.
     pub retry_after_s: Option<u64>,
-    /// What is told.
     pub told: Told,
 }
 
@@ -26,7 +24,6 @@ pub enum Told {
     Exception {
         /// The name of the class.
         class: &'static str,
-        /// The message.
         message: String,
     },
     /// The client shows the answer as it is.
@@ -41,7 +38,6 @@ pub struct Detail {
     pub kind: &'static str,
     /// The way to it from the body down.
     pub loc: Vec<Location>,
-    /// The mistake in words.
     pub msg: String,
 }
 

@@ -15,7 +15,6 @@ use super::frame::{Frame, References};
 /// A decoded `/get-online-features`.
 #[derive(Debug, PartialEq)]
 pub struct OnlineFeaturesCall {
-    /// The question.
     pub request: OnlineRequest,
     /// Whether features are named `view__feature` in the answer.
     pub full_feature_names: bool,
@@ -24,7 +23,6 @@ pub struct OnlineFeaturesCall {
 /// A decoded `/push` or `/write-to-online-store`.
 #[derive(Debug, PartialEq)]
 pub struct PushCall {
-    /// The rows.
     pub push: Push,
     /// Which stores they are for.
     pub mode: PushMode,

@@ -26,7 +26,6 @@ pub(super) struct Level<'s, S> {
     pub dims: &'s [usize],
     /// The outermost array may hold all elements, whatever the shape.
     pub outermost: bool,
-    /// Where a misfit goes.
     pub problem: &'s mut Option<(usize, usize)>,
 }
 

@@ -26,7 +26,6 @@ pub use statistics::{
 pub struct ServerMetadata {
     /// The name of the server.
     pub name: String,
-    /// Its version.
     pub version: String,
     /// The extensions it speaks (oip.md section 1).
     pub extensions: Vec<String>,
@@ -43,7 +42,6 @@ impl ServerMetadata {
 /// `GET /v2/health/live`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Live {
-    /// The process answers.
     pub live: bool,
 }
 
@@ -53,14 +51,12 @@ pub struct Ready<'a> {
     /// The model, unless it is about the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'a ModelName>,
-    /// It can be asked.
     pub ready: bool,
 }
 
 /// `GET /v2/models/{model}[/versions/{version}]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ModelMetadata {
-    /// The model.
     pub name: ModelName,
     /// Its versions that can be asked, as strings.
     pub versions: Vec<String>,
@@ -68,9 +64,7 @@ pub struct ModelMetadata {
     pub platform: String,
     /// The inputs; -1 is a variable dimension, the batch is included.
     pub inputs: Vec<Port>,
-    /// The outputs.
     pub outputs: Vec<Port>,
-    /// Anything else worth telling.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub properties: BTreeMap<String, String>,
 }

@@ -12,21 +12,16 @@ use serde::Serialize;
 /// A model config.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ModelConfig {
-    /// The model.
     pub name: ModelName,
     /// What runs it, such as `onnxruntime_onnx`.
     pub platform: String,
     /// The backend, such as `onnxruntime`.
     pub backend: String,
-    /// Which versions are served.
     pub version_policy: VersionPolicy,
     /// The most elements of a batch; 0: the model is never batched, and `dims` below have all dimensions.
     pub max_batch_size: u64,
-    /// The inputs.
     pub input: Vec<InputConfig>,
-    /// The outputs.
     pub output: Vec<OutputConfig>,
-    /// The instances.
     pub instance_group: Vec<InstanceGroup>,
     /// How requests are put together into batches; `None`: they are not.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,7 +31,6 @@ pub struct ModelConfig {
     pub response_cache: Option<ResponseCache>,
     /// The name of the model's file.
     pub default_model_filename: String,
-    /// Parameters of the backend.
     pub parameters: BTreeMap<String, ModelParameter>,
 }
 
@@ -64,24 +58,14 @@ impl ModelConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VersionPolicy {
-    /// The highest ones.
-    Latest {
-        /// How many.
-        num_versions: u32,
-    },
-    /// All.
+    Latest { num_versions: u32 },
     All {},
-    /// These.
-    Specific {
-        /// Which.
-        versions: Vec<ModelVersion>,
-    },
+    Specific { versions: Vec<ModelVersion> },
 }
 
 /// An input in a model config.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct InputConfig {
-    /// Its name.
     pub name: String,
     /// Such as `TYPE_FP32`.
     pub data_type: &'static str,
@@ -115,7 +99,6 @@ impl InputConfig {
 /// An output in a model config.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OutputConfig {
-    /// Its name.
     pub name: String,
     /// Such as `TYPE_FP32`.
     pub data_type: &'static str,
@@ -138,11 +121,9 @@ impl OutputConfig {
 /// Instances of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct InstanceGroup {
-    /// Its name.
     pub name: String,
     /// Always `KIND_CPU`.
     pub kind: &'static str,
-    /// How many.
     pub count: u32,
     /// Always empty.
     pub gpus: [u32; 0],
@@ -168,7 +149,6 @@ pub struct DynamicBatching {
     pub priority_levels: u64,
     /// The priority of a request that has none.
     pub default_priority_level: u64,
-    /// The queue.
     pub default_queue_policy: QueuePolicy,
 }
 
@@ -189,7 +169,6 @@ pub struct QueuePolicy {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum TimeoutAction {
-    /// It fails.
     #[default]
     Reject,
     /// It waits until all others have been served.
@@ -199,14 +178,12 @@ pub enum TimeoutAction {
 /// Whether answers are remembered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ResponseCache {
-    /// They are.
     pub enable: bool,
 }
 
 /// The value of a backend's parameter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ModelParameter {
-    /// The value.
     pub string_value: String,
 }
 

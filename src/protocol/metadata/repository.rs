@@ -13,12 +13,10 @@ pub use ledge_models::repository::ModelState;
 /// One row of the index: a version, or a model that was never loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct IndexRow {
-    /// The model.
     pub name: ModelName,
     /// The version, as a string.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Its state.
     pub state: ModelState,
     /// Why it is not ready.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -8,14 +8,12 @@ use serde::Serialize;
 /// The answer: one entry for each model version.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct StatisticsReply {
-    /// The model versions.
     pub model_stats: Vec<ModelStatistics>,
 }
 
 /// How often something happened and how long it took altogether, since the daemon started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Duration {
-    /// Occurrences.
     pub count: u64,
     /// Nanoseconds altogether.
     pub ns: u64,
@@ -24,7 +22,6 @@ pub struct Duration {
 /// One version of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ModelStatistics {
-    /// The model.
     pub name: ModelName,
     /// The version, as a string.
     pub version: String,
@@ -68,13 +65,9 @@ pub struct InferenceStatistics {
     pub success: Duration,
     /// Failed, end to end.
     pub fail: Duration,
-    /// Waited.
     pub queue: Duration,
-    /// Inputs prepared.
     pub compute_input: Duration,
-    /// Model run.
     pub compute_infer: Duration,
-    /// Outputs taken out.
     pub compute_output: Duration,
     /// Answered from the cache.
     pub cache_hit: Duration,
@@ -85,13 +78,9 @@ pub struct InferenceStatistics {
 /// Responses of a model that answers more than once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ResponseStatistics {
-    /// Model run.
     pub compute_infer: Duration,
-    /// Outputs taken out.
     pub compute_output: Duration,
-    /// Responses sent.
     pub success: Duration,
-    /// Responses that failed.
     pub fail: Duration,
     /// Responses without outputs.
     pub empty_response: Duration,
@@ -104,11 +93,8 @@ pub struct ResponseStatistics {
 pub struct BatchStatistics {
     /// Elements in the batch.
     pub batch_size: u64,
-    /// Inputs prepared.
     pub compute_input: Duration,
-    /// Model run.
     pub compute_infer: Duration,
-    /// Outputs taken out.
     pub compute_output: Duration,
 }
 
@@ -118,7 +104,6 @@ pub struct MemoryUsage {
     /// Always `CPU` here.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// The device's number.
     pub id: u64,
     /// Bytes.
     pub byte_size: u64,

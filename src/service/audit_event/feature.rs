@@ -14,9 +14,7 @@ pub const ENTITIES: u32 = 256;
 /// A way to use the rows of a feature view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FeatureAction {
-    /// A read.
     Read,
-    /// A push.
     Push,
 }
 
@@ -25,18 +23,15 @@ pub enum FeatureAction {
 pub struct FeatureKey {
     /// Read or pushed.
     pub action: FeatureAction,
-    /// The feature view.
     pub view: Arc<str>,
     /// The model that read for the caller; `None` where the caller was answered with the values.
     pub model: Option<ModelName>,
-    /// The caller.
     pub principal: Principal,
 }
 
 /// The reads or pushes of one key within a minute.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FeatureCounts {
-    /// How many calls.
     pub calls: u64,
     /// How many rows, an entity that comes twice counted twice.
     pub rows: u64,

@@ -88,16 +88,13 @@ pub struct CallKey {
     pub version: Option<ModelVersion>,
     /// The digest of its files.
     pub digest: Option<DigestPrefix>,
-    /// Who called.
     pub principal: Principal,
-    /// What came of it.
     pub outcome: Outcome,
 }
 
 /// A tag, or what it is to be made of.
 #[derive(Debug, Clone)]
 pub enum Taggable {
-    /// The tag.
     Tag(Tag),
     /// What is to be tagged by whoever has the time.
     Content(Content),
@@ -106,13 +103,11 @@ pub enum Taggable {
 /// One call that becomes a record.
 #[derive(Debug, Clone)]
 pub struct CallRecord {
-    /// What and who.
     pub key: CallKey,
     /// How long it took, in microseconds.
     pub us: u64,
     /// What the model was given.
     pub input: Option<Taggable>,
-    /// What it answered.
     pub output: Option<Taggable>,
 }
 
@@ -130,7 +125,6 @@ impl CallRecord {
 /// The calls of one key within a minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CallCounts {
-    /// How many.
     pub calls: u64,
     /// How long they took together, in microseconds.
     pub us: u64,

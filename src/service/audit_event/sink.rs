@@ -76,16 +76,13 @@ struct Pending {
 /// What was recorded, and when, in milliseconds since the Unix epoch.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// When.
     pub at_ms: u64,
-    /// What.
     pub what: Recorded,
 }
 
 /// An event of somebody, or an inference call.
 #[derive(Debug, Clone)]
 pub enum Recorded {
-    /// An event.
     Event(Principal, AuditEvent),
     /// An inference call that becomes a record of its own.
     Call(Box<CallRecord>),
@@ -102,7 +99,6 @@ pub struct Lost {
     pub since_ms: u64,
     /// Calls, of inference and of features.
     pub calls: u64,
-    /// Other events.
     pub events: u64,
 }
 
@@ -111,7 +107,6 @@ pub struct Lost {
 pub struct Batch {
     /// In the order in which they were recorded.
     pub entries: Vec<Entry>,
-    /// What found no place.
     pub lost: Option<Lost>,
     /// To be told when all of the batch is durable; dropped, they say that it is not.
     pub flushes: Vec<oneshot::Sender<()>>,

@@ -174,7 +174,6 @@ impl TagKey {
 pub enum Content {
     /// A photograph, as it was sent.
     Photograph(Bytes),
-    /// Named tensors.
     Tensors(Vec<(String, Tensor)>),
 }
 

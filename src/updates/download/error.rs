@@ -10,31 +10,14 @@ use crate::store::StoreError;
 /// disk may be put right.
 #[derive(Debug, thiserror::Error)]
 pub enum DownloadError {
-    /// The repository does not give it.
     #[error("{0}")]
     Source(SourceError),
-    /// Nothing came any more.
     #[error("nothing came for {seconds} s")]
-    Stalled {
-        /// How long.
-        seconds: u64,
-    },
-    /// Too little came.
+    Stalled { seconds: u64 },
     #[error("{bytes_per_s} bytes a second came over a minute, {least} are the least")]
-    Slow {
-        /// What came.
-        bytes_per_s: u64,
-        /// What had to come.
-        least: u64,
-    },
-    /// The transfer ended early.
+    Slow { bytes_per_s: u64, least: u64 },
     #[error("the transfer ended after {length} of {signed} bytes")]
-    Short {
-        /// So many are here.
-        length: u64,
-        /// So many are signed.
-        signed: u64,
-    },
+    Short { length: u64, signed: u64 },
     /// The server gives other bytes than it was asked for.
     #[error("the server was asked for the bytes from {asked} on, and sends those from {got} on")]
     Range {
@@ -43,31 +26,19 @@ pub enum DownloadError {
         /// From where it would.
         got: u64,
     },
-    /// The server has a file of another length.
     #[error("the server has {length} bytes of it, {signed} are signed")]
-    Length {
-        /// As the server says.
-        length: u64,
-        /// As it is signed.
-        signed: u64,
-    },
+    Length { length: u64, signed: u64 },
     /// A transfer from the first byte on brought another file than was signed.
     #[error("what the server has is not what was signed: its SHA-256 is not {sha256}")]
-    Content {
-        /// Of what was signed.
-        sha256: String,
-    },
-    /// There is no room.
+    Content { sha256: String },
     #[error(
         "the disk needs {needed} free bytes, those that must stay free (updates.min_free_mb) among them, and has {free}"
     )]
     Room {
         /// With `updates.min_free_mb`.
         needed: u64,
-        /// What there is.
         free: u64,
     },
-    /// The store fails.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Whoever asked for it does not want it any more.

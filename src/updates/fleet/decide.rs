@@ -16,7 +16,6 @@ use crate::subject::Subject;
 /// What is wanted of this box now, and what of it has to wait.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Decision {
-    /// What is wanted.
     pub wishes: Wishes,
     /// What has to wait, and for what.
     pub waiting: BTreeMap<Subject, Waiting>,
@@ -25,7 +24,6 @@ pub struct Decision {
 /// Whether the platform's word still counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Authority {
-    /// It does.
     Valid,
     /// The metadata that signs the manifest expired then, in milliseconds since the Unix epoch. Nobody knows whether the
     /// platform has stopped a rollout since, so nothing begins and nothing goes further. What runs goes on.

@@ -25,7 +25,6 @@ struct Form {
     /// When the role that signs it expires.
     expires_ms: u64,
     sha256: String,
-    /// As it was signed.
     manifest: String,
 }
 

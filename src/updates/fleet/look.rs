@@ -19,7 +19,6 @@ const LIMIT: Duration = Duration::from_mins(1);
 /// A manifest that the platform vouches for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Accepted {
-    /// What it says.
     pub manifest: Manifest,
     /// The same as it was signed.
     pub text: String,
@@ -32,33 +31,22 @@ pub struct Accepted {
 /// Why a look brought nothing new.
 #[derive(Debug, thiserror::Error)]
 pub enum LookError {
-    /// The metadata.
     #[error(transparent)]
     Trust(#[from] TrustError),
-    /// The manifest does not come.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// It comes too slowly.
     #[error("the rollout manifest did not come within {} s: the link is too slow, or somebody slows it down", LIMIT.as_secs())]
     Slow,
-    /// It is larger than any.
     #[error("the rollout manifest has {bytes} bytes, {MAX_BYTES} at most")]
-    TooLarge {
-        /// As signed.
-        bytes: u64,
-    },
-    /// It is another than was signed.
+    TooLarge { bytes: u64 },
     #[error(
         "the rollout manifest is not the one that was signed: it was damaged on the way, or replaced in the repository"
     )]
     Mismatch,
-    /// It makes no sense.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// It is of another fleet.
     #[error("the manifest is of fleet {found}, and this box is in {own}: the platform published it in the wrong place")]
     OtherFleet {
-        /// What it says.
         found: DeviceName,
         /// The fleet of this box.
         own: DeviceName,

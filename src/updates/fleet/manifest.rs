@@ -51,7 +51,6 @@ pub(super) const TOLD: usize = 20;
 /// What a fleet is to run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Manifest {
-    /// The fleet.
     pub fleet: DeviceName,
     /// When the platform wrote it, in milliseconds since the Unix epoch.
     pub published_ms: u64,
@@ -93,24 +92,12 @@ pub struct LedgeVersion([u32; 3]);
 /// Why a manifest cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
-    /// It is too large.
     #[error("the rollout manifest has {bytes} bytes, {MAX_BYTES} at most")]
-    TooLarge {
-        /// How large.
-        bytes: usize,
-    },
-    /// It is no manifest at all.
+    TooLarge { bytes: usize },
     #[error("the rollout manifest cannot be read: {reason}")]
-    Form {
-        /// What is wrong.
-        reason: String,
-    },
-    /// It says what cannot be.
+    Form { reason: String },
     #[error("the rollout manifest is wrong: {}", mistakes.join("; "))]
-    Wrong {
-        /// Everything that is wrong.
-        mistakes: Vec<String>,
-    },
+    Wrong { mistakes: Vec<String> },
 }
 
 #[derive(Deserialize)]

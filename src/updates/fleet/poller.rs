@@ -34,15 +34,12 @@ const DEFAULT_FLEET: &str = "default";
 
 /// What is asked, and who is told.
 pub struct Poller<A> {
-    /// What is asked.
     pub asked: A,
     /// The repository, as configured: for people.
     pub repository: String,
     /// The mean time between looks.
     pub interval: Duration,
-    /// The time between decisions.
     pub decide: Duration,
-    /// Who this box is.
     pub device: DeviceIdentity,
     /// Who is told what the platform wants.
     pub updates: Updates,

@@ -61,9 +61,7 @@ const MAX_REASON: usize = 256;
 /// What the document is made of, at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {
-    /// Who this box is.
     pub device: DeviceIdentity,
-    /// The version of Ledge.
     pub ledge_version: &'static str,
     /// When this process started, in milliseconds since the Unix epoch.
     pub started_ms: u64,
@@ -75,9 +73,7 @@ pub struct Facts {
     pub live: Vec<LiveVersion>,
     /// How busy the machine is.
     pub machine: MachineUsage,
-    /// The machine's memory.
     pub memory: Option<Memory>,
-    /// What this process uses.
     pub process: Option<ProcessUsage>,
     /// How updates do; `None` where no platform looks after this box.
     pub updates: Option<UpdatesStatus>,
@@ -88,11 +84,8 @@ pub struct Facts {
 /// A version that answers requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveVersion {
-    /// The model.
     pub model: ModelName,
-    /// The version.
     pub version: ModelVersion,
-    /// What runs it.
     pub runtime: Runtime,
     /// BLAKE3 of its files.
     pub digest: String,

@@ -30,11 +30,9 @@ pub struct Wave {
 pub enum Preset {
     /// Six days: for what is not urgent.
     Default,
-    /// A day.
     Accelerated,
     /// Three hours: for what must not wait.
     Ohno,
-    /// Everybody at once.
     All,
 }
 

@@ -50,7 +50,6 @@ pub struct WindowForm {
 /// How a window is at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opening {
-    /// It is open.
     Open {
         /// Until then, in milliseconds since the Unix epoch.
         until_ms: u64,

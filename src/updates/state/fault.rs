@@ -31,7 +31,6 @@ pub struct Fault {
     pub since_ms: u64,
     /// Seconds since then during which the trial could move: the deadline goes by them, whatever the clock does.
     pub lasted_s: u64,
-    /// Attempts that failed.
     pub attempts: u32,
     /// When the next one is due, in milliseconds since the Unix epoch.
     pub next_ms: u64,

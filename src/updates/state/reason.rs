@@ -18,17 +18,13 @@ pub enum Cause {
     Budget,
     /// There is no room for it.
     Disk,
-    /// No runtime loads it.
     Load,
-    /// Its process died.
     Crash,
     /// It took more memory than it may.
     Memory,
     /// Golden inputs have other answers.
     Golden,
-    /// It is too slow.
     Latency,
-    /// It fails requests.
     Errors,
     /// It answers otherwise than the version before.
     Agreement,
@@ -44,9 +40,7 @@ pub enum Cause {
     Attempts,
     /// Another rollout took its place.
     Superseded,
-    /// The rollout is gone.
     Withdrawn,
-    /// The version was revoked.
     Revoked,
     /// Somebody at this box said so.
     Operator,
@@ -89,7 +83,6 @@ impl Cause {
 /// Why a release was rolled back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
-    /// What stopped it.
     pub cause: Cause,
     /// The same for people, with figures. One line.
     pub detail: String,

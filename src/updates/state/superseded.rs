@@ -20,7 +20,6 @@ const VERSIONS_REMEMBERED: usize = 64;
 /// says nothing for the one that had been replaced: perhaps for its defects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Superseded {
-    /// The rollout.
     pub rollout: DeviceName,
     /// The versions of the later ones.
     #[serde(deserialize_with = "one_or_more")]

@@ -24,7 +24,6 @@ pub struct Trial {
     pub in_stage_s: u64,
     /// Starts of the daemon before it falls back.
     pub starts_left: u32,
-    /// Passing failures so far.
     pub failures: u32,
     /// Bytes fetched so far.
     pub fetched_bytes: u64,
@@ -39,9 +38,7 @@ pub struct Trial {
 /// What a trial that ended without a verdict had used up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
-    /// The rollout.
     pub rollout: DeviceName,
-    /// Passing failures.
     pub failures: u32,
     /// Bytes fetched.
     pub fetched_bytes: u64,

@@ -16,10 +16,12 @@ use crate::subject::Kind;
 /// How a file lies on the disk.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Lies {
-    /// For everybody to read.
     Plain,
     /// Sealed under these keys: several, where one came while the key was changed.
-    Sealed { under: Vec<KeyId>, is_whole: bool },
+    Sealed {
+        under: Vec<KeyId>,
+        is_whole: bool,
+    },
 }
 
 impl Lies {
@@ -48,7 +50,6 @@ impl Lies {
 /// What is in the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreSurvey {
-    /// Files by their keys.
     pub keys: Survey,
     /// Sealed files of releases of which some is missing.
     pub damaged: u64,

@@ -18,13 +18,10 @@ const RESERVE: u64 = 1 << 30;
 /// Why no trial begins.
 #[derive(Debug, thiserror::Error)]
 pub enum ChildError {
-    /// The system refused a limit.
     #[error("the trial cannot limit itself: {0}")]
     Limits(#[from] rustix::io::Errno),
-    /// No order came.
     #[error("a trial is started by the daemon, which sends an order; this is none: {0}")]
     Order(String),
-    /// The report cannot be written.
     #[error("the trial cannot say what came of it: {0}")]
     Said(#[from] std::io::Error),
 }

@@ -78,9 +78,7 @@ pub struct TrialReport {
     pub runtime: String,
     /// The time to load it, warmed up, in milliseconds.
     pub load_ms: u64,
-    /// Golden inputs answered right.
     pub golden_right: u64,
-    /// Golden inputs.
     pub golden_total: u64,
     /// How the first wrong answer was wrong.
     pub golden_fault: Option<String>,
@@ -92,9 +90,7 @@ pub struct TrialReport {
     pub p95_us: u64,
     /// The most memory that the process held, the runtime's libraries included.
     pub peak_bytes: u64,
-    /// What the model takes.
     pub inputs: Vec<DeclaredPort>,
-    /// What it gives.
     pub outputs: Vec<DeclaredPort>,
 }
 
@@ -121,7 +117,6 @@ impl From<Reason> for TrialError {
 pub struct Order {
     /// The folder of the release.
     pub release: PathBuf,
-    /// What is tried.
     pub what: What,
     /// The most memory, in bytes.
     pub memory_bytes: u64,
@@ -166,9 +161,7 @@ impl ConfigurationTrial {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Said {
-    /// What it does next.
     Step(String),
-    /// It is done.
     Done(TrialReport),
     /// It is done, and was not passed.
     Stopped(TrialError),

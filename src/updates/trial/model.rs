@@ -53,7 +53,6 @@ pub struct ModelTrial {
 /// How the libraries of a runtime are tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RuntimeTrial {
-    /// Which they are of.
     pub runtime: Runtime,
     /// How many cores it may use.
     pub threads: usize,
@@ -64,9 +63,7 @@ pub struct RuntimeTrial {
 /// A version that is live, of a release or of the owner of this box.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LiveModel {
-    /// Its model.
     pub name: ModelName,
-    /// Its version.
     pub version: ModelVersion,
     /// The folder with `model.toml`, golden inputs and labels.
     pub folder: PathBuf,

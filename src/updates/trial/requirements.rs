@@ -10,7 +10,6 @@ use crate::state::{Cause, Reason};
 /// What a box is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// The version of Ledge.
     pub ledge: String,
     /// The architecture, as Rust and the kernel name it.
     pub architecture: String,

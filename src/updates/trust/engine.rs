@@ -89,11 +89,9 @@ fn failed(name: &str, error: SourceError) -> Error {
 /// Where a target was found.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// Where it must be.
     Target(TargetFile),
     /// With a role that may not list it.
     Elsewhere(String),
-    /// With nobody.
     Nowhere,
 }
 

@@ -14,7 +14,6 @@ use crate::source::SourceError;
 pub enum Refusal {
     /// It is older than what is trusted.
     Rollback,
-    /// Its time is over.
     Expired,
     /// Too few of those who must sign it did.
     Signature,
@@ -46,98 +45,45 @@ impl Refusal {
 /// Why there is nothing new to trust.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    /// There is nothing to begin with.
     #[error(
         "the root metadata in {file} cannot be used: {reason}; put your platform's root.json there (`[updates] root_file`)",
         file = file.display()
     )]
-    RootFile {
-        /// As configured.
-        file: PathBuf,
-        /// Why.
-        reason: String,
-    },
-    /// The root file is of another repository.
+    RootFile { file: PathBuf, reason: String },
     #[error(
         "{file} is not the root metadata, version {version}, that this box trusts: if the platform was set up anew, \
          run `ledge update reset-trust`; else put the right file back",
         file = file.display()
     )]
-    OtherRoot {
-        /// As configured.
-        file: PathBuf,
-        /// Its version.
-        version: u64,
-    },
-    /// What was trusted is gone or was changed.
+    OtherRoot { file: PathBuf, version: u64 },
     #[error(
         "the trusted metadata on this box was damaged ({reason}): look for a failing disk or an intruder, then run \
          `ledge update reset-trust`; models that run go on running"
     )]
-    Damaged {
-        /// What was found.
-        reason: String,
-    },
-    /// It cannot be written down.
+    Damaged { reason: String },
     #[error("what is trusted cannot be written to {file}, so it was not accepted: {reason}", file = file.display())]
-    Store {
-        /// The file.
-        file: PathBuf,
-        /// The system's words.
-        reason: String,
-    },
-    /// The repository cannot be read.
+    Store { file: PathBuf, reason: String },
     #[error(transparent)]
     Source(SourceError),
-    /// It lacks something.
     #[error("the repository is not complete: {reason}")]
-    Incomplete {
-        /// What it lacks.
-        reason: String,
-    },
-    /// It takes too long.
+    Incomplete { reason: String },
     #[error("the metadata did not come within {seconds} s: the link is too slow, or somebody slows it down")]
     Slow {
         /// How long it may take.
         seconds: u64,
     },
-    /// It is not acceptable.
     #[error("metadata was refused: {reason}")]
-    Refused {
-        /// In which way.
-        refusal: Refusal,
-        /// In words.
-        reason: String,
-    },
-    /// Nothing was fetched yet.
+    Refused { refusal: Refusal, reason: String },
     #[error("the repository's metadata was not fetched since the start")]
     NotRefreshed,
-    /// Nobody signed it.
     #[error("the role {role:?} does not list {path}")]
-    NotListed {
-        /// What was looked for.
-        path: String,
-        /// Who must list it.
-        role: &'static str,
-    },
-    /// Somebody signed it who may not.
+    NotListed { path: String, role: &'static str },
     #[error(
         "{path} is listed by the role {role:?}, but only {must:?} may say so: it was refused; find out who used the key"
     )]
-    Unauthorised {
-        /// What was looked for.
-        path: String,
-        /// Who lists it.
-        role: String,
-        /// Who must.
-        must: &'static str,
-    },
-    /// It cannot be checked.
+    Unauthorised { path: String, role: String, must: &'static str },
     #[error("the metadata has no SHA-256 of {path}")]
-    NoSha256 {
-        /// What was looked for.
-        path: String,
-    },
+    NoSha256 { path: String },
 }
 
 impl TrustError {

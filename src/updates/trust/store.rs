@@ -60,7 +60,6 @@ struct Content {
 pub(super) enum Opened {
     /// What was written, or nothing yet.
     Whole(TrustedStore),
-    /// Something else.
     Damaged(TrustedStore, String),
 }
 

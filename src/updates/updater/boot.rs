@@ -16,7 +16,6 @@ use crate::subject::{Kind, Subject};
 /// What was found.
 #[derive(Debug)]
 pub struct Prepared {
-    /// The store.
     pub store: BlobStore,
     /// The state of every subject, the start counted in.
     pub persisted: Persisted,
@@ -29,10 +28,8 @@ pub struct Prepared {
 /// Why updates cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
-    /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The state cannot be read.
     #[error(transparent)]
     State(#[from] PersistedError),
 }

@@ -24,10 +24,12 @@ const FIRST_PAUSE_AFTER_ATTEMPT: Duration = Duration::from_mins(1);
 /// What came of a job.
 pub(super) enum Done {
     /// The release's signed description was read.
-    Described { digest: String, package: Box<Package> },
+    Described {
+        digest: String,
+        package: Box<Package>,
+    },
     /// It is loaded beside the live version.
     Loaded(Arc<LoadedModel>),
-    /// It went well.
     Passed,
     /// It failed, and would again.
     Failed(Reason),

@@ -50,17 +50,14 @@ const WRITE_COUNTS: Duration = Duration::from_mins(1);
 /// What the updater works with.
 #[derive(Debug)]
 pub struct Parts {
-    /// What serves.
     pub repository: Repository,
     /// What is signed, and where it comes from.
     pub platform: Platform,
-    /// What downloads may take.
     pub limits: DownloadLimits,
     /// How releases are tried in a process of their own.
     pub trials: TrialSettings,
     /// How everybody else knows how updates do.
     pub updates: Updates,
-    /// Where audit events go.
     pub audit: AuditSink,
     /// The end of the daemon.
     pub shutdown: Shutdown,
@@ -479,9 +476,7 @@ fn without_counts(state: &SubjectState) -> SubjectState {
 /// The part of the inbox that is the updater's.
 #[derive(Debug)]
 pub struct UpdaterInboxParts {
-    /// What the platform wants.
     pub wishes: tokio::sync::watch::Receiver<Option<Wishes>>,
-    /// What people want.
     pub orders: tokio::sync::mpsc::Receiver<Ordered>,
     /// People want what waits for its next attempt to be tried now.
     pub retries: Arc<Notify>,

@@ -23,7 +23,6 @@ struct Store {
 /// How the daemon ended.
 #[derive(Debug, Clone, Copy)]
 enum End {
-    /// It was told to.
     InOrder,
     /// It was killed a while after the last push: the index has it.
     Killed,

@@ -49,7 +49,6 @@ impl Shim {
 /// See [`Shim::number`].
 pub struct Number {
     file: File,
-    /// Its file.
     pub path: PathBuf,
 }
 

@@ -109,7 +109,6 @@ pub struct Report {
     pub sizes: Vec<u64>,
     /// Files that power cuts left other than they were.
     pub torn: usize,
-    /// Whether something was lost.
     pub lost: bool,
 }
 

@@ -49,7 +49,6 @@ pub struct Told {
 pub struct Seen {
     /// It had at least so many durable records.
     pub size: u64,
-    /// Its head.
     pub checkpoint: Option<String>,
     pub verifier_key: String,
     /// How many of them the platform had, and whether it had all.

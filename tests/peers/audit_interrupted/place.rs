@@ -27,9 +27,15 @@ const COUNT: &str = "import collections\n\
 /// The server, and what keeps its state.
 pub enum Place {
     /// nginx of the documented configuration.
-    WebDav { folder: TempDir, authority: Box<Authority>, port: u16, server: Option<Server> },
-    /// A bucket with versioning.
-    Bucket { server: Server },
+    WebDav {
+        folder: TempDir,
+        authority: Box<Authority>,
+        port: u16,
+        server: Option<Server>,
+    },
+    Bucket {
+        server: Server,
+    },
 }
 
 impl Place {

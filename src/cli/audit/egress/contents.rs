@@ -14,7 +14,6 @@ use super::fields::{Field, of_schema};
 /// A message with a form of its own.
 #[derive(Debug, Serialize)]
 pub struct Message {
-    /// What it is called.
     pub name: &'static str,
     /// Everything that is in it.
     pub fields: Vec<Field>,

@@ -16,16 +16,13 @@ pub enum Unanswered {
     /// The topic of the answers may not be read.
     #[error("the broker refuses the subscription to {0}: {1}")]
     Subscription(TopicFilter, Reason),
-    /// The request may not be published.
     #[error("the broker refuses the request: {0}")]
     Refused(Reason),
-    /// The request is too large.
     #[error("the broker takes no packet of that size")]
     TooLarge,
     /// Nobody is subscribed to the topic of the request.
     #[error("nobody receives it: is the box connected to this broker, and its name right?")]
     NoReceiver,
-    /// The broker ends the connection.
     #[error("the broker closed the connection: {0}")]
     Disconnected(Reason),
 }

@@ -8,7 +8,6 @@ use serde::Serialize;
 /// How the audit log does, and its last signed head.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuditFacts {
-    /// How it does.
     pub status: AuditStatus,
     /// The checkpoint as it is published; `None` while nothing was signed.
     pub checkpoint: Option<Vec<u8>>,
