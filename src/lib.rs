@@ -10,10 +10,7 @@ pub mod daemon;
 pub mod config;
 
 pub use ledge_audit as audit;
-pub use ledge_base::{
-    backoff, checked_folder, clock, complaints, durable, memory_budget, names, plain_words, principal, secret, sys,
-    telemetry, tensor, token_bucket, toml_check,
-};
+pub use ledge_base::{clock, durable, memory_budget, names, principal, secret, sys, telemetry, tensor, token_bucket};
 pub use ledge_egress as egress;
 pub use ledge_engine as engine;
 pub use ledge_engine::pipeline;
@@ -23,6 +20,6 @@ pub use ledge_identity as identity;
 pub use ledge_models::{repository, scheduling, serving};
 pub use ledge_mqtt as mqtt;
 pub use ledge_protocol as protocol;
-pub use ledge_service::{audit_event, readiness, shutdown};
+pub use ledge_service::{audit_event, shutdown};
 pub use ledge_updates as updates;
 pub use ledge_updates::fleet;

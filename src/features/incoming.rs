@@ -6,6 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use ledge_base::clock;
 use ledge_service::audit_event::tag::TagKey;
+use ledge_service::off_thread::blocking;
 
 use super::caller::Touched;
 use super::engine::Engine;
@@ -13,7 +14,7 @@ use super::engine::orders::Incoming;
 use super::online::{FeatureError, Ignored, Push};
 use super::record::Row;
 use super::view::FeatureView;
-use super::{BRIEF_CELLS, FeatureStore, MAX_PUSH, cells, off_thread, record, typed, window};
+use super::{BRIEF_CELLS, FeatureStore, MAX_PUSH, cells, record, typed, window};
 
 /// The most bytes of a row in a view with aggregates; they take the rest of the record.
 const MAX_ROW_BESIDE_WINDOWS: usize = 4 << 10;
@@ -100,7 +101,7 @@ pub fn check(views: Vec<Arc<FeatureView>>, push: &Push, times: Times) -> Result<
 
 /// Does the work on a push that comes before its rows are written, for a large push on another thread.
 pub async fn prepared<T: Send + 'static>(push: Push, work: impl FnOnce(&Push) -> T + Send + 'static) -> T {
-    if cells(&push.columns) <= BRIEF_CELLS { work(&push) } else { off_thread(move || work(&push)).await }
+    if cells(&push.columns) <= BRIEF_CELLS { work(&push) } else { blocking(move || work(&push)).await }
 }
 
 impl FeatureStore {

@@ -188,6 +188,7 @@ pub mod view;
 pub mod window;
 mod wire;
 
+use ledge_service::off_thread::blocking;
 use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -406,14 +407,14 @@ impl FeatureStore {
         let engine = self.engine()?;
         if cells(&request.entities) > BRIEF_CELLS {
             let engine = engine.clone();
-            return off_thread(move || reading::Plan::new(&engine, request, caller)?.answer(&engine)).await;
+            return blocking(move || reading::Plan::new(&engine, request, caller)?.answer(&engine)).await;
         }
         let read = reading::Plan::new(engine, request, caller)?;
         if read.is_brief(engine) {
             return read.answer(engine);
         }
         let engine = engine.clone();
-        off_thread(move || read.answer(&engine)).await
+        blocking(move || read.answer(&engine)).await
     }
 
     /// Begins a read of many entities, which is made a slice at a time.
@@ -583,12 +584,6 @@ fn aggregates_change(old: &Registry, new: &Registry) -> bool {
 /// How many values there are.
 fn cells(columns: &online::Columns) -> usize {
     columns.iter().map(|(_, cells)| cells.len()).sum()
-}
-
-/// Does what would keep other callers waiting on another thread.
-async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let working = tokio::task::spawn_blocking(work);
-    working.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
 impl Opened {

@@ -223,11 +223,11 @@ pub async fn index(
         .filter(|row| access.has_model(&row.model) && (!wanted.ready || row.state == Loaded::Ready));
     let rows: Vec<IndexRow> = rows
         .map(|row| {
-            let (state, reason) = match row.state {
-                Loaded::Ready => (ModelState::Ready, row.note),
-                Loaded::Loading => (ModelState::Loading, row.note),
-                Loaded::Unloading => (ModelState::Unloading, None),
-                Loaded::Unavailable(reason) => (ModelState::Unavailable, Some(reason)),
+            let state = ModelState::from(&row.state);
+            let reason = match row.state {
+                Loaded::Ready | Loaded::Loading => row.note,
+                Loaded::Unloading => None,
+                Loaded::Unavailable(reason) => Some(reason),
             };
             IndexRow::new(row.model, row.version, state, reason)
         })

@@ -14,6 +14,7 @@ use ledge_identity::access::ViewScope;
 use ledge_models::serving::Serving;
 use ledge_protocol::call::{self, Answered, Call, Form, LARGE_JSON};
 use ledge_protocol::{Target, status};
+use ledge_service::off_thread::blocking;
 
 use super::answer::{self, Failure, ReturnPath};
 use super::bindings::{Binding, Extracted, Origin, PushRows, entities, join_keys, push_rows, request_of_rows};
@@ -313,7 +314,7 @@ async fn parse<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send 
     if bytes <= LARGE_JSON {
         return work();
     }
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+    blocking(work).await
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Work that would keep the async threads from others: as many threads do it as there are cores, and callers take turns.
+//! Work that would block the async threads, run on the blocking pool. Work that unpacks or decodes for a caller takes turns:
+//! as many threads do it as there are cores.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -8,7 +9,7 @@ use ledge_base::memory_budget::Account;
 use ledge_base::principal::Principal;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How many callers without work are remembered.
+/// How many idle callers to keep.
 const IDLE_CALLERS_MAX: usize = 64;
 
 /// The cores are those of the process, so the turns are, too.
@@ -21,11 +22,16 @@ pub async fn off_thread<T: Send + 'static>(account: &Account, work: impl FnOnce(
         Some(owner) => Some(TURNS.take(owner).await),
         None => None,
     };
-    let working = tokio::task::spawn_blocking(move || {
+    blocking(move || {
         let _turn = turn;
         work()
-    });
-    working.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+    })
+    .await
+}
+
+/// Runs `work` to its end on a thread of the blocking pool and returns its result. A panic in it continues here.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
 /// As many turns at a time as there are cores. A caller has no more of them, and no more that wait in the one queue for all,

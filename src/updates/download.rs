@@ -8,6 +8,7 @@ mod pace;
 #[cfg(test)]
 mod tests;
 
+use ledge_service::off_thread::blocking;
 use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -271,8 +272,4 @@ impl Writer {
     fn length(&self) -> u64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).length()
     }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }

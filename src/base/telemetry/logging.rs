@@ -61,12 +61,13 @@ impl LogLevel {
 
 /// The parts of Ledge by the names that a level has for them (`ledge::http=debug`), and the targets of their events where
 /// these begin otherwise than with `ledge_` and the name.
-const PARTS_ELSEWHERE: [(&str, &[&str]); 6] = [
+const PARTS_ELSEWHERE: [(&str, &[&str]); 7] = [
     ("fleet", &["ledge_updates::fleet"]),
     ("inference", &["ledge_engine", "ledge_models::scheduling"]),
     ("pipeline", &["ledge_engine::pipeline"]),
     ("repository", &["ledge_models::repository"]),
     ("serving", &["ledge_models::serving"]),
+    ("shutdown", &["ledge_service::shutdown"]),
     ("telemetry", &["ledge_base::telemetry"]),
 ];
 

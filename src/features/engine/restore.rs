@@ -1,5 +1,6 @@
 //! A backup on its way in: received into a file, checked to its end, written as a snapshot of this store.
 
+use ledge_service::off_thread::blocking;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
@@ -75,13 +76,13 @@ impl Upload {
         let Some(mut file) = self.file.take() else { return Ok(()) };
         let piece = std::mem::replace(&mut self.waiting, Vec::with_capacity(PIECE));
         let engine = self.engine.clone();
-        let writing = tokio::task::spawn_blocking(move || {
+        let writing = blocking(move || {
             need_room(&engine, piece.len() as u64)?;
             let written =
                 file.write(&piece, last).and_then(|()| if last { file.end().map(|()| None) } else { Ok(Some(file)) });
             written.map_err(|error| not_received(&error))
         });
-        self.file = writing.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
+        self.file = writing.await?;
         Ok(())
     }
 }

@@ -34,6 +34,17 @@ pub enum ModelState {
     Unloading,
 }
 
+impl From<&State> for ModelState {
+    fn from(state: &State) -> Self {
+        match state {
+            State::Ready => Self::Ready,
+            State::Loading => Self::Loading,
+            State::Unloading => Self::Unloading,
+            State::Unavailable(_) => Self::Unavailable,
+        }
+    }
+}
+
 /// One row of the repository's index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexRow {

@@ -267,16 +267,14 @@ fn models(facts: &Facts) -> Vec<ReportedModel<'_>> {
 }
 
 fn version<'a>(row: &'a IndexRow, live: &'a [LiveVersion]) -> ReportedVersion<'a> {
-    let (state, reason) = match &row.state {
-        State::Ready => (ModelState::Ready, None),
-        State::Loading => (ModelState::Loading, None),
-        State::Unloading => (ModelState::Unloading, None),
-        State::Unavailable(reason) => (ModelState::Unavailable, Some(excerpt(reason, MAX_REASON))),
+    let reason = match &row.state {
+        State::Unavailable(reason) => Some(excerpt(reason, MAX_REASON)),
+        State::Ready | State::Loading | State::Unloading => None,
     };
     let live = live.iter().find(|live| live.model == row.model && Some(live.version) == row.version);
     ReportedVersion {
         version: row.version.map(ModelVersion::get),
-        state,
+        state: ModelState::from(&row.state),
         reason,
         runtime: live.map(|live| live.runtime.to_string()),
         digest: live.map(|live| live.digest.as_str()),

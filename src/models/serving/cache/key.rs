@@ -11,6 +11,7 @@ use bytes::Bytes;
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::Port;
+use ledge_service::off_thread::blocking;
 
 use crate::scheduling::terms::Priority;
 use crate::serving::inputs::Fitted;
@@ -74,7 +75,7 @@ impl KeyMaker {
             return self.tensors(&fitted.inputs, &fitted.outputs);
         }
         let (keys, inputs, outputs) = (self.clone(), fitted.inputs.clone(), fitted.outputs.clone());
-        elsewhere(move || keys.tensors(&inputs, &outputs)).await
+        blocking(move || keys.tensors(&inputs, &outputs)).await
     }
 
     /// The key of a photograph as it came, undecoded.
@@ -83,7 +84,7 @@ impl KeyMaker {
             return self.photograph(photograph);
         }
         let (keys, photograph) = (self.clone(), photograph.clone());
-        elsewhere(move || keys.photograph(&photograph)).await
+        blocking(move || keys.photograph(&photograph)).await
     }
 
     fn tensors(&self, inputs: &[Tensor], outputs: &[usize]) -> Key {
@@ -116,11 +117,6 @@ impl KeyMaker {
         add(&mut hasher, kind.as_bytes());
         hasher
     }
-}
-
-/// Runs `work` off the async threads.
-async fn elsewhere(work: impl FnOnce() -> Key + Send + 'static) -> Key {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
 fn number(hasher: &mut Hasher, number: usize) {
