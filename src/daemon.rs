@@ -54,7 +54,7 @@ use ledge_features::registry::Registry;
 use ledge_http::{self as http, Handover, Listeners, ServerTls};
 use ledge_identity::authentication::Authenticator;
 use ledge_identity::device::{self, DeviceIdentity};
-use ledge_identity::sealing::{Reseal, Sealer, remove_leftovers};
+use ledge_identity::sealing::{Rekey, Sealer, remove_leftovers};
 use ledge_models::repository::profile::Profiles;
 use ledge_models::repository::{ModelDefaults, Repository, Sources};
 use ledge_models::scheduling::engine::Engine;
@@ -245,7 +245,7 @@ impl App {
         let egress = Egress::new(&config.egress, audit.clone());
         let counts = CountsKeeper::open(&config.state.path, egress.clone());
         found.manage(serving.repository());
-        let trials = updates::trial_settings(&config, serving.repository(), &sealer);
+        let trials = updates::preflight_settings(&config, serving.repository(), &sealer);
         load_guard::guard(serving.repository(), &config, trials, &audit);
         Ok(Self {
             config,
@@ -278,7 +278,7 @@ impl App {
         let audit_writer =
             AuditWriter::spawn(&config.audit, &device.id, audit_queue, &egress, sealer.clone(), shutdown)?;
         let audit_keys = AuditKeys { folder: config.audit.path.clone(), sealer: sealer.clone() };
-        let mut stores: Vec<Arc<dyn Reseal>> = vec![Arc::new(audit_keys)];
+        let mut stores: Vec<Arc<dyn Rekey>> = vec![Arc::new(audit_keys)];
         stores.extend(found.sealed_store(&config.updates.path));
         stores.push(Arc::new(serving.features().clone()));
         let sealing = sealing::Sealing {

@@ -22,4 +22,4 @@ pub use ledge_mqtt as mqtt;
 pub use ledge_protocol as protocol;
 pub use ledge_service::{audit_event, shutdown};
 pub use ledge_updates as updates;
-pub use ledge_updates::fleet;
+pub use ledge_updates::rollout;

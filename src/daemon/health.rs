@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ledge_audit::status::AuditState;
 use ledge_base::telemetry::messages::MessageStatistics;
-use ledge_models::repository::{State, UNLOADED};
+use ledge_models::repository::{VersionState, UNLOADED_REASON};
 use ledge_models::serving::Serving;
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
@@ -60,7 +60,7 @@ impl Health {
                 hanging.within(pause, "requests", self.task_ran()),
                 hanging.within(pause, "inference", self.serving.repository().engine().turned()),
                 hanging.within(pause, "audit log", self.audit.turned()),
-                hanging.within(pause, "feature store", self.serving.features().turned()),
+                hanging.within(pause, "feature store", self.serving.features().wait_for_writer()),
             );
             notify::alive((!self.readiness.is_ready()).then_some(pause * 4));
             tokio::time::sleep(pause).await;
@@ -100,7 +100,7 @@ impl Health {
     fn facts(&self, hanging: &Hanging) -> Facts {
         let repository = self.serving.repository();
         let failing = repository.index().into_iter().filter_map(|row| match row.state {
-            State::Unavailable(reason) if !reason.is_empty() && reason != UNLOADED => Some(row.model.to_string()),
+            VersionState::Unavailable(reason) if !reason.is_empty() && reason != UNLOADED_REASON => Some(row.model.to_string()),
             _ => None,
         });
         let mut failing: Vec<String> = failing.collect();

@@ -8,7 +8,7 @@ use ledge_base::backoff;
 use ledge_base::names::ModelName;
 use ledge_egress::{Egress, HostPort};
 use ledge_identity::device::DeviceIdentity;
-use ledge_identity::sealing::{Reseal, Sealer};
+use ledge_identity::sealing::{Rekey, Sealer};
 use ledge_models::repository::{ManagedVersion, Repository};
 use ledge_service::audit_event::AuditSink;
 use ledge_service::readiness::Readiness;
@@ -16,12 +16,12 @@ use ledge_service::shutdown::Shutdown;
 use ledge_updates::Updates;
 use ledge_updates::config::RepositoryAddress;
 use ledge_updates::download::DownloadLimits;
-use ledge_updates::fleet::kept::Kept;
-use ledge_updates::fleet::poller::{Asked, DECIDE, Poller};
 use ledge_updates::handle::UpdaterInbox;
 use ledge_updates::platform::Platform;
+use ledge_updates::preflight::PreflightSettings;
+use ledge_updates::rollout::manifest_file::ManifestFile;
+use ledge_updates::rollout::poller::{DECIDE_INTERVAL, Poller, TufPlatform};
 use ledge_updates::source::Source;
-use ledge_updates::trial::TrialSettings;
 use ledge_updates::updater::{self, Parts, Prepared, Updater};
 use tokio::sync::oneshot;
 
@@ -68,7 +68,7 @@ impl Found {
             }
             Err(error) => {
                 tracing::error!(%error, "there are no updates; what they brought serves as far as it can be read");
-                (None, updater::managed_as_it_lies(folder))
+                (None, updater::read_managed(folder))
             }
         };
         Self { prepared, managed, served: configured.then(|| Updates::channel(servers(config))) }
@@ -80,10 +80,10 @@ impl Found {
     }
 
     /// The store at `folder`, as one that is sealed anew; `None` where there is none.
-    pub fn sealed_store(&self, folder: &Path) -> Option<Arc<dyn Reseal>> {
+    pub fn sealed_store(&self, folder: &Path) -> Option<Arc<dyn Rekey>> {
         match &self.prepared {
             Some(prepared) => Some(Arc::new(prepared.store.clone())),
-            None => folder.is_dir().then(|| Arc::new(ClosedStore) as Arc<dyn Reseal>),
+            None => folder.is_dir().then(|| Arc::new(ClosedStore) as Arc<dyn Rekey>),
         }
     }
 
@@ -102,23 +102,29 @@ impl Found {
             repository: with.repository.clone(),
             platform: platform.clone(),
             limits: DownloadLimits::new(config),
-            trials: trial_settings(with.config, with.repository, with.sealer),
+            preflight: preflight_settings(with.config, with.repository, with.sealer),
             updates: updates.clone(),
             audit: with.audit.clone(),
             shutdown: with.shutdown.clone(),
         };
-        let (orders, looks) = inbox.split();
+        let (orders, checks) = inbox.split();
         let (other, egress) = (config.clone(), with.egress.clone());
         let connect = move |address: &RepositoryAddress| source_at(address, &other, &egress);
         let repository = config.repository.as_ref().map(ToString::to_string).unwrap_or_default();
         let poller = Poller {
-            asked: Asked::new(platform, source, connect, with.device, Kept::new(&config.path, &repository)),
+            client: TufPlatform::new(
+                platform,
+                source,
+                connect,
+                with.device,
+                ManifestFile::new(&config.path, &repository),
+            ),
             repository,
             interval: config.poll_interval(),
-            decide: DECIDE,
+            decide: DECIDE_INTERVAL,
             device: with.device.clone(),
             updates,
-            looks,
+            checks,
             random: backoff::random,
         };
         let (ready, stop) = (with.readiness.clone(), with.shutdown.clone());
@@ -161,12 +167,12 @@ fn servers(config: &Config) -> Vec<HostPort> {
 }
 
 /// How models are tried on this box.
-pub fn trial_settings(config: &Config, repository: &Repository, sealer: &Sealer) -> TrialSettings {
-    TrialSettings {
+pub fn preflight_settings(config: &Config, repository: &Repository, sealer: &Sealer) -> PreflightSettings {
+    PreflightSettings {
         measure: config.runtimes.measure,
         sealer: sealer.clone(),
         own_folders: repository.runtimes().own_folders(),
-        ..TrialSettings::new(config.runtimes.dir.clone(), config.serving.default_timeout())
+        ..PreflightSettings::new(config.runtimes.dir.clone(), config.serving.default_timeout())
     }
 }
 

@@ -12,7 +12,7 @@ use flate2::Compression;
 use flate2::bufread::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use ledge_base::memory_budget::{Account, Hold, NoRoom, SMALL};
+use ledge_base::memory_budget::{Account, Hold, NoRoom, UNCOUNTED_BYTES_MAX};
 use ledge_base::principal::Principal;
 use ledge_service::off_thread::off_thread;
 
@@ -170,7 +170,7 @@ pub async fn turn_down(headers: &HeaderMap, body: Body, config: &HttpConfig) {
 /// closed.
 pub async fn discard_small(body: Body) {
     let drain = async {
-        let mut body = std::pin::pin!(Limited::new(body, SMALL));
+        let mut body = std::pin::pin!(Limited::new(body, UNCOUNTED_BYTES_MAX));
         while let Some(Ok(_)) = body.frame().await {}
     };
     let _ = tokio::time::timeout(STRANGER, drain).await;
@@ -178,7 +178,7 @@ pub async fn discard_small(body: Body) {
 
 /// Whether a body is announced that costs more to keep than the question whether it is wanted.
 pub fn is_large(headers: &HeaderMap) -> bool {
-    announced(headers).is_none_or(|length| length > SMALL)
+    announced(headers).is_none_or(|length| length > UNCOUNTED_BYTES_MAX)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use ledge_features::online::{Columns, FeatureError, PushOutcome, Pushed, bytes_o
 use ledge_features::view::{FeatureService, FeatureView};
 use ledge_features::{FeatureCaller, FeatureStore};
 use ledge_identity::access::Access;
-use ledge_protocol::call::LARGE_JSON;
+use ledge_protocol::call::INLINE_JSON_BYTES_MAX;
 use ledge_protocol::feast::describe::{self, EntityDocument, ServiceDocument, ViewDocument};
 use ledge_protocol::feast::{self, FeastError, LongAnswer, OnlineFeaturesCall, PushCall, PushMode};
 use ledge_service::off_thread::off_thread;
@@ -211,7 +211,7 @@ async fn decode<T: Send + 'static>(
     account: &Account,
     decode: impl FnOnce(&[u8]) -> Result<T, FeastError> + Send + 'static,
 ) -> Result<T, FeastError> {
-    if body.len() > LARGE_JSON { off_thread(account, move || decode(&body)).await } else { decode(&body) }
+    if body.len() > INLINE_JSON_BYTES_MAX { off_thread(account, move || decode(&body)).await } else { decode(&body) }
 }
 
 /// Counts the cells of a frame, of which there are never too many to be made first.

@@ -9,9 +9,9 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::Response;
 use http_body_util::BodyExt;
 use ledge_base::clock;
-use ledge_base::plain_words::in_json;
+use ledge_base::serde_messages::in_json;
 use ledge_base::principal::Principal;
-use ledge_features::Entity;
+use ledge_features::JoinKeyValues;
 use ledge_features::backup_cipher::BackupRecipient;
 use ledge_features::statistics::{FeatureStatistics, ViewStatistics};
 use serde::{Deserialize, Serialize};
@@ -227,8 +227,8 @@ fn plain(headers: &HeaderMap) -> Result<(), Failure> {
 #[derive(Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 enum Erase {
-    One { entity: Entity },
-    Several { entities: Vec<Entity> },
+    One { entity: JoinKeyValues },
+    Several { entities: Vec<JoinKeyValues> },
 }
 
 #[derive(Serialize)]

@@ -9,7 +9,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use ledge_base::names::{FeatureName, ModelName};
 use ledge_identity::access::{Access, Role};
-use ledge_identity::authentication::{Caller, Lacking, Peer, Place, Proof, Refused};
+use ledge_identity::authentication::{Caller, CredentialError, Lacking, Peer, Proof, RequestPermit};
 
 use super::reply::{Failure, FeastFailure};
 use super::routes::{Form, Route, Scope};
@@ -69,7 +69,7 @@ pub async fn guard(State(Guard { app, route }): State<Guard>, mut request: Reque
     }
 }
 
-async fn admit(app: &App, route: &Route, request: &mut Request) -> Result<Place, Denied> {
+async fn admit(app: &App, route: &Route, request: &mut Request) -> Result<RequestPermit, Denied> {
     let caller = authenticate(app, request)?;
     let limited = |limited: ledge_identity::authentication::Limited| Denied {
         failure: Failure::later(StatusCode::TOO_MANY_REQUESTS, limited.to_string(), limited.retry_after()),
@@ -116,17 +116,20 @@ fn authenticate(app: &App, request: &Request) -> Result<Caller, Denied> {
     // A connection has a peer; who has none is nobody.
     let Some(peer) = request.extensions().get::<Peer>() else { return Err(nobody()) };
     app.authenticator().caller(peer, key).map_err(|refused| match &refused {
-        Refused::TooMany { wait } => Denied {
+        CredentialError::TooMany { wait } => Denied {
             failure: Failure::later(StatusCode::TOO_MANY_REQUESTS, refused.to_string(), *wait),
             challenge: None,
             is_known: false,
         },
-        Refused::Unreadable => Denied {
+        CredentialError::Unreadable => Denied {
             failure: Failure::new(StatusCode::SERVICE_UNAVAILABLE, refused.to_string()),
             challenge: None,
             is_known: false,
         },
-        Refused::Malformed | Refused::Unknown | Refused::Expired | Refused::Revoked => Denied {
+        CredentialError::Malformed
+        | CredentialError::Unknown
+        | CredentialError::Expired
+        | CredentialError::Revoked => Denied {
             failure: Failure::new(StatusCode::UNAUTHORIZED, refused.to_string()),
             challenge: Some(INVALID),
             is_known: false,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
-use ledge_base::memory_budget::{Account, SMALL};
+use ledge_base::memory_budget::{Account, UNCOUNTED_BYTES_MAX};
 use ledge_base::sys;
 
 /// On an answer whose bytes count already.
@@ -17,7 +17,7 @@ struct Counted;
 
 /// Says of an answer whose bytes were counted as they were made that they are.
 pub fn mark(answer: &mut Response, bytes: usize) {
-    if bytes > SMALL {
+    if bytes > UNCOUNTED_BYTES_MAX {
         answer.extensions_mut().insert(Counted);
     }
 }
@@ -27,7 +27,7 @@ pub fn mark(answer: &mut Response, bytes: usize) {
 pub fn counted(answer: Response, account: &Account) -> Response {
     let size = answer.body().size_hint().exact().and_then(|size| usize::try_from(size).ok());
     match size {
-        Some(bytes) if bytes > SMALL && answer.extensions().get::<Counted>().is_none() => {
+        Some(bytes) if bytes > UNCOUNTED_BYTES_MAX && answer.extensions().get::<Counted>().is_none() => {
             let mut answer = held(answer, account.take_anyway(bytes));
             mark(&mut answer, bytes);
             answer
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(memory.used(), 100_001, "the connection has it, but the caller has not");
         drop(piece);
         assert_eq!(memory.used(), 0);
-        let small = answer(SMALL);
+        let small = answer(UNCOUNTED_BYTES_MAX);
         assert_eq!(memory.used(), 0, "{small:?}");
     }
 }

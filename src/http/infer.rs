@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use ledge_base::principal::Principal;
 use ledge_identity::access::Access;
-use ledge_protocol::call::{self, Call, Form, HEADER_LENGTH};
+use ledge_protocol::call::{self, InferenceCall, BodyKind, HEADER_LENGTH};
 use ledge_protocol::decode;
 
 use super::body::{self, Received};
@@ -39,9 +39,9 @@ pub async fn infer(
         }
     }
     let Received { bytes: body, account } = body::read(&parts, body, &app).await?;
-    let form = Form::of(content_type(&parts.headers), header_length(&parts.headers)?);
+    let form = BodyKind::of(content_type(&parts.headers), header_length(&parts.headers)?);
     let HeaderTerms { priority, deadline } = HeaderTerms::read(&parts.headers, arrived)?;
-    let call = Call {
+    let call = InferenceCall {
         target,
         body,
         form,

@@ -14,14 +14,14 @@ use ledge_engine::backend::{Port, Runtime};
 use ledge_identity::access::Access;
 use ledge_models::repository::model_config::{self, PortConfig};
 use ledge_models::repository::statistics::{BatchTotals, Counters, Total};
-use ledge_models::repository::{LoadedModel, State as Loaded};
+use ledge_models::repository::{LoadedModel, VersionState};
 use ledge_models::scheduling::terms::Priority;
 use ledge_models::serving::join_keys;
 use ledge_protocol::Target;
 use ledge_protocol::metadata::{
     self as documents, BatchStatistics, Duration, DynamicBatching, IndexRequest, IndexRow, InferenceStatistics,
     InputConfig, InstanceGroup, LoadRequest, MemoryUsage, ModelMetadata, ModelParameter, ModelState, ModelStatistics,
-    OutputConfig, QueuePolicy, Ready, ResponseCache, StatisticsReply, TimeoutAction, UnloadRequest, VersionPolicy,
+    OutputConfig, QueuePolicy, Ready, ModelResponseCache, StatisticsReply, TimeoutAction, UnloadRequest, VersionPolicy,
 };
 
 use super::reply::{Failure, json, not_ready};
@@ -148,7 +148,7 @@ pub async fn config(State(app): State<App>, PathParts(path): PathParts) -> Resul
             max_queue_size: model.queue_limit() as u64,
         },
     });
-    config.response_cache = model.config.response_cache.enable.then_some(ResponseCache { enable: true });
+    config.response_cache = model.config.response_cache.enable.then_some(ModelResponseCache { enable: true });
     Ok(json(&config))
 }
 
@@ -220,14 +220,14 @@ pub async fn index(
         .repository()
         .index()
         .into_iter()
-        .filter(|row| access.has_model(&row.model) && (!wanted.ready || row.state == Loaded::Ready));
+        .filter(|row| access.has_model(&row.model) && (!wanted.ready || row.state == VersionState::Ready));
     let rows: Vec<IndexRow> = rows
         .map(|row| {
             let state = ModelState::from(&row.state);
             let reason = match row.state {
-                Loaded::Ready | Loaded::Loading => row.note,
-                Loaded::Unloading => None,
-                Loaded::Unavailable(reason) => Some(reason),
+                VersionState::Ready | VersionState::Loading => row.note,
+                VersionState::Unloading => None,
+                VersionState::Unavailable(reason) => Some(reason),
             };
             IndexRow::new(row.model, row.version, state, reason)
         })

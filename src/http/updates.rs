@@ -4,16 +4,16 @@ use axum::Extension;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use ledge_base::plain_words::in_json;
 use ledge_base::principal::Principal;
-use ledge_egress::{Purpose, UNLISTED};
+use ledge_base::serde_messages::in_json;
+use ledge_egress::{Purpose, UNLISTED_DESTINATION};
 use ledge_identity::access::Access;
 use ledge_service::audit_event::AuditEvent;
 use ledge_updates::Updates;
 use ledge_updates::config::RepositoryAddress;
-use ledge_updates::handle::{LookRefused, Order, OrderError};
-use ledge_updates::report::UpdatesReport;
+use ledge_updates::handle::{CheckRefused, OrderError, UpdateOrder};
 use ledge_updates::status::UpdatesStatus;
+use ledge_updates::status_report::UpdatesReport;
 use ledge_updates::subject::{Kind, Subject};
 use serde::Deserialize;
 
@@ -30,7 +30,7 @@ pub fn visible(mut status: UpdatesStatus, access: &Access) -> UpdatesStatus {
     if access.models().is_some() {
         let is_seen = |subject: &Subject| subject.kind == Kind::Model && access.has_model(&subject.name);
         status.subjects.retain(|subject, _| is_seen(subject));
-        status.look.waiting.retain(|subject, _| is_seen(subject));
+        status.check.waiting.retain(|subject, _| is_seen(subject));
     }
     status
 }
@@ -52,13 +52,13 @@ pub async fn check(
     let updates = configured(&app)?.clone();
     let from = source(&body.bytes)?;
     tracing::info!(%principal, from = from.as_ref().map(ToString::to_string), "asked to look for updates");
-    let looking = updates.clone();
-    let looked = app.to_the_end(async move { looking.look(from).await }).await?;
-    if matches!(looked, Err(LookRefused::Unlisted { .. })) {
-        let (destination, purpose) = (UNLISTED.to_owned(), Purpose::Updates.name().into());
+    let checking = updates.clone();
+    let checked = app.to_the_end(async move { checking.check(from).await }).await?;
+    if matches!(checked, Err(CheckRefused::Unlisted { .. })) {
+        let (destination, purpose) = (UNLISTED_DESTINATION.to_owned(), Purpose::Updates.name().into());
         app.serving().audit().record(&principal, AuditEvent::ConnectionRefused { destination, purpose });
     }
-    looked?;
+    checked?;
     Ok(report(&updates))
 }
 
@@ -73,7 +73,7 @@ pub async fn reset_trust(
     let resetting = updates.clone();
     app.to_the_end(async move { resetting.reset_trust(principal).await }).await?.map_err(|refused| match refused {
         // It is this box that failed, and not the platform.
-        LookRefused::Failed(reason) => Failure::new(StatusCode::INTERNAL_SERVER_ERROR, reason),
+        CheckRefused::Failed(reason) => Failure::new(StatusCode::INTERNAL_SERVER_ERROR, reason),
         other => other.into(),
     })?;
     Ok(report(&updates))
@@ -89,8 +89,8 @@ pub async fn order(
 ) -> Result<Response, Failure> {
     body::discard(request.into_body(), app.config()).await;
     let updates = configured(&app)?.clone();
-    let order = Order::named(&order).ok_or_else(|| {
-        let known = Order::ALL.map(Order::name).join(", ");
+    let order = UpdateOrder::named(&order).ok_or_else(|| {
+        let known = UpdateOrder::ALL.map(UpdateOrder::name).join(", ");
         Failure::new(StatusCode::NOT_FOUND, format!("no order {order:?}: there are {known}"))
     })?;
     let subject: Subject = format!("{kind}/{name}")
@@ -131,13 +131,13 @@ fn source(body: &[u8]) -> Result<Option<RepositoryAddress>, Failure> {
     Ok(Some(address))
 }
 
-impl From<LookRefused> for Failure {
-    fn from(refused: LookRefused) -> Self {
+impl From<CheckRefused> for Failure {
+    fn from(refused: CheckRefused) -> Self {
         let status = match refused {
-            LookRefused::Busy => StatusCode::TOO_MANY_REQUESTS,
-            LookRefused::Stopped => StatusCode::SERVICE_UNAVAILABLE,
-            LookRefused::Unlisted { .. } => StatusCode::FORBIDDEN,
-            LookRefused::Failed(_) => StatusCode::BAD_GATEWAY,
+            CheckRefused::Busy => StatusCode::TOO_MANY_REQUESTS,
+            CheckRefused::Stopped => StatusCode::SERVICE_UNAVAILABLE,
+            CheckRefused::Unlisted { .. } => StatusCode::FORBIDDEN,
+            CheckRefused::Failed(_) => StatusCode::BAD_GATEWAY,
         };
         Self::new(status, refused.to_string())
     }

@@ -1,4 +1,4 @@
-//! Models as they are served: on disk and loaded, scheduled on the cores, and one inference whatever the protocol.
+//! Models as they are served: on disk and loaded, scheduled on the cores, and one inference for every protocol.
 //!
 //! Folders, in reading order; the `mod.rs` of each has its map:
 //! * `scheduling/` - all models on one budget of cores: queues, batches, one worker a core
@@ -7,7 +7,7 @@
 //! * `serving/` - one inference: admission, response cache, features, the run, the count
 //!
 //! Invariants:
-//! * A live version goes only when its replacement is ready.
+//! * A live version is removed only when its replacement is ready.
 //! * No protocol is decoded here. HTTP, MQTT and the command line call `serving`.
 //! * Rows of different callers never mix.
 //! * Requests are counted and audited once, in `serving`. Runs are counted where they happen, in `scheduling`.

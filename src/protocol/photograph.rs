@@ -1,4 +1,4 @@
-//! The answer to a photograph, in the domain's words. The same over HTTP and on the command line.
+//! The answer to a photograph: labels and scores. The same over HTTP and on the command line.
 
 use ledge_engine::pipeline::classification::Label;
 use ledge_models::serving::Classified;
@@ -21,7 +21,7 @@ pub fn schema() -> Schema {
     schema_for!(PhotographAnswer<'static>)
 }
 
-/// Where the time went, in milliseconds.
+/// Time spent in each part, in milliseconds.
 #[derive(Debug, Serialize, JsonSchema)]
 struct TimeMs {
     decode: f64,

@@ -1,4 +1,4 @@
-//! From errors to HTTP status codes (MQTT answers carry the same numbers).
+//! HTTP status codes of errors; MQTT answers carry the same numbers.
 //!
 //! One exhaustive match without `_`: a new error does not compile until someone decides.
 
@@ -52,7 +52,7 @@ impl ProtocolError {
 pub fn of_serving(error: &ServingError) -> u16 {
     match error {
         ServingError::Pin(error) => of_pin(error),
-        ServingError::Misfit(_) | ServingError::BadInput { .. } => 400,
+        ServingError::InvalidRequest(_) | ServingError::BadInput { .. } => 400,
         ServingError::Features(error) => of_feature_input(error),
         ServingError::Overloaded { .. } | ServingError::Refused(_) => 429,
         ServingError::ModelFailed { .. } => 500,
@@ -63,9 +63,9 @@ pub fn of_serving(error: &ServingError) -> u16 {
 
 /// The HTTP status of a call whose inputs cannot be made of features.
 ///
-/// A status that the model refuses is 422: the request is well-formed and says all that it has to, and another one for an
-/// entity that the store knows would be answered. 404 is what a model is that is not there, and 400 would send people to look
-/// for the mistake in their request.
+/// A status that the model refuses is 422: the request is well-formed and complete, and the same one for an entity that
+/// the store knows would be answered. 404 is for a model that does not exist, and 400 would make people search for the
+/// mistake in their request.
 fn of_feature_input(error: &FeatureInputError) -> u16 {
     match error {
         FeatureInputError::NoFeatures { .. }
@@ -74,14 +74,14 @@ fn of_feature_input(error: &FeatureInputError) -> u16 {
         FeatureInputError::Refused { .. }
         | FeatureInputError::Ragged { .. }
         | FeatureInputError::Unconvertible { reason: Unconvertible::Inexact { .. }, .. } => 422,
-        // The model config and the feature view do not go together, which is nothing that a caller can do.
+        // The model config and the feature view do not match, which no caller can change.
         FeatureInputError::Unconvertible { reason: Unconvertible::Type { .. }, .. } => 500,
         FeatureInputError::Store { reason, .. } => of_features(reason),
     }
 }
 
-/// The HTTP status where features are read for a model or a binding pushes them. What they name is the configuration's, and
-/// not the caller's: without it there is nothing to serve yet.
+/// The HTTP status where features are read for a model, or pushed by a binding. The names come from the configuration,
+/// not from the caller: an unknown one means that the box cannot serve this yet.
 pub fn of_features(error: &FeatureError) -> u16 {
     match error {
         FeatureError::MissingColumn { .. }
@@ -104,7 +104,7 @@ pub fn of_features(error: &FeatureError) -> u16 {
     }
 }
 
-/// The HTTP status of a model or version that is not there.
+/// The HTTP status of a model or version that is not available.
 pub fn of_pin(error: &PinError) -> u16 {
     match error {
         PinError::UnknownModel { .. } | PinError::UnknownVersion { .. } | PinError::NoVersion { .. } => 404,

@@ -1,4 +1,4 @@
-//! Every route for every role, scope and way in, and for nobody: what gets through is what the README's table says.
+//! Every route for every role, scope and way in, and without any role: exactly the calls of the README's table succeed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -48,7 +48,7 @@ pub fn client_of_user(socket: &Path, uid: u32) -> Client {
     std::thread::spawn(become_user).join().unwrap()
 }
 
-/// Whether this process may become other users; what a test does not try without them is [`not_tried`].
+/// Returns `true` if this process may become other users; a test reports with [`not_tried`] the cases it skips.
 pub fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -57,7 +57,8 @@ pub fn is_root() -> bool {
     is_root
 }
 
-/// Reports what this machine cannot try and how it could: a failure where `CI=true`, as everything has to be tried there.
+/// Reports what this machine cannot try and how it could: a failure where `CI=true`, as everything has to be tried
+/// there.
 #[track_caller]
 pub fn not_tried(what: &str, how: &str) {
     let is_ci = std::env::var_os("CI").is_some_and(|ci| ci == "true");
@@ -71,7 +72,7 @@ pub fn open_folder(root: &TestRoot) {
     std::fs::set_permissions(root.folder.path(), mode).unwrap();
 }
 
-/// Who asks.
+/// A caller.
 struct Asker {
     name: String,
     client: Client,
@@ -218,7 +219,7 @@ fn every_route_is_in_the_readme_the_description_and_this_test() {
         }
     }
     assert_eq!(needs.keys().cloned().collect::<BTreeSet<_>>(), routes);
-    // What the description says that a call needs is what the README says.
+    // The OpenAPI description and the README agree on the roles that a call needs.
     for call in CALLS {
         let need = &needs[&(call.method.to_owned(), call.route.to_owned())];
         for role in Role::ALL {

@@ -1,4 +1,4 @@
-//! What the documents say exists: commands and their flags, the places that links lead to, metrics.
+//! Checks that commands, flags, link targets and metrics in the documents exist.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ fn lines(text: &str) -> impl Iterator<Item = (Option<&str>, &str)> {
     })
 }
 
-/// What stands in a document as something to type: behind the prompts of its fences, and between backticks.
+/// The commands in a document: after the prompts of its fences, and between backticks.
 fn typed(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for (fence, line) in lines(text) {
@@ -71,7 +71,7 @@ fn calls(line: &str) -> Vec<Vec<&str>> {
     calls.collect()
 }
 
-/// What of a call does not exist.
+/// The part of a command that does not exist.
 fn unknown(ledge: &Command, call: &[&str]) -> Option<String> {
     let (mut command, mut words) = (ledge, call.iter().peekable());
     while let Some(word) = words.next() {

@@ -57,7 +57,7 @@ fn the_server_says_who_it_is() {
     {
         let answer = client.get(path);
         assert_eq!((answer.status, path), (200, path));
-        // What KServe's client reads: a key of an object, which must be true.
+        // KServe's client reads a key of an object, which must be true.
         let key = if path.ends_with("live") { "live" } else { "ready" };
         assert_eq!(answer.json()[key], json!(true), "{path}");
         assert_eq!(answer.header("content-type"), Some("application/json"));
@@ -488,7 +488,7 @@ fn messages_speak_of_json_and_not_of_rust() {
     }
 }
 
-/// What serde calls things.
+/// Names of Rust types in serde's messages.
 fn words_of_rust() -> [&'static str; 22] {
     [
         "usize",

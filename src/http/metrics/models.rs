@@ -3,9 +3,9 @@
 use std::fmt::Error;
 
 use ledge_identity::access::Access;
-use ledge_models::repository::statistics::{Counters, Refusal, Sizes, Times, Total};
-use ledge_models::repository::{LoadedModel, Repository, State};
-use ledge_models::scheduling::instance::Residence;
+use ledge_models::repository::statistics::{Counters, RefusalReason, SizeHistogram, TimeHistogram, Total};
+use ledge_models::repository::{LoadedModel, Repository, VersionState};
+use ledge_models::scheduling::instance::InstanceUsage;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -17,7 +17,7 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, repository: &Repository, acce
     let rows = repository.index().into_iter().filter(|row| access.has_model(&row.model));
     let ready = rows.filter_map(|row| {
         let labels = vec![("model", row.model.to_string()), ("version", row.version?.to_string())];
-        Some((labels, ConstGauge::new(i64::from(row.state == State::Ready))))
+        Some((labels, ConstGauge::new(i64::from(row.state == VersionState::Ready))))
     });
     family(encoder, "model_ready", "1 when the version answers requests, else 0", ready)?;
     let suspects = repository.suspects().into_iter().filter(|suspect| access.has_model(&suspect.model));
@@ -44,7 +44,7 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, repository: &Repository, acce
 struct Live {
     labels: Labels,
     counters: Counters,
-    residence: Residence,
+    instance_usage: InstanceUsage,
     is_stand_in: bool,
 }
 
@@ -58,7 +58,7 @@ impl Live {
         Self {
             labels,
             counters: model.statistics.snapshot(),
-            residence: model.residence(),
+            instance_usage: model.instance_usage(),
             is_stand_in: !model.passed_over.is_empty(),
         }
     }
@@ -76,7 +76,7 @@ impl Metrics<'_, '_> {
         })?;
         let help = "Requests turned away, or given up at their deadline, by reason; they are among the failed ones";
         self.by("reason", "inference_refusals", help, |live| {
-            Refusal::ALL.map(|why| (why.as_str(), ConstCounter::new(live.counters.refusals.of(why))))
+            RefusalReason::ALL.map(|why| (why.as_str(), ConstCounter::new(live.counters.refusals.of(why))))
         })?;
         self.each("inference_elements", "Batch elements inferred, cache hits left out", |live| {
             ConstCounter::new(live.counters.inference_count)
@@ -121,17 +121,17 @@ impl Metrics<'_, '_> {
 
     fn instances(&mut self) -> Result<(), Error> {
         self.each("model_instances", "Copies of the model that run side by side", |live| {
-            ConstGauge::new(whole(live.residence.instances))
+            ConstGauge::new(whole(live.instance_usage.instances))
         })?;
         self.each("queue_depth", "Requests that wait for an instance", |live| {
-            ConstGauge::new(whole(live.residence.queued))
+            ConstGauge::new(whole(live.instance_usage.queued))
         })?;
         let help =
             "1 when another runtime or the float original stands in for a model that answered golden inputs wrong";
         self.each("model_fallback", help, |live| ConstGauge::new(i64::from(live.is_stand_in)))?;
         let help = "What the instances take, as far as it could be measured when they were loaded";
         self.each("model_memory_bytes", help, |live| {
-            ConstGauge::new(i64::try_from(live.residence.bytes).unwrap_or(i64::MAX))
+            ConstGauge::new(i64::try_from(live.instance_usage.bytes).unwrap_or(i64::MAX))
         })
     }
 
@@ -171,10 +171,10 @@ fn seconds((value, total): (&'static str, Total)) -> (&'static str, ConstCounter
     (value, ConstCounter::new(total.time.as_secs_f64()))
 }
 
-fn times(times: &Times) -> ConstHistogram {
+fn times(times: &TimeHistogram) -> ConstHistogram {
     ConstHistogram::new(times, 1e9)
 }
 
-fn sizes(sizes: &Sizes) -> ConstHistogram {
+fn sizes(sizes: &SizeHistogram) -> ConstHistogram {
     ConstHistogram::new(sizes, 1.0)
 }

@@ -2,9 +2,9 @@
 
 use std::fmt::Error;
 
-use ledge_updates::report::IDLE;
 use ledge_updates::state::Stage;
 use ledge_updates::status::UpdatesStatus;
+use ledge_updates::status_report::IDLE_STAGE;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -13,7 +13,7 @@ use super::{Labels, family, single, whole};
 
 /// The stages of a subject, in their order.
 const STAGES: [&str; 7] = [
-    IDLE,
+    IDLE_STAGE,
     Stage::Downloading.name(),
     Stage::Verified.name(),
     Stage::Staged.name(),
@@ -25,27 +25,27 @@ const STAGES: [&str; 7] = [
 /// Writes the metrics of updates as of `now_ms`.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &UpdatesStatus, now_ms: u64) -> Result<(), Error> {
     let stages = status.subjects.iter().flat_map(|(subject, state)| {
-        let current = state.trial.as_ref().map_or(IDLE, |trial| trial.stage.name());
+        let current = state.trial.as_ref().map_or(IDLE_STAGE, |trial| trial.stage.name());
         STAGES.map(|stage| {
             let labels = vec![("subject", subject.to_string()), ("stage", stage.to_owned())];
             (labels, ConstGauge::new(i64::from(stage == current)))
         })
     });
     family(encoder, "update_stage", "1 for the stage that the update of a subject is in, 0 for the others", stages)?;
-    if let Some(checked_ms) = status.look.checked_ms {
+    if let Some(checked_ms) = status.check.checked_ms {
         let help = "When the platform was last heard, in seconds since the Unix epoch";
         single(encoder, "update_checked_timestamp_seconds", help, &ConstGauge::new(whole(checked_ms / 1000)))?;
     }
-    let failed = ConstGauge::new(i64::from(status.look.error.is_some()));
+    let failed = ConstGauge::new(i64::from(status.check.error.is_some()));
     single(encoder, "update_check_failed", "1 when the last look at the platform failed", &failed)?;
     let bytes = ConstCounter::new(status.fetched_bytes);
     single(encoder, "update_bytes", "Bytes fetched for updates since the start", &bytes)?;
     let rollbacks = status.rollbacks.iter().map(|(cause, count)| (label("cause", cause), ConstCounter::new(*count)));
     family(encoder, "update_rollbacks", "Updates rolled back since the start, by cause", rollbacks)?;
-    let versions = status.look.roles.iter();
+    let versions = status.check.roles.iter();
     let versions = versions.map(|(role, status)| (label("role", role), ConstGauge::new(whole(status.version))));
     family(encoder, "update_metadata_version", "Version of the trusted metadata, by role", versions)?;
-    if let Some(expires_ms) = status.look.earliest_expiry_ms() {
+    if let Some(expires_ms) = status.check.earliest_expiry_ms() {
         let left = whole(expires_ms / 1000) - whole(now_ms / 1000);
         let help = "Seconds until the first of the trusted metadata expires; negative when it has";
         single(encoder, "update_metadata_expires_seconds", help, &ConstGauge::new(left))?;

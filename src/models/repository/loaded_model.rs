@@ -1,4 +1,4 @@
-//! One version of a model, loaded, warmed up and checked: what answers requests.
+//! One version of a model, loaded, warmed up and checked, which answers requests.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -18,30 +18,30 @@ use ledge_engine::pipeline::quantization::Quantization;
 use ledge_identity::sealing::Sealer;
 use ledge_service::audit_event::Fallback;
 
-use super::loading::Refusal;
+use super::loading::RuntimeRefusal;
 use super::model_config::ModelConfig;
 use super::profile::Profiles;
 use super::statistics::Statistics;
 use crate::scheduling::batcher::BatchPolicy;
-use crate::scheduling::instance::{Answer, InferError, Instances, Residence};
-use crate::scheduling::queue::{Preparation, Unprepared};
+use crate::scheduling::instance::{FinishedRun, InferError, InstanceUsage, Instances};
+use crate::scheduling::queue::{Preparation, PreparationError};
 use crate::scheduling::scheduler::Scale;
 use crate::scheduling::terms::{Priority, Terms};
 
-/// What the daemon's configuration says for every model.
+/// Settings of the daemon's configuration for every model.
 #[derive(Debug, Clone)]
 pub struct ModelDefaults {
     /// Requests of each priority that may wait for one model.
     pub max_queue_size: usize,
-    /// After this a caller gets 504.
+    /// Time after which a caller gets 504.
     pub timeout: Duration,
-    /// After how long without a call a model gives its memory back; `None` is never.
+    /// Time without a call after which a model is unloaded; `None` is never.
     pub keep_alive: Option<Duration>,
-    /// Where compiled models are kept between starts, if anywhere.
+    /// Folder of compiled models, kept between starts; `None` keeps none.
     pub cache_dir: Option<PathBuf>,
-    /// What was measured on this box.
+    /// The profiles measured on this box.
     pub profiles: Profiles,
-    /// Whether a model that several runtimes accept, and that was not measured yet, is measured when it is loaded.
+    /// Set to measure a model at its load, when several runtimes accept it and it was not measured yet.
     pub measure: bool,
     /// Opens the models that updates brought.
     pub sealer: Sealer,
@@ -58,34 +58,36 @@ pub struct LoadedModel {
     pub folder: PathBuf,
     /// The name of the file that is run.
     pub file: String,
-    /// Whether that is the float original, in the place of the model.
+    /// True when the file is the float original instead of the model.
     pub is_fallback: bool,
-    /// Whether the runtime takes slower instructions where the CPU's own for int8 would give wrong sums, if it can.
+    /// True when the runtime uses slower instructions, if it can, where the CPU's own for int8 would give wrong sums.
     pub exact_int8: bool,
-    /// Which runtimes and files were tried before and answered golden inputs wrong; none for one that runs as it should.
-    pub passed_over: Vec<Refusal>,
+    /// The runtimes and files that were tried first and answered golden inputs wrong; empty for a model that runs as it
+    /// should.
+    pub passed_over: Vec<RuntimeRefusal>,
     /// The text of its `model.toml`, to notice a change.
     pub config_text: String,
     pub config: ModelConfig,
-    /// What it takes and gives, with the dimensions that the model config fixes.
+    /// Inputs and outputs, with the dimensions that the model config fixes.
     pub signature: Signature,
     /// The most batch elements of a request; `None` when the first dimension is not a batch.
     pub batch_limit: Option<usize>,
     /// The class names of outputs, by output name.
     pub labels: HashMap<String, Vec<String>>,
-    /// What the integers of inputs and outputs are worth, by their names, where that is known.
+    /// Values of the integers of inputs and outputs, by their names, where they are known.
     pub quantization: HashMap<String, Quantization>,
-    /// When a request without its own deadline is given up.
+    /// Timeout of a request without its own deadline.
     pub timeout: Duration,
     /// Counters; they outlive this handle.
     pub statistics: Arc<Statistics>,
-    /// What the layer above keeps for this handle, and loses with it: nothing outlives the weights it was made from.
+    /// State that the layer above attaches to this handle. It is dropped with the handle, so nothing outlives the
+    /// weights it was made from.
     pub attached: OnceLock<Box<dyn Any + Send + Sync>>,
     pub(super) instances: Instances,
 }
 
 impl LoadedModel {
-    /// What the model config promises that the signature does not hold.
+    /// Checks the model config against the signature.
     pub(super) fn check_config(&self) -> Result<(), String> {
         for port in &self.signature.outputs {
             if let Some(classes) = class_count(port) {
@@ -103,12 +105,12 @@ impl LoadedModel {
             return Ok(());
         }
         Err(format!(
-            "pipeline.image_classification makes tensors of shape {prepared:?}, input {:?} takes {:?}",
+            "pipeline.image_classification makes tensors of shape {prepared:?}, but input {:?} takes {:?}",
             port.name, port.shape
         ))
     }
 
-    /// Whether the label file of an output has a line for each of its classes.
+    /// Checks that the label file of an output has a line for each of its classes.
     pub(super) fn check_labels(&self, output: &str, classes: usize) -> Result<(), String> {
         let Some(labels) = self.labels.get(output) else { return Ok(()) };
         let lines = labels.len();
@@ -156,19 +158,20 @@ impl LoadedModel {
         let input = find("input", &self.signature.inputs, pipeline.input.as_ref())?;
         let output = find("output", &self.signature.outputs, pipeline.output.as_ref())?;
         if self.signature.inputs.len() != 1 {
-            return Err("an image model has one input".to_owned());
+            return Err("pipeline.image_classification needs a model with exactly one input".to_owned());
         }
         Ok((input, output))
     }
 
-    /// For people: what is run instead of that which answered golden inputs wrong, and what was wrong.
+    /// Describes for people the file and runtime used instead of those that answered golden inputs wrong, and the
+    /// reasons.
     pub fn stand_in(&self) -> Option<String> {
         let wrong = self.passed_over.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         let how = if self.exact_int8 && !self.is_fallback { " with slower, exact instructions" } else { "" };
         (!wrong.is_empty()).then(|| format!("{} in {}{how} stands in: {wrong}", self.file, self.runtime()))
     }
 
-    /// The same for a record of the audit log, where it is no text.
+    /// The same for a record of the audit log.
     pub(super) fn fell_back_to(&self) -> Option<Fallback> {
         let to = if self.is_fallback { Fallback::Float } else { Fallback::Runtime };
         (!self.passed_over.is_empty()).then_some(to)
@@ -179,49 +182,50 @@ impl LoadedModel {
         self.instances.runtime()
     }
 
-    /// Its instances: between which numbers, and cores of one run.
+    /// Bounds of the number of its instances, and the cores of one run.
     pub fn scale(&self) -> Scale {
         self.instances.scale()
     }
 
-    /// How requests are put together now; `None` when each runs alone.
+    /// Current rule for joining requests; `None` when each runs by itself.
     pub fn batching(&self) -> Option<BatchPolicy> {
         self.instances.batching()
     }
 
-    /// How many requests of each priority may wait.
+    /// The most requests of each priority that may wait.
     pub fn queue_limit(&self) -> usize {
         self.instances.limits().jobs
     }
 
-    /// How many wait, when another request of that caller would be refused for their number as things stand.
+    /// Number of waiting requests, when another request of that caller would be refused now because the queue is full;
+    /// otherwise `None`.
     pub fn refusal(&self, priority: Priority, principal: &Principal) -> Option<usize> {
         self.instances.refusal(priority, principal)
     }
 
-    /// How many instances there are now, what they take, and how many requests wait.
-    pub fn residence(&self) -> Residence {
-        self.instances.residence()
+    /// Number of instances now, their memory, and the number of waiting requests.
+    pub fn instance_usage(&self) -> InstanceUsage {
+        self.instances.instance_usage()
     }
 
-    /// How many requests wait for it.
+    /// Number of waiting requests.
     pub fn queue_depth(&self) -> usize {
-        self.instances.residence().queued
+        self.instances.instance_usage().queued
     }
 
-    /// The memory of its instances in bytes, as far as it could be measured when they were loaded.
+    /// Memory of its instances in bytes, as measured when they were loaded.
     pub fn memory_bytes(&self) -> u64 {
-        self.instances.residence().bytes
+        self.instances.instance_usage().bytes
     }
 
     /// Runs the model once. The inputs are in the signature's order and fit it.
-    pub async fn run(&self, inputs: Vec<Tensor>, outputs: Vec<usize>, terms: Terms) -> Result<Answer, InferError> {
+    pub async fn run(&self, inputs: Vec<Tensor>, outputs: Vec<usize>, terms: Terms) -> Result<FinishedRun, InferError> {
         let rows = self.batch_limit.and_then(|_| inputs.first()?.shape().first().copied()).unwrap_or(1);
         self.instances.run(inputs, outputs, rows, terms).await
     }
 
-    /// How a photograph (JPEG, PNG or WebP) becomes the model's input, and the output that holds the scores.
-    /// The picture counts for `account` while it is there.
+    /// Returns the function that makes a photograph (JPEG, PNG or WebP) into the model's input, and the output that
+    /// holds the scores. The decoded picture is counted on `account`.
     pub fn photograph(
         &self,
         content: Bytes,
@@ -236,33 +240,33 @@ impl LoadedModel {
         let make = move || {
             let mut hold = account.hold();
             let image = image::decode_within(&content, limits, &mut hold).map_err(|error| match error {
-                ImageError::NoRoom(error) => Unprepared::NoRoom(error),
-                error => Unprepared::Misfit(error.to_string()),
+                ImageError::NoRoom(error) => PreparationError::NoRoom(error),
+                error => PreparationError::Invalid(error.to_string()),
             })?;
             let tensor = preparation.prepare(&image, datatype, quantization);
-            Ok(vec![tensor.map_err(|error| Unprepared::Misfit(error.to_string()))?])
+            Ok(vec![tensor.map_err(|error| PreparationError::Invalid(error.to_string()))?])
         };
         Ok((Box::new(make), output))
     }
 
-    /// Makes the inputs of one batch element from `bytes` bytes, on a core of its own, and runs the model on them.
+    /// Makes the inputs of one batch element from `bytes` bytes, on a worker's core, and runs the model on them.
     pub async fn run_prepared(
         &self,
         make: Preparation,
         bytes: usize,
         outputs: Vec<usize>,
         terms: Terms,
-    ) -> Result<Answer, InferError> {
+    ) -> Result<FinishedRun, InferError> {
         self.instances.run_prepared(make, bytes, outputs, terms).await
     }
 
-    /// A future that ends when the model's memory is given back.
+    /// A future that ends when the model's memory is freed.
     pub(super) fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
         self.instances.ended()
     }
 }
 
-/// How many classes an output of scores has; `None` where its signature does not say, or it is of something else.
+/// Number of classes of an output of scores; `None` where its signature does not say, or it has no scores.
 fn class_count(port: &Port) -> Option<usize> {
     let of_one = match port.shape.as_slice() {
         [] => return None,

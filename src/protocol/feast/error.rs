@@ -1,7 +1,7 @@
 //! Errors as Feast's feature server sends them.
 //!
-//! An error of Feast's own is a JSON string that holds a JSON object with the class of the exception. What does not fit the
-//! form of a request is told as pydantic tells it.
+//! An error of Feast's own is a JSON string that holds a JSON object with the class of the exception. A request of the
+//! wrong form gets an error in the form of pydantic.
 
 use std::borrow::Cow;
 
@@ -12,14 +12,14 @@ use serde::Serialize;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeastError {
     pub status: u16,
-    /// When it is worth another try, in seconds. Feast's client waits as long and comes again, three times.
+    /// Seconds after which another try may succeed. Feast's client waits that long and tries again, three times.
     pub retry_after_s: Option<u64>,
-    pub told: Told,
+    pub content: ErrorContent,
 }
 
-/// What an error answer says.
+/// Content of an error answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
+pub enum ErrorContent {
     /// The client raises this class of `feast.errors` with the message.
     Exception {
         /// The name of the class.
@@ -30,13 +30,13 @@ pub enum Told {
     Detail(Detail),
 }
 
-/// What is wrong with a request, and where.
+/// A mistake in a request, and its place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Detail {
     /// Pydantic's name of the mistake.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// The way to it from the body down.
+    /// Path to it from the body down.
     pub loc: Vec<Location>,
     pub msg: String,
 }
@@ -58,12 +58,12 @@ impl From<&'static str> for Location {
 }
 
 impl Detail {
-    /// Something in a body, below its key `place`.
+    /// A mistake in a body, below its key `place`.
     pub fn new(kind: &'static str, place: &'static str, msg: impl Into<String>) -> Self {
         Self { kind, loc: vec!["body".into(), place.into()], msg: msg.into() }
     }
 
-    /// Something with the body itself.
+    /// A mistake of the body itself.
     pub fn of_body(kind: &'static str, msg: impl Into<String>) -> Self {
         Self { kind, loc: vec!["body".into()], msg: msg.into() }
     }
@@ -76,7 +76,7 @@ impl Detail {
 
 impl From<Detail> for FeastError {
     fn from(detail: Detail) -> Self {
-        Self { status: 422, retry_after_s: None, told: Told::Detail(detail) }
+        Self { status: 422, retry_after_s: None, content: ErrorContent::Detail(detail) }
     }
 }
 
@@ -87,14 +87,14 @@ impl FeastError {
     }
 
     fn exception(status: u16, class: &'static str, message: impl Into<String>) -> Self {
-        Self { status, retry_after_s: None, told: Told::Exception { class, message: message.into() } }
+        Self { status, retry_after_s: None, content: ErrorContent::Exception { class, message: message.into() } }
     }
 
     fn retry_after(self, seconds: u64) -> Self {
         Self { retry_after_s: Some(seconds), ..self }
     }
 
-    /// Two features would have one name in the answer.
+    /// Error for two features that would have the same name in the answer.
     pub fn collision(name: &str, full: bool) -> Self {
         let message = if full {
             format!("Duplicate features named {name} found: each feature can be asked for once.")
@@ -104,7 +104,7 @@ impl FeastError {
         Self::exception(422, "FeatureNameCollisionError", message)
     }
 
-    /// Why the store did not do what `place` of a request's body asked for: its key with the rows or entities.
+    /// The error of the store for a request. `place` is the key of the rows or entities in the request's body.
     ///
     /// One exhaustive match without `_`: a new error does not compile until someone decides.
     pub fn of_store(error: &FeatureError, place: &'static str) -> Self {
@@ -136,11 +136,11 @@ impl FeastError {
         }
     }
 
-    /// The message alone.
+    /// Only the message.
     pub fn message(&self) -> &str {
-        match &self.told {
-            Told::Exception { message, .. } => message,
-            Told::Detail(detail) => &detail.msg,
+        match &self.content {
+            ErrorContent::Exception { message, .. } => message,
+            ErrorContent::Detail(detail) => &detail.msg,
         }
     }
 
@@ -156,12 +156,12 @@ impl FeastError {
         struct Details<'a> {
             detail: [&'a Detail; 1],
         }
-        let json = match &self.told {
-            Told::Exception { class, message } => {
+        let json = match &self.content {
+            ErrorContent::Exception { class, message } => {
                 serde_json::to_string(&Exception { module: "feast.errors", class, message })
                     .and_then(|object| serde_json::to_vec(&object))
             }
-            Told::Detail(detail) => serde_json::to_vec(&Details { detail: [detail] }),
+            ErrorContent::Detail(detail) => serde_json::to_vec(&Details { detail: [detail] }),
         };
         // Strings and numbers always serialize.
         json.unwrap_or_default()
