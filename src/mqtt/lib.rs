@@ -30,6 +30,7 @@
 //! * `trial.rs` - one message without a broker: `ledge mqtt try`
 //! * `check.rs` - the permissions that the broker grants: `ledge mqtt check`
 //! * `config.rs`, `config/` - `[mqtt]`
+//! * `part.rs`, `metrics.rs` - MQTT as a part of the daemon, and its metrics
 //! * `fuzz.rs` - properties that hold for any topic and any message
 //!
 //! Folders without a named file hold tests.
@@ -90,6 +91,8 @@ pub mod fields;
 pub mod fuzz;
 pub mod gateway;
 pub mod held;
+mod metrics;
+pub mod part;
 pub mod pulse;
 pub mod push;
 pub mod rate;

@@ -6,7 +6,11 @@
 use std::borrow::Cow;
 
 use ledge_features::online::FeatureError;
+use ledge_part::failure::Failure;
 use serde::Serialize;
+
+/// The class of an error for which Feast has none of its own.
+const GENERAL: &str = "FeastError";
 
 /// An answer that is not a success.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +78,13 @@ impl Detail {
     }
 }
 
+impl From<Failure> for FeastError {
+    fn from(failure: Failure) -> Self {
+        let Failure { status, message, retry_after_s } = failure;
+        Self { retry_after_s, ..Self::new(status.as_u16(), message) }
+    }
+}
+
 impl From<Detail> for FeastError {
     fn from(detail: Detail) -> Self {
         Self { status: 422, retry_after_s: None, told: Told::Detail(detail) }
@@ -83,15 +94,11 @@ impl From<Detail> for FeastError {
 impl FeastError {
     /// An error for which Feast has no class of its own.
     pub fn new(status: u16, message: impl Into<String>) -> Self {
-        Self::exception(status, "FeastError", message)
+        Self::exception(status, GENERAL, message)
     }
 
     fn exception(status: u16, class: &'static str, message: impl Into<String>) -> Self {
         Self { status, retry_after_s: None, told: Told::Exception { class, message: message.into() } }
-    }
-
-    fn retry_after(self, seconds: u64) -> Self {
-        Self { retry_after_s: Some(seconds), ..self }
     }
 
     /// Two features would have one name in the answer.
@@ -110,30 +117,34 @@ impl FeastError {
     pub fn of_store(error: &FeatureError, place: &'static str) -> Self {
         let message = error.to_string();
         let key = |name: &str| Location::Key(name.to_owned().into());
-        match error {
+        let told = match error {
             FeatureError::Disabled { .. } | FeatureError::UnknownFeature { .. } => {
-                Self::exception(404, "FeastObjectNotFoundException", message)
+                Told::Exception { class: "FeastObjectNotFoundException", message }
             }
-            FeatureError::UnknownView { .. } => Self::exception(404, "FeatureViewNotFoundException", message),
-            FeatureError::UnknownService { .. } => Self::exception(404, "FeatureServiceNotFoundException", message),
-            FeatureError::UnknownSource { .. } => Self::exception(422, "PushSourceNotFoundException", message),
-            FeatureError::OutOfScope { .. } => Self::exception(403, "FeastPermissionError", message),
-            FeatureError::Reference { .. } => Detail::new("value_error", "features", message).into(),
+            FeatureError::UnknownView { .. } => Told::Exception { class: "FeatureViewNotFoundException", message },
+            FeatureError::UnknownService { .. } => {
+                Told::Exception { class: "FeatureServiceNotFoundException", message }
+            }
+            FeatureError::UnknownSource { .. } => Told::Exception { class: "PushSourceNotFoundException", message },
+            FeatureError::OutOfScope { .. } => Told::Exception { class: "FeastPermissionError", message },
+            FeatureError::Reference { .. } => Told::Detail(Detail::new("value_error", "features", message)),
             FeatureError::MissingColumn { column, .. } => {
-                Detail::new("missing", place, message).below([key(column)]).into()
+                Told::Detail(Detail::new("missing", place, message).below([key(column)]))
             }
             FeatureError::NoFeature { .. } | FeatureError::Columns { .. } | FeatureError::TooLarge { .. } => {
-                Detail::new("value_error", place, message).into()
+                Told::Detail(Detail::new("value_error", place, message))
             }
             FeatureError::Value { column, row, .. } => {
-                Detail::new("value_error", place, message).below([key(column), Location::Index(*row)]).into()
+                Told::Detail(Detail::new("value_error", place, message).below([key(column), Location::Index(*row)]))
             }
-            FeatureError::Unavailable { .. } => Self::new(503, message).retry_after(1),
-            FeatureError::Overloaded { .. } => Self::new(429, message).retry_after(1),
-            FeatureError::DiskFull { .. } => Self::new(507, message),
-            FeatureError::NotWritten { .. } | FeatureError::NotErased { .. } => Self::new(500, message),
-            FeatureError::Backup { .. } => Self::new(422, message),
-        }
+            FeatureError::Unavailable { .. }
+            | FeatureError::Overloaded { .. }
+            | FeatureError::DiskFull { .. }
+            | FeatureError::NotWritten { .. }
+            | FeatureError::NotErased { .. }
+            | FeatureError::Backup { .. } => Told::Exception { class: GENERAL, message },
+        };
+        Self { status: error.status(), retry_after_s: error.retry_after_s(), told }
     }
 
     /// The message alone.
