@@ -19,6 +19,7 @@ pub use ledge_http as http;
 pub use ledge_identity as identity;
 pub use ledge_models::{repository, scheduling, serving};
 pub use ledge_mqtt as mqtt;
+pub use ledge_part as part;
 pub use ledge_protocol as protocol;
 pub use ledge_service::{audit_event, shutdown};
 pub use ledge_updates as updates;

@@ -418,5 +418,21 @@ pub fn empty_if_none<T: fmt::Display, S: Serializer>(value: &Option<T>, serializ
     }
 }
 
+/// Every mistake in a configuration, as one error.
+#[derive(Debug)]
+pub struct BadConfiguration(pub Vec<Mistake>);
+
+impl fmt::Display for BadConfiguration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.len() {
+            1 => f.write_str("a mistake in the configuration:")?,
+            count => write!(f, "{count} mistakes in the configuration:")?,
+        }
+        self.0.iter().try_for_each(|mistake| write!(f, "\n  {mistake}"))
+    }
+}
+
+impl std::error::Error for BadConfiguration {}
+
 #[cfg(test)]
 mod tests;

@@ -58,6 +58,9 @@
 //! * `reading.rs` - reads: names to records to cells; large ones slice by slice
 //! * `statistics.rs` - counters
 //! * `config.rs` - `[features]`
+//! * `part.rs` - the store as a part of the daemon; `http.rs`, `metrics.rs` and `doctor.rs` are its routes, metrics and
+//!   findings
+//! * `status.rs` - the HTTP status of each error
 //! * `fuzz.rs` - properties that hold for any bytes
 //!
 //! The folders `merge/`, `record/` and `typed/` hold tests, as do `tests.rs` and `tests/` in other folders.
@@ -167,14 +170,18 @@ pub mod backup_rows;
 mod caller;
 pub mod catalog;
 pub mod config;
+mod doctor;
 mod engine;
 pub mod entity_keys;
 pub mod journal;
 pub mod fuzz;
+pub mod http;
 mod incoming;
 mod key;
 mod merge;
+mod metrics;
 pub mod online;
+mod part;
 mod protection;
 mod reading;
 mod record;
@@ -183,6 +190,7 @@ pub mod encryption;
 pub mod registry;
 pub mod snapshot;
 pub mod statistics;
+mod status;
 mod store;
 mod typed;
 pub mod value;

@@ -5,7 +5,8 @@ use std::fmt;
 
 use bytes::Bytes;
 use ledge_base::names::DeviceName;
-use ledge_protocol::call::{CallAnswer, CallError, ErrorBody, HEADER_LENGTH};
+use ledge_part::failure::ErrorBody;
+use ledge_protocol::call::{CallAnswer, CallError, HEADER_LENGTH};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::client::packet::{Message, Properties, Qos};

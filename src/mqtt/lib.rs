@@ -30,6 +30,7 @@
 //! * `dry_run.rs` - one message without a broker: `ledge mqtt try`
 //! * `check.rs` - the permissions that the broker grants: `ledge mqtt check`
 //! * `config.rs`, `config/` - `[mqtt]`
+//! * `part.rs`, `metrics.rs` - MQTT as a part of the daemon, and its metrics
 //! * `fuzz.rs` - properties that hold for any topic and any message
 //!
 //! Folders without a named file hold tests.
@@ -94,6 +95,8 @@ pub mod fuzz;
 pub mod gateway;
 pub mod held_bytes;
 pub mod keep_alive;
+mod metrics;
+pub mod part;
 pub mod push;
 pub mod rate_limit;
 pub mod request;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use ledge_base::principal::Principal;
 use ledge_features::online::{FeatureError, Push, PushOutcome};
 use ledge_features::{FeatureCaller, FeatureStore};
-use ledge_protocol::status;
+use ledge_models::status;
 use ledge_service::shutdown::Shutdown;
 use tokio::sync::Semaphore;
 

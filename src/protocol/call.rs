@@ -1,7 +1,7 @@
 //! One inference call from its bytes to its answer's bytes, the same for HTTP, MQTT and the command line.
 
 use std::sync::{LazyLock, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use ledge_base::log_limiter::LogLimiter;
@@ -14,15 +14,14 @@ use ledge_identity::access::ViewScope;
 use ledge_models::scheduling::terms::Priority;
 use ledge_models::serving::request::{CacheOutcome, PhotographRequest};
 use ledge_models::serving::{Serving, ServingError};
+use ledge_models::status;
+use ledge_part::failure::{Failure, whole_seconds};
 use ledge_service::off_thread::off_thread;
-use schemars::JsonSchema;
-use serde::Serialize;
 
 use super::decode::{DecodedRequest, Target, decode_within};
 use super::encode::encode_within;
 use super::error::ProtocolError;
 use super::photograph::PhotographAnswer;
-use super::status;
 
 /// The most bytes of JSON that are decoded on an async thread: more would keep other callers waiting.
 pub const INLINE_JSON_BYTES_MAX: usize = 256 << 10;
@@ -140,33 +139,9 @@ impl CallError {
     }
 }
 
-/// Rounds up to whole seconds, at least one: a caller that comes too early is refused again.
-fn whole_seconds(wait: Duration) -> u64 {
-    (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
-}
-
-/// The body of every answer that is not a success: `{"error": "..."}`.
-#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
-pub struct ErrorBody<'a> {
-    /// Reason why there is no result.
-    pub error: &'a str,
-    /// The status, where the transport may have no other place for it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub status: Option<u16>,
-    /// The id of the request, where the transport may have no other place for it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub id: Option<&'a str>,
-}
-
-impl<'a> ErrorBody<'a> {
-    /// An error body with only a message.
-    pub fn new(error: &'a str) -> Self {
-        Self { error, status: None, id: None }
-    }
-
-    /// As JSON.
-    pub fn to_json(&self) -> Vec<u8> {
-        serde_json::to_vec(self).unwrap_or_else(|_| br#"{"error":"internal error"}"#.to_vec())
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        Self { retry_after_s: error.retry_after_s(), ..Self::with_code(error.status(), error.to_string()) }
     }
 }
 
@@ -275,6 +250,9 @@ async fn decode(
 
 #[cfg(test)]
 mod tests {
+    use ledge_part::failure::ErrorBody;
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

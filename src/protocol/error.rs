@@ -3,6 +3,7 @@
 use ledge_base::memory_budget::NoRoom;
 use ledge_base::names::ModelName;
 use ledge_base::tensor::DataType;
+use ledge_part::failure::Failure;
 
 /// Reason why a request cannot be read or an answer cannot be written. Texts are Triton's where it has one.
 ///
@@ -199,5 +200,61 @@ pub(super) fn excerpt(text: &str) -> String {
     match text.char_indices().nth(EXCERPT_CHARS_MAX) {
         Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
         None => text.to_owned(),
+    }
+}
+
+impl ProtocolError {
+    /// The HTTP status.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::Json { .. }
+            | Self::NotText
+            | Self::HeaderLength { .. }
+            | Self::HeaderRange { .. }
+            | Self::Missing { .. }
+            | Self::DuplicateKey { .. }
+            | Self::Field { .. }
+            | Self::TooMany { .. }
+            | Self::SharedMemory { .. }
+            | Self::Sequence
+            | Self::DuplicateInput { .. }
+            | Self::DuplicateOutput { .. }
+            | Self::DuplicateColumn { .. }
+            | Self::InvalidDatatype { .. }
+            | Self::Shape { .. }
+            | Self::NoData { .. }
+            | Self::TwoData { .. }
+            | Self::Element { .. }
+            | Self::ElementCount { .. }
+            | Self::Nesting { .. }
+            | Self::ShortBinary { .. }
+            | Self::TrailingBinary { .. }
+            | Self::ByteSize { .. }
+            | Self::IncompleteString { .. }
+            | Self::StringCount { .. }
+            | Self::NotABool { .. }
+            | Self::TooManyStrings { .. }
+            | Self::NotFinite { .. }
+            | Self::NotUtf8 { .. } => 400,
+            Self::Encode { .. } => 500,
+            Self::NoRoom(_) => 503,
+        }
+    }
+}
+
+impl From<ProtocolError> for Failure {
+    fn from(error: ProtocolError) -> Self {
+        Self::with_code(error.status(), error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_client_is_told_its_own_faults_with_400_and_ours_with_500() {
+        assert_eq!(ProtocolError::Sequence.status(), 400);
+        assert_eq!(ProtocolError::Encode { reason: String::new() }.status(), 500);
     }
 }

@@ -34,8 +34,13 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
-/// As many turns at a time as there are cores. One caller has no more turns than that, running or waiting in the common
-/// queue, so that a caller who sends much work delays only itself.
+/// Runs a future to its end on this thread, which has no runtime: for command lines.
+pub fn block_on<F: Future>(future: F) -> std::io::Result<F::Output> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future))
+}
+
+/// As many turns at a time as there are cores. A caller has no more of them, and no more that wait in the one queue for all,
+/// so that a caller who sends much of it delays itself.
 #[derive(Debug)]
 struct Turns {
     cores: usize,

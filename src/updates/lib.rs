@@ -59,6 +59,8 @@
 //! * `configuration.rs` - signed settings from a closed set, read at the start
 //! * `runtime_dirs.rs` - runtime libraries that came as releases, read at the start
 //! * `config.rs` - `[updates]`
+//! * `part.rs` - updates as a part of the daemon; `http.rs`, `metrics.rs` and `doctor.rs` are their routes, metrics and
+//!   findings
 //! * `status_example.rs` - a status for tests
 //!
 //! Invariants:
@@ -78,10 +80,14 @@
 
 pub mod config;
 pub mod configuration;
+mod doctor;
 pub mod download;
 pub mod gates;
 pub mod handle;
+pub mod http;
+mod metrics;
 pub mod package;
+pub mod part;
 pub mod persisted;
 pub mod plan;
 pub mod platform;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ledge_base::log_limiter::LogLimiter;
 use ledge_base::principal::Principal;
 use ledge_identity::certificate::PeerCertificate;
-use ledge_protocol::call::ErrorBody;
+use ledge_part::failure::ErrorBody;
 use rustls::Error;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -6,7 +6,11 @@
 use std::borrow::Cow;
 
 use ledge_features::online::FeatureError;
+use ledge_part::failure::Failure;
 use serde::Serialize;
+
+/// The class of an error for which Feast has none of its own.
+const GENERAL: &str = "FeastError";
 
 /// An answer that is not a success.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +78,13 @@ impl Detail {
     }
 }
 
+impl From<Failure> for FeastError {
+    fn from(failure: Failure) -> Self {
+        let Failure { status, message, retry_after_s } = failure;
+        Self { retry_after_s, ..Self::new(status.as_u16(), message) }
+    }
+}
+
 impl From<Detail> for FeastError {
     fn from(detail: Detail) -> Self {
         Self { status: 422, retry_after_s: None, content: ErrorContent::Detail(detail) }
@@ -83,18 +94,14 @@ impl From<Detail> for FeastError {
 impl FeastError {
     /// An error for which Feast has no class of its own.
     pub fn new(status: u16, message: impl Into<String>) -> Self {
-        Self::exception(status, "FeastError", message)
+        Self::exception(status, GENERAL, message)
     }
 
     fn exception(status: u16, class: &'static str, message: impl Into<String>) -> Self {
         Self { status, retry_after_s: None, content: ErrorContent::Exception { class, message: message.into() } }
     }
 
-    fn retry_after(self, seconds: u64) -> Self {
-        Self { retry_after_s: Some(seconds), ..self }
-    }
-
-    /// Error for two features that would have the same name in the answer.
+    /// Two features would have one name in the answer.
     pub fn collision(name: &str, full: bool) -> Self {
         let message = if full {
             format!("Duplicate features named {name} found: each feature can be asked for once.")
@@ -110,30 +117,34 @@ impl FeastError {
     pub fn of_store(error: &FeatureError, place: &'static str) -> Self {
         let message = error.to_string();
         let key = |name: &str| Location::Key(name.to_owned().into());
-        match error {
+        let told = match error {
             FeatureError::Disabled { .. } | FeatureError::UnknownFeature { .. } => {
-                Self::exception(404, "FeastObjectNotFoundException", message)
+                ErrorContent::Exception { class: "FeastObjectNotFoundException", message }
             }
-            FeatureError::UnknownView { .. } => Self::exception(404, "FeatureViewNotFoundException", message),
-            FeatureError::UnknownService { .. } => Self::exception(404, "FeatureServiceNotFoundException", message),
-            FeatureError::UnknownSource { .. } => Self::exception(422, "PushSourceNotFoundException", message),
-            FeatureError::OutOfScope { .. } => Self::exception(403, "FeastPermissionError", message),
-            FeatureError::Reference { .. } => Detail::new("value_error", "features", message).into(),
+            FeatureError::UnknownView { .. } => ErrorContent::Exception { class: "FeatureViewNotFoundException", message },
+            FeatureError::UnknownService { .. } => {
+                ErrorContent::Exception { class: "FeatureServiceNotFoundException", message }
+            }
+            FeatureError::UnknownSource { .. } => ErrorContent::Exception { class: "PushSourceNotFoundException", message },
+            FeatureError::OutOfScope { .. } => ErrorContent::Exception { class: "FeastPermissionError", message },
+            FeatureError::Reference { .. } => ErrorContent::Detail(Detail::new("value_error", "features", message)),
             FeatureError::MissingColumn { column, .. } => {
-                Detail::new("missing", place, message).below([key(column)]).into()
+                ErrorContent::Detail(Detail::new("missing", place, message).below([key(column)]))
             }
             FeatureError::NoFeature { .. } | FeatureError::Columns { .. } | FeatureError::TooLarge { .. } => {
-                Detail::new("value_error", place, message).into()
+                ErrorContent::Detail(Detail::new("value_error", place, message))
             }
             FeatureError::Value { column, row, .. } => {
-                Detail::new("value_error", place, message).below([key(column), Location::Index(*row)]).into()
+                ErrorContent::Detail(Detail::new("value_error", place, message).below([key(column), Location::Index(*row)]))
             }
-            FeatureError::Unavailable { .. } => Self::new(503, message).retry_after(1),
-            FeatureError::Overloaded { .. } => Self::new(429, message).retry_after(1),
-            FeatureError::DiskFull { .. } => Self::new(507, message),
-            FeatureError::NotWritten { .. } | FeatureError::NotErased { .. } => Self::new(500, message),
-            FeatureError::Backup { .. } => Self::new(422, message),
-        }
+            FeatureError::Unavailable { .. }
+            | FeatureError::Overloaded { .. }
+            | FeatureError::DiskFull { .. }
+            | FeatureError::NotWritten { .. }
+            | FeatureError::NotErased { .. }
+            | FeatureError::Backup { .. } => ErrorContent::Exception { class: GENERAL, message },
+        };
+        Self { status: error.status(), retry_after_s: error.retry_after_s(), told }
     }
 
     /// Only the message.

@@ -4,7 +4,7 @@ use ledge_audit::record::AuditRecord;
 use ledge_egress::{Content, REQUEST_HEADERS};
 use ledge_mqtt::answer;
 use ledge_mqtt::connect;
-use ledge_protocol::call::ErrorBody;
+use ledge_part::failure::ErrorBody;
 use ledge_protocol::{encode, photograph};
 use ledge_updates::report;
 use serde::Serialize;

@@ -3,14 +3,15 @@
 use std::fmt::Error;
 
 use ledge_identity::access::Access;
-use ledge_models::repository::statistics::{Counters, RefusalReason, SizeHistogram, TimeHistogram, Total};
-use ledge_models::repository::{LoadedModel, Repository, VersionState};
-use ledge_models::scheduling::instance::InstanceUsage;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use ledge_part::metrics::{Labels, family, whole};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::{ConstHistogram, Labels, family, whole};
+use crate::repository::statistics::{Counters, Histogram, RefusalReason, SizeHistogram, TimeHistogram, Total};
+use crate::repository::{LoadedModel, Repository, State};
+use crate::scheduling::instance::Residence;
 
 /// Writes the metrics of every version that is known, and of those that are live.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, repository: &Repository, access: &Access) -> Result<(), Error> {
@@ -177,4 +178,34 @@ fn times(times: &TimeHistogram) -> ConstHistogram {
 
 fn sizes(sizes: &SizeHistogram) -> ConstHistogram {
     ConstHistogram::new(sizes, 1.0)
+}
+
+/// A histogram that somebody else counts.
+struct ConstHistogram {
+    sum: f64,
+    count: u64,
+    buckets: Vec<(f64, u64)>,
+}
+
+impl ConstHistogram {
+    /// `unit` is what one of the histogram's units is in that of the metric: 1e9 nanoseconds are a second.
+    #[expect(clippy::cast_precision_loss, reason = "bounds are far below 2^53, and a sum beyond it is off by 1e-16")]
+    fn new<const N: usize>(histogram: &Histogram<N>, unit: f64) -> Self {
+        let bound = |bound: Option<u64>| bound.map_or(f64::INFINITY, |bound| bound as f64 / unit);
+        Self {
+            sum: histogram.sum() as f64 / unit,
+            count: histogram.count(),
+            buckets: histogram.buckets().map(|(upper, count)| (bound(upper), count)).collect(),
+        }
+    }
+}
+
+impl EncodeMetric for ConstHistogram {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
+        encoder.encode_histogram::<NoLabelSet>(self.sum, self.count, &self.buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
 }

@@ -2,12 +2,12 @@
 
 use std::fmt::Error;
 
-use ledge_audit::status::AuditStatus;
+use ledge_part::metrics::{family, label, single, whole};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::{Labels, family, single, whole};
+use crate::status::AuditStatus;
 
 /// What the queue took since the start, and what found no place in it.
 #[derive(Debug, Clone, Copy)]
@@ -64,33 +64,14 @@ pub fn encode(
     family(encoder, "audit_copy_failed", "1 when a live copy does not go on", failed)
 }
 
-fn label(name: &'static str, value: &str) -> Labels {
-    vec![(name, value.to_owned())]
-}
-
 #[cfg(test)]
 mod tests {
-    use prometheus_client::collector::Collector;
-    use prometheus_client::registry::Registry;
-
     use super::*;
-    use ledge_audit::status::{CopyStatus, LogFigures, SyncStatus};
-
-    #[derive(Debug)]
-    struct Found(AuditStatus);
-
-    impl Collector for Found {
-        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-            super::encode(&mut encoder, &self.0, Queued { recorded: 20, lost: 3 }, 1_795_132_860_000)
-        }
-    }
+    use crate::status::{CopyStatus, LogFigures, SyncStatus};
 
     fn samples(status: AuditStatus) -> Vec<String> {
-        let mut registry = Registry::with_prefix("ledge");
-        registry.register_collector(Box::new(Found(status)));
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-        text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+        let queued = Queued { recorded: 20, lost: 3 };
+        ledge_part::metrics::samples(move |encoder| encode(encoder, &status, queued, 1_795_132_860_000))
     }
 
     #[test]

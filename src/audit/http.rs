@@ -1,25 +1,43 @@
 //! The audit log as a thing to look at: how it does, and its files, as C2SP tlog-tiles has them.
 
 use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use ledge_audit::layout::{self, TilePath};
-use ledge_audit::local::LocalLog;
-use ledge_audit::status::{AuditStatus, CopyStatus, SyncStatus};
+use axum::routing::get;
 use ledge_base::clock;
+use ledge_part::failure::Failure;
+use ledge_part::reply::json;
+use ledge_part::route::needs::{AUDIT, VIEW};
+use ledge_part::route::{PathParts, Route, Scope};
 use serde::Serialize;
 
-use super::App;
-use super::models::PathParts;
-use super::reply::{Failure, json};
+use crate::layout::{self, TilePath};
+use crate::local::LocalLog;
+use crate::status::{AuditState, AuditStatus, CopyStatus, SyncStatus};
+
+/// The routes of the audit log.
+pub const ROUTES: &[Route<ServedLog>] = &[
+    Route::get("/audit/status", VIEW, || get(status)),
+    Route::get("/audit/logs/{generation}/checkpoint", AUDIT, || get(checkpoint)).about(Scope::Box),
+    Route::get("/audit/logs/{generation}/tile/{*path}", AUDIT, || get(tile)).about(Scope::Box),
+];
+
+/// The audit log as its routes see it.
+#[derive(Debug, Clone)]
+pub struct ServedLog {
+    pub state: AuditState,
+    pub folder: Arc<Path>,
+}
 
 /// `GET /audit/status`.
-pub async fn status(State(app): State<App>) -> Response {
-    let status = app.audit().status();
-    let head = app.audit().heads().borrow().as_ref().map(|head| head.checkpoint.note.clone());
+async fn status(State(ServedLog { state, .. }): State<ServedLog>) -> Response {
+    let status = state.status();
+    let head = state.heads().borrow().as_ref().map(|head| head.checkpoint.note.clone());
     json(&StatusDocument::new(&status, head.as_deref()))
 }
 
@@ -99,15 +117,15 @@ impl<'a> From<&'a CopyStatus> for CopyDocument<'a> {
 }
 
 /// `GET /audit/logs/{generation}/checkpoint`.
-pub async fn checkpoint(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, Failure> {
-    let log = log(&app, &path)?;
+async fn checkpoint(State(served): State<ServedLog>, PathParts(path): PathParts) -> Result<Response, Failure> {
+    let log = log(&served, &path)?;
     let note = read(move || log.checkpoint()).await?.ok_or_else(|| none("this log has no checkpoint"))?;
     Ok(file(note, "text/plain; charset=utf-8", "no-cache"))
 }
 
 /// `GET /audit/logs/{generation}/tile/{*path}`: hashes and records that the published checkpoint has.
-pub async fn tile(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, Failure> {
-    let log = log(&app, &path)?;
+async fn tile(State(served): State<ServedLog>, PathParts(path): PathParts) -> Result<Response, Failure> {
+    let log = log(&served, &path)?;
     let name = format!("tile/{}", path.get("path").map_or("", String::as_str));
     let tile = TilePath::parse(&name).ok_or_else(|| none("this is no path of a tile (C2SP tlog-tiles)"))?;
     let found = read(move || {
@@ -124,11 +142,11 @@ pub async fn tile(State(app): State<App>, PathParts(path): PathParts) -> Result<
 }
 
 /// The log of the generation in the path, which need not be there.
-fn log(app: &App, path: &HashMap<String, String>) -> Result<LocalLog, Failure> {
+fn log(served: &ServedLog, path: &HashMap<String, String>) -> Result<LocalLog, Failure> {
     let text = path.get("generation").map_or("", String::as_str);
     let generation = text.parse::<u32>().ok().filter(|number| *number > 0 && number.to_string() == text);
     let generation = generation.ok_or_else(|| none("logs have numbers from 1 on"))?;
-    Ok(LocalLog::open(&layout::log_folder(app.audit_path(), generation)))
+    Ok(LocalLog::open(&layout::log_folder(&served.folder, generation)))
 }
 
 /// How many records a checkpoint is of: its second line.
@@ -161,7 +179,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use ledge_audit::status::LogFigures;
+    use crate::status::LogFigures;
 
     #[test]
     fn the_status_has_everything_that_is_known() {

@@ -2,14 +2,14 @@
 
 use std::fmt::Error;
 
-use ledge_updates::state::Stage;
-use ledge_updates::status::UpdatesStatus;
-use ledge_updates::status_report::IDLE_STAGE;
+use ledge_part::metrics::{family, label, single, whole};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::{Labels, family, single, whole};
+use crate::report::IDLE;
+use crate::state::Stage;
+use crate::status::UpdatesStatus;
 
 /// The stages of a subject, in their order.
 const STAGES: [&str; 7] = [
@@ -53,37 +53,15 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &UpdatesStatus, now_m
     Ok(())
 }
 
-fn label(name: &'static str, value: &str) -> Labels {
-    vec![(name, value.to_owned())]
-}
-
-#[cfg(test)]
-#[path = "../../updates/status_example.rs"]
-mod status_example;
-
 #[cfg(test)]
 mod tests {
-    use prometheus_client::collector::Collector;
-    use prometheus_client::registry::Registry;
-
     use super::*;
-
-    #[derive(Debug)]
-    struct Found(UpdatesStatus);
-
-    impl Collector for Found {
-        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-            super::encode(&mut encoder, &self.0, 1_795_132_860_000)
-        }
-    }
+    use crate::status_example;
 
     #[test]
     fn every_figure_has_a_sample() {
-        let mut registry = Registry::with_prefix("ledge");
-        registry.register_collector(Box::new(Found(status_example::status())));
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-        let samples: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let status = status_example::status();
+        let samples = ledge_part::metrics::samples(move |encoder| encode(encoder, &status, 1_795_132_860_000));
         let expected = [
             "ledge_update_stage{subject=\"models/m\",stage=\"idle\"} 0",
             "ledge_update_stage{subject=\"models/m\",stage=\"downloading\"} 0",

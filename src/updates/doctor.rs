@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use ledge_base::clock;
 use ledge_egress::Egress;
+use ledge_part::check::Check;
+use ledge_part::section::Site;
 use ledge_service::audit_event::AuditSink;
-use ledge_updates::config::UpdatesConfig;
-use ledge_updates::source::Source;
+use ledge_service::off_thread::block_on;
 use serde_json::Value;
 
-use crate::cli::block_on;
-use crate::cli::checks::Check;
-use crate::config::Config;
+use crate::config::UpdatesConfig;
+use crate::source::Source;
 
 /// How long the repository may take.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -20,12 +20,11 @@ const LIMIT: Duration = Duration::from_secs(10);
 const MAX_BYTES: u64 = 64 << 10;
 
 /// Whether updates can work; nothing where no platform looks after this box.
-pub fn checks(config: &Config) -> Vec<Check> {
-    let updates = &config.updates;
-    if updates.repository.is_none() {
+pub fn checks(config: &UpdatesConfig, site: &Site<'_>) -> Vec<Check> {
+    if config.repository.is_none() {
         return Vec::new();
     }
-    vec![root(updates), repository(config), time_of_day(clock::unix_millis(), clock::built_ms())]
+    vec![root(config), repository(config, site), time_of_day(clock::unix_millis(), clock::built_ms())]
 }
 
 /// The root metadata that this box trusts first.
@@ -45,12 +44,12 @@ fn root(config: &UpdatesConfig) -> Check {
 }
 
 /// Whether the repository answers. What it says is judged by the server alone.
-fn repository(config: &Config) -> Check {
+fn repository(config: &UpdatesConfig, site: &Site<'_>) -> Check {
     let name = "updates";
     let advice = "models that run go on without it; look at the network, updates.proxy, updates.tls and egress";
-    let address = config.updates.repository.as_ref().map(ToString::to_string).unwrap_or_default();
+    let address = config.repository.as_ref().map(ToString::to_string).unwrap_or_default();
     let audit = AuditSink::to_nowhere();
-    let Some(source) = Source::configured(&config.updates, &Egress::new(&config.egress, audit)) else {
+    let Some(source) = Source::configured(config, &Egress::new(site.egress, audit)) else {
         return Check::fail(name, format!("{address}: there is no way to it"), advice);
     };
     let asked = block_on(async { tokio::time::timeout(LIMIT, source.metadata("timestamp.json", MAX_BYTES)).await });
@@ -80,20 +79,36 @@ fn time_of_day(now_ms: u64, built_ms: u64) -> Check {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use ledge_egress::EgressConfig;
+    use ledge_identity::device::DeviceConfig;
+    use ledge_identity::sealing::EncryptionConfig;
+    use ledge_part::check::Status;
+
     use super::*;
-    use crate::cli::checks::Status;
+
+    fn look(config: &UpdatesConfig, folder: &Path) -> Vec<Check> {
+        let (device, encryption, egress) =
+            (DeviceConfig::default(), EncryptionConfig::default(), EgressConfig::default());
+        let site =
+            Site { state: folder, device: &device, encryption: &encryption, egress: &egress, ask_daemon: &|_| None };
+        checks(config, &site)
+    }
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the test makes the files")]
     fn a_box_whose_root_or_repository_is_missing_is_told_what_to_do() {
         let folder = tempfile::tempdir().unwrap();
-        let mut config = Config::with_root(folder.path());
-        assert_eq!(checks(&config), []);
-        config.updates.repository = format!("file://{}", folder.path().display()).parse().ok();
-        let statuses = |config: &Config| checks(config).iter().map(|check| check.status).collect::<Vec<_>>();
+        let mut config = UpdatesConfig::default();
+        config.resolve(folder.path());
+        let look = |config: &UpdatesConfig| look(config, folder.path());
+        assert_eq!(look(&config), []);
+        config.repository = format!("file://{}", folder.path().display()).parse().ok();
+        let statuses = |config: &UpdatesConfig| look(config).iter().map(|check| check.status).collect::<Vec<_>>();
         assert_eq!(statuses(&config), [Status::Fail, Status::Fail, Status::Ok]);
         std::fs::write(folder.path().join("root.json"), r#"{"signed": {"_type": "targets", "version": 1}}"#).unwrap();
-        assert!(checks(&config)[0].detail.contains("is no root metadata"));
+        assert!(look(&config)[0].detail.contains("is no root metadata"));
         std::fs::write(folder.path().join("root.json"), r#"{"signed": {"_type": "root", "version": 1}}"#).unwrap();
         std::fs::create_dir(folder.path().join("metadata")).unwrap();
         std::fs::write(folder.path().join("metadata/timestamp.json"), "{}").unwrap();

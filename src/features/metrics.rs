@@ -2,12 +2,12 @@
 
 use std::fmt::Error;
 
-use ledge_features::statistics::{FeatureStatistics, ViewStatistics};
+use ledge_part::metrics::{family, label, single, whole};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::{Labels, family, single, whole};
+use crate::statistics::{FeatureStatistics, ViewStatistics};
 
 /// The states of a store.
 const STATES: [&str; 5] = ["opening", "ready", "rebuilding", "restoring", "closed"];
@@ -73,10 +73,6 @@ fn of_views(encoder: &mut DescriptorEncoder<'_>, views: &[ViewStatistics]) -> Re
     family(encoder, "feature_columns_ignored", help, ignored)
 }
 
-fn label(name: &'static str, value: &str) -> Labels {
-    vec![(name, value.to_owned())]
-}
-
 #[expect(clippy::cast_precision_loss, reason = "exact for hundreds of years of microseconds")]
 fn seconds(units: u64, unit: f64) -> f64 {
     units as f64 / unit
@@ -84,20 +80,8 @@ fn seconds(units: u64, unit: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use prometheus_client::collector::Collector;
-    use prometheus_client::registry::Registry;
-
     use super::*;
-    use ledge_features::online::{FieldStatus, Pushed};
-
-    #[derive(Debug)]
-    struct Found(FeatureStatistics);
-
-    impl Collector for Found {
-        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-            super::encode(&mut encoder, &self.0, 1100.0)
-        }
-    }
+    use crate::online::{FieldStatus, Pushed};
 
     #[test]
     fn every_figure_has_a_sample() {
@@ -126,11 +110,7 @@ mod tests {
             sealing: "on",
             keys: 3,
         };
-        let mut registry = Registry::with_prefix("ledge");
-        registry.register_collector(Box::new(Found(found)));
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-        let samples: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let samples = ledge_part::metrics::samples(move |encoder| encode(encoder, &found, 1100.0));
         let expected = [
             "ledge_feature_store_state{state=\"opening\"} 0",
             "ledge_feature_store_state{state=\"ready\"} 1",

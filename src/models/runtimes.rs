@@ -1,8 +1,12 @@
 //! The section `[runtimes]` of the configuration.
 
-use std::path::PathBuf;
+mod doctor;
+
+use std::path::{Path, PathBuf};
 
 use ledge_base::toml_check::in_range;
+use ledge_part::check::Check;
+use ledge_part::section::{Section, Site};
 use serde::{Deserialize, Serialize};
 
 /// Where the runtimes are and what they may use.
@@ -32,5 +36,18 @@ pub struct RuntimesConfig {
 impl Default for RuntimesConfig {
     fn default() -> Self {
         Self { dir: "runtimes".into(), cache: "cache".into(), threads: 0, memory_mb: 0, measure: true, keep_alive_s: 0 }
+    }
+}
+
+impl Section for RuntimesConfig {
+    fn resolve(&mut self, root: &Path) {
+        // Through its components, so that "." does not stay in the middle.
+        for path in [&mut self.dir, &mut self.cache] {
+            *path = root.join(&path).components().collect();
+        }
+    }
+
+    fn doctor(&self, _site: &Site<'_>) -> Vec<Check> {
+        doctor::checks(self)
     }
 }

@@ -1,33 +1,33 @@
 //! TLS: whether its files can be used, and how long the certificate lasts.
 
 use ledge_base::clock;
-use ledge_http::config::ListenAddress;
-use ledge_http::tls::{self, Inspected, WARNED_BEFORE};
+use ledge_part::check::Check;
+use ledge_part::section::Site;
 
-use crate::cli::checks::Check;
-use crate::config::Config;
+use crate::config::{HttpConfig, ListenAddress};
+use crate::tls::{self, Inspected, WARNED_BEFORE};
 
 /// Whether `https://` can be served; `None` where it is not to be.
-pub fn check(config: &Config) -> Option<Check> {
-    let found = tls::inspect(&config.http, &config.state.path)?;
+pub fn https(config: &HttpConfig, site: &Site<'_>) -> Option<Check> {
+    let found = tls::inspect(config, site.state)?;
     Some(judge(config, found, clock::FLOOR.plausible_millis(clock::unix_millis())))
 }
 
 /// Whether the command line finds this box by itself.
-pub fn local(config: &Config) -> Option<Check> {
+pub fn local_access(config: &HttpConfig) -> Option<Check> {
     let is_tls = |address: &ListenAddress| matches!(address, ListenAddress::Tls(_));
-    config.http.listen.iter().all(is_tls).then(|| {
+    config.listen.iter().all(is_tls).then(|| {
         let advice = "add \"unix:ledge.sock\" to http.listen: without it `ledge top`, `ledge features` and `ledge update` need \
                       --url, --ca-file and --key-file here, too";
         Check::warn("local access", "every address in http.listen starts with https://", advice)
     })
 }
 
-fn judge(config: &Config, found: Result<Inspected, tls::ServerTlsError>, now_ms: u64) -> Check {
+fn judge(config: &HttpConfig, found: Result<Inspected, tls::ServerTlsError>, now_ms: u64) -> Check {
     let name = "https";
     let Inspected { certificate, crl_due_ms, .. } = match found {
         Ok(found) => found,
-        Err(error) if config.http.tls.self_signed => {
+        Err(error) if config.tls.self_signed => {
             return Check::warn(name, error.to_string(), "the server makes itself a certificate when it starts");
         }
         Err(error) => {
@@ -48,7 +48,7 @@ fn judge(config: &Config, found: Result<Inspected, tls::ServerTlsError>, now_ms:
         Check::fail(name, format!("{detail}: it begins at {from} only"), advice)
     } else if u128::from(left_ms) < WARNED_BEFORE.as_millis() {
         Check::warn(name, detail, "renew it: it is about to expire; the server takes up the new files by itself")
-    } else if config.http.tls.self_signed {
+    } else if config.tls.self_signed {
         let advice = format!(
             "it is signed by this box alone: compare the fingerprint {} where you connect, and set \
              http.tls.certificate_file to one that your authority signed",

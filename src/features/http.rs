@@ -1,4 +1,5 @@
-//! The feature store as a thing to look after: its state, backups, snapshots. All of it while it is at work.
+//! The routes that administer the feature store while it is at work: its state, backups, erasure, snapshots. Those that
+//! push and read values have the form of Feast, and are in the crate `http`.
 
 use std::collections::BTreeMap;
 
@@ -7,22 +8,43 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::Response;
+use axum::routing::{get, post};
 use http_body_util::BodyExt;
 use ledge_base::clock;
 use ledge_base::serde_messages::in_json;
 use ledge_base::principal::Principal;
-use ledge_features::JoinKeyValues;
-use ledge_features::backup_cipher::BackupRecipient;
-use ledge_features::statistics::{FeatureStatistics, ViewStatistics};
+use ledge_part::body;
+use ledge_part::failure::Failure;
+use ledge_part::reply::json;
+use ledge_part::route::needs::{ADMINISTER, OPERATE, VIEW};
+use ledge_part::route::{Route, Scope};
+use ledge_part::web::Web;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::reply::{Failure, json};
-use super::{App, body};
+use crate::backup_cipher::BackupRecipient;
+use crate::statistics::{FeatureStatistics, ViewStatistics};
+use crate::{Entity, FeatureStore};
+
+/// The routes that administer the feature store.
+pub const ROUTES: &[Route<ServedStore>] = &[
+    Route::get("/features/status", VIEW, || get(status)),
+    Route::get("/features/backup", ADMINISTER, || get(backup)).about(Scope::Box).audited(),
+    Route::post("/features/restore", ADMINISTER, || post(restore)).about(Scope::Box).audited(),
+    Route::post("/features/erase", ADMINISTER, || post(erase)).about(Scope::Box).audited(),
+    Route::post("/features/snapshot", OPERATE, || post(snapshot)).about(Scope::Box).recorded_as("feature_snapshot"),
+    Route::post("/features/compact", OPERATE, || post(compact)).about(Scope::Box).recorded_as("feature_compaction"),
+];
+
+/// The feature store as its routes see it.
+#[derive(Debug, Clone)]
+pub struct ServedStore {
+    pub store: FeatureStore,
+    pub web: Web,
+}
 
 /// `GET /features/status`.
-pub async fn status(State(app): State<App>) -> Response {
-    let store = app.serving().features();
+async fn status(State(ServedStore { store, .. }): State<ServedStore>) -> Response {
     match store.statistics() {
         Some(statistics) => json(&StatusDocument::new(&statistics, store.folder().display().to_string())),
         None if store.registry().is_empty() => json(&json!({ "state": "disabled" })),
@@ -111,13 +133,12 @@ impl<'a> StatusDocument<'a> {
 }
 
 /// `GET /features/backup`: everything, or the rows of one view.
-pub async fn backup(
-    State(app): State<App>,
+async fn backup(
+    State(ServedStore { store, .. }): State<ServedStore>,
     Extension(principal): Extension<Principal>,
     uri: Uri,
 ) -> Result<Response, Failure> {
     let BackupQuery { view, recipient, plain } = BackupQuery::parse(uri.query().unwrap_or_default())?;
-    let store = app.serving().features();
     if store.is_sealed() && recipient.is_none() && !plain {
         let message = "the feature store is sealed: say recipient=age1… for an encrypted backup, or plain=true for one \
                        that everybody can read";
@@ -177,25 +198,24 @@ struct Restored {
 
 /// `POST /features/restore`: a backup takes the place of everything. It is as large as the disk allows, so
 /// `http.max_body_bytes` does not count; each part of it must come within `http.body_timeout_ms`.
-pub async fn restore(
-    State(app): State<App>,
+async fn restore(
+    State(ServedStore { store, web }): State<ServedStore>,
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, Failure> {
     let (parts, body) = request.into_parts();
-    let store = app.serving().features();
     let upload = plain(&parts.headers).and_then(|()| Ok(store.upload()?));
     let mut upload = match upload {
         Ok(upload) => upload,
         Err(failure) => {
-            body::turn_down(&parts.headers, body, app.config()).await;
+            body::turn_down(&parts.headers, body, web.limits()).await;
             return Err(failure);
         }
     };
     let mut body = std::pin::pin!(body);
     loop {
-        let frame = tokio::time::timeout(app.config().body_timeout(), body.frame()).await.map_err(|_| {
-            let limit = app.config().body_timeout_ms;
+        let frame = tokio::time::timeout(web.limits().timeout, body.frame()).await.map_err(|_| {
+            let limit = web.limits().timeout.as_millis();
             Failure::new(StatusCode::REQUEST_TIMEOUT, format!("nothing came for {limit} ms (http.body_timeout_ms)"))
         })?;
         let Some(frame) = frame else { break };
@@ -205,9 +225,8 @@ pub async fn restore(
             upload.write(&data).await?;
         }
     }
-    let store = store.clone();
     let restoring = principal.clone();
-    let records = app.to_the_end(async move { store.restore(upload, restoring).await }).await??;
+    let records = web.to_the_end(async move { store.restore(upload, restoring).await }).await??;
     tracing::info!(%principal, records, "a backup of the feature store is restored");
     Ok(json(&Restored { records }))
 }
@@ -238,13 +257,13 @@ struct ErasedDocument {
 }
 
 /// `POST /features/erase`: entities, in every view, with whatever has the join keys of one among others.
-pub async fn erase(
-    State(app): State<App>,
+async fn erase(
+    State(ServedStore { store, web }): State<ServedStore>,
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, Failure> {
     let (parts, body) = request.into_parts();
-    let received = body::read(&parts, body, &app).await?;
+    let received = body::read(&parts, body, &web).await?;
     let wrong = |reason: &dyn std::fmt::Display| {
         let message =
             format!("{reason}: expected {{\"entity\": {{\"JOIN_KEY\": VALUE}}}}, or \"entities\" with a list of such");
@@ -255,24 +274,25 @@ pub async fn erase(
         Erase::Several { entities } if entities.is_empty() => return Err(wrong(&"no entity is given")),
         Erase::Several { entities } => entities,
     };
-    let store = app.serving().features().clone();
-    let found = app.to_the_end(async move { store.erase(entities, principal).await }).await??;
+    let found = web.to_the_end(async move { store.erase(entities, principal).await }).await??;
     Ok(json(&ErasedDocument { records: found.records, feature_views: found.views }))
 }
 
 /// `POST /features/snapshot`.
-pub async fn snapshot(State(app): State<App>, request: Request) -> Result<Response, Failure> {
-    body::discard(request.into_body(), app.config()).await;
-    let store = app.serving().features().clone();
-    app.to_the_end(async move { store.snapshot().await }).await??;
-    let bytes = app.serving().features().statistics().map_or(0, |statistics| statistics.snapshot_bytes);
+async fn snapshot(
+    State(ServedStore { store, web }): State<ServedStore>,
+    request: Request,
+) -> Result<Response, Failure> {
+    body::discard(request.into_body(), web.limits()).await;
+    let snapshotting = store.clone();
+    web.to_the_end(async move { snapshotting.snapshot().await }).await??;
+    let bytes = store.statistics().map_or(0, |statistics| statistics.snapshot_bytes);
     Ok(json(&json!({ "bytes": bytes })))
 }
 
 /// `POST /features/compact`.
-pub async fn compact(State(app): State<App>, request: Request) -> Result<Response, Failure> {
-    body::discard(request.into_body(), app.config()).await;
-    let store = app.serving().features().clone();
-    let (before, after) = app.to_the_end(async move { store.compact().await }).await??;
+async fn compact(State(ServedStore { store, web }): State<ServedStore>, request: Request) -> Result<Response, Failure> {
+    body::discard(request.into_body(), web.limits()).await;
+    let (before, after) = web.to_the_end(async move { store.compact().await }).await??;
     Ok(json(&json!({ "bytes_before": before, "bytes_after": after })))
 }

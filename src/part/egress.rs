@@ -1,15 +1,42 @@
-//! What went out of this box, and what came from where it went.
+//! The connections that this box opens, as a part of the daemon.
 
-use std::fmt::Error;
+mod doctor;
 
-use ledge_egress::DestinationStatistics;
+use std::fmt::{self, Error};
+
+use ledge_egress::{DestinationStatistics, Egress, EgressConfig, EgressCounts};
+use ledge_identity::access::Access;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 
-use super::{Labels, family};
+use crate::Part;
+use crate::check::Check;
+use crate::metrics::{Labels, family};
+use crate::section::{Section, Site};
+
+impl Section for EgressConfig {
+    fn problems(&self, _egress: &EgressConfig) -> Vec<(String, String)> {
+        self.problems()
+    }
+
+    fn doctor(&self, site: &Site<'_>) -> Vec<Check> {
+        let counts = EgressCounts::read(site.state).ok().flatten().map(|counts| counts.destinations);
+        vec![doctor::check(self, &counts.unwrap_or_default())]
+    }
+}
+
+impl Part for Egress {
+    fn name(&self) -> &'static str {
+        "egress"
+    }
+
+    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &Access) -> fmt::Result {
+        encode(encoder, &self.statistics())
+    }
+}
 
 /// Writes the metrics of every destination; there are none while none was allowed or used.
-pub fn encode(encoder: &mut DescriptorEncoder<'_>, destinations: &[DestinationStatistics]) -> Result<(), Error> {
+fn encode(encoder: &mut DescriptorEncoder<'_>, destinations: &[DestinationStatistics]) -> Result<(), Error> {
     let bytes = destinations.iter().flat_map(|of| {
         of.sent.iter().map(|(content, bytes)| {
             let mut labels = labels(of);

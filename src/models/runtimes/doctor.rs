@@ -1,11 +1,11 @@
-//! The checks of the runtimes' shared libraries.
+//! Findings of `ledge doctor` about the runtimes' shared libraries.
 
 use std::path::{Path, PathBuf};
 
 use ledge_engine::backend::Runtime;
-use ledge_engine::config::RuntimesConfig;
+use ledge_part::check::{Check, Status};
 
-use crate::cli::checks::{Check, Status};
+use super::RuntimesConfig;
 
 /// Looks for the library of each runtime.
 pub fn checks(config: &RuntimesConfig) -> Vec<Check> {

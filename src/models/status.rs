@@ -3,48 +3,34 @@
 //! One exhaustive match without `_`: a new error does not compile until someone decides.
 
 use ledge_features::online::FeatureError;
-use ledge_models::repository::feature_elements::Unconvertible;
-use ledge_models::repository::{LoadModelError, PinError, UnloadModelError};
-use ledge_models::serving::{FeatureInputError, ServingError};
+use ledge_part::failure::{Failure, whole_seconds};
 
-use super::error::ProtocolError;
+use crate::repository::feature_elements::Unconvertible;
+use crate::repository::{LoadModelError, PinError, UnloadModelError};
+use crate::serving::{FeatureInputError, ServingError};
 
-impl ProtocolError {
-    /// The HTTP status.
-    pub fn status(&self) -> u16 {
-        match self {
-            Self::Json { .. }
-            | Self::NotText
-            | Self::HeaderLength { .. }
-            | Self::HeaderRange { .. }
-            | Self::Missing { .. }
-            | Self::DuplicateKey { .. }
-            | Self::Field { .. }
-            | Self::TooMany { .. }
-            | Self::SharedMemory { .. }
-            | Self::Sequence
-            | Self::DuplicateInput { .. }
-            | Self::DuplicateOutput { .. }
-            | Self::DuplicateColumn { .. }
-            | Self::InvalidDatatype { .. }
-            | Self::Shape { .. }
-            | Self::NoData { .. }
-            | Self::TwoData { .. }
-            | Self::Element { .. }
-            | Self::ElementCount { .. }
-            | Self::Nesting { .. }
-            | Self::ShortBinary { .. }
-            | Self::TrailingBinary { .. }
-            | Self::ByteSize { .. }
-            | Self::IncompleteString { .. }
-            | Self::StringCount { .. }
-            | Self::NotABool { .. }
-            | Self::TooManyStrings { .. }
-            | Self::NotFinite { .. }
-            | Self::NotUtf8 { .. } => 400,
-            Self::Encode { .. } => 500,
-            Self::NoRoom(_) => 503,
-        }
+impl From<PinError> for Failure {
+    fn from(error: PinError) -> Self {
+        Self::with_code(of_pin(&error), error.to_string())
+    }
+}
+
+impl From<LoadModelError> for Failure {
+    fn from(error: LoadModelError) -> Self {
+        Self::with_code(of_load(&error), error.to_string())
+    }
+}
+
+impl From<UnloadModelError> for Failure {
+    fn from(error: UnloadModelError) -> Self {
+        Self::with_code(of_unload(&error), error.to_string())
+    }
+}
+
+impl From<ServingError> for Failure {
+    fn from(error: ServingError) -> Self {
+        let retry_after_s = error.retry_after().map(whole_seconds);
+        Self { retry_after_s, ..Self::with_code(of_serving(&error), error.to_string()) }
     }
 }
 
@@ -131,13 +117,7 @@ pub fn of_unload(error: &UnloadModelError) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ledge_models::repository::ManagedModel;
-
-    #[test]
-    fn the_client_is_told_its_own_faults_with_400_and_ours_with_500() {
-        assert_eq!(ProtocolError::Sequence.status(), 400);
-        assert_eq!(ProtocolError::Encode { reason: String::new() }.status(), 500);
-    }
+    use crate::repository::ManagedModel;
 
     #[test]
     fn who_meddles_with_a_managed_model_is_told_of_the_conflict() {

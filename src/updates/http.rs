@@ -4,25 +4,60 @@ use axum::Extension;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use axum::routing::{get, post};
+use ledge_base::serde_messages::in_json;
 use ledge_base::principal::Principal;
 use ledge_base::serde_messages::in_json;
 use ledge_egress::{Purpose, UNLISTED_DESTINATION};
 use ledge_identity::access::Access;
+use ledge_part::body;
+use ledge_part::failure::Failure;
+use ledge_part::reply::json;
+use ledge_part::route::needs::{ADMINISTER, OPERATE, VIEW};
+use ledge_part::route::{Route, Scope};
+use ledge_part::web::Web;
 use ledge_service::audit_event::AuditEvent;
-use ledge_updates::Updates;
-use ledge_updates::config::RepositoryAddress;
-use ledge_updates::handle::{CheckRefused, OrderError, UpdateOrder};
-use ledge_updates::status::UpdatesStatus;
-use ledge_updates::status_report::UpdatesReport;
-use ledge_updates::subject::{Kind, Subject};
 use serde::Deserialize;
 
-use super::reply::{Failure, json};
-use super::{App, body};
+use crate::Updates;
+use crate::config::RepositoryAddress;
+use crate::handle::{CheckRefused, Order, OrderError};
+use crate::report::UpdatesReport;
+use crate::status::UpdatesStatus;
+use crate::subject::{Kind, Subject};
+
+/// The routes of updates.
+pub const ROUTES: &[Route<ServedUpdates>] = &[
+    Route::get("/updates", VIEW, || get(status)).about(Scope::Listed),
+    Route::post("/updates/check", OPERATE, || post(check)).about(Scope::Box).recorded_as("update_check"),
+    Route::post("/updates/trust/reset", ADMINISTER, || post(reset_trust)).about(Scope::Box).audited(),
+    Route::post("/updates/{kind}/{name}/{order}", OPERATE, || post(order)).about(Scope::Subject).audited(),
+];
+
+/// Updates as their routes see them.
+#[derive(Debug, Clone)]
+pub struct ServedUpdates {
+    /// `None` where no platform looks after this box.
+    pub updates: Option<Updates>,
+    pub web: Web,
+}
+
+impl ServedUpdates {
+    fn configured(&self) -> Result<&Updates, Failure> {
+        self.updates.as_ref().ok_or_else(|| {
+            let message =
+                "no platform looks after this box: signed updates begin with updates.repository in the configuration";
+            Failure::new(StatusCode::CONFLICT, message)
+        })
+    }
+}
 
 /// `GET /updates`.
-pub async fn status(State(app): State<App>, Extension(access): Extension<Access>) -> Result<Response, Failure> {
-    Ok(json(&UpdatesReport::from(&visible(configured(&app)?.status(), &access))))
+async fn status(
+    State(served): State<ServedUpdates>,
+    Extension(access): Extension<Access>,
+) -> Result<Response, Failure> {
+    Ok(json(&UpdatesReport::from(&visible(served.configured()?.status(), &access))))
 }
 
 /// What somebody may see of the updates: what is for the models that it is for.
@@ -42,71 +77,65 @@ struct CheckBody {
 }
 
 /// `POST /updates/check`: asks the platform, or another repository once, and waits for what comes of it.
-pub async fn check(
-    State(app): State<App>,
+async fn check(
+    State(served): State<ServedUpdates>,
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, Failure> {
     let (parts, body) = request.into_parts();
-    let body = body::read(&parts, body, &app).await?;
-    let updates = configured(&app)?.clone();
+    let body = body::read(&parts, body, &served.web).await?;
+    let updates = served.configured()?.clone();
     let from = source(&body.bytes)?;
     tracing::info!(%principal, from = from.as_ref().map(ToString::to_string), "asked to look for updates");
-    let checking = updates.clone();
-    let checked = app.to_the_end(async move { checking.check(from).await }).await?;
-    if matches!(checked, Err(CheckRefused::Unlisted { .. })) {
+    let looking = updates.clone();
+    let looked = served.web.to_the_end(async move { looking.look(from).await }).await?;
+    if matches!(looked, Err(CheckRefused::Unlisted { .. })) {
         let (destination, purpose) = (UNLISTED_DESTINATION.to_owned(), Purpose::Updates.name().into());
-        app.serving().audit().record(&principal, AuditEvent::ConnectionRefused { destination, purpose });
+        served.web.audit().record(&principal, AuditEvent::ConnectionRefused { destination, purpose });
     }
     checked?;
     Ok(report(&updates))
 }
 
 /// `POST /updates/trust/reset`: forgets what is trusted of the platform.
-pub async fn reset_trust(
-    State(app): State<App>,
+async fn reset_trust(
+    State(served): State<ServedUpdates>,
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, Failure> {
-    body::discard(request.into_body(), app.config()).await;
-    let updates = configured(&app)?.clone();
+    body::discard(request.into_body(), served.web.limits()).await;
+    let updates = served.configured()?.clone();
     let resetting = updates.clone();
-    app.to_the_end(async move { resetting.reset_trust(principal).await }).await?.map_err(|refused| match refused {
-        // It is this box that failed, and not the platform.
-        CheckRefused::Failed(reason) => Failure::new(StatusCode::INTERNAL_SERVER_ERROR, reason),
-        other => other.into(),
-    })?;
+    served.web.to_the_end(async move { resetting.reset_trust(principal).await }).await?.map_err(
+        |refused| match refused {
+            // It is this box that failed, and not the platform.
+            CheckRefused::Failed(reason) => Failure::new(StatusCode::INTERNAL_SERVER_ERROR, reason),
+            other => other.into(),
+        },
+    )?;
     Ok(report(&updates))
 }
 
 /// `POST /updates/{kind}/{name}/{order}`.
-pub async fn order(
-    State(app): State<App>,
+async fn order(
+    State(served): State<ServedUpdates>,
     Extension(principal): Extension<Principal>,
     Extension(access): Extension<Access>,
     Path((kind, name, order)): Path<(String, String, String)>,
     request: Request,
 ) -> Result<Response, Failure> {
-    body::discard(request.into_body(), app.config()).await;
-    let updates = configured(&app)?.clone();
-    let order = UpdateOrder::named(&order).ok_or_else(|| {
-        let known = UpdateOrder::ALL.map(UpdateOrder::name).join(", ");
+    body::discard(request.into_body(), served.web.limits()).await;
+    let updates = served.configured()?.clone();
+    let order = Order::named(&order).ok_or_else(|| {
+        let known = Order::ALL.map(Order::name).join(", ");
         Failure::new(StatusCode::NOT_FOUND, format!("no order {order:?}: there are {known}"))
     })?;
     let subject: Subject = format!("{kind}/{name}")
         .parse()
         .map_err(|error| Failure::new(StatusCode::NOT_FOUND, format!("nothing is updated by that name: {error}")))?;
     let ordered = updates.clone();
-    app.to_the_end(async move { ordered.order(&subject, order, principal).await }).await??;
+    served.web.to_the_end(async move { ordered.order(&subject, order, principal).await }).await??;
     Ok(json(&UpdatesReport::from(&visible(updates.status(), &access))))
-}
-
-fn configured(app: &App) -> Result<&Updates, Failure> {
-    app.updates().ok_or_else(|| {
-        let message =
-            "no platform looks after this box: signed updates begin with updates.repository in the configuration";
-        Failure::new(StatusCode::CONFLICT, message)
-    })
 }
 
 fn report(updates: &Updates) -> Response {

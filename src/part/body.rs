@@ -16,9 +16,9 @@ use ledge_base::memory_budget::{Account, Hold, NoRoom, UNCOUNTED_BYTES_MAX};
 use ledge_base::principal::Principal;
 use ledge_service::off_thread::off_thread;
 
-use super::config::HttpConfig;
-use super::reply::Failure;
-use super::{App, held};
+use crate::failure::Failure;
+use crate::held;
+use crate::web::{BodyLimits, Web};
 
 /// Smaller answers are not packed: the header would weigh as much as what is saved.
 const LEAST_PACKED: usize = 1024;
@@ -66,9 +66,9 @@ impl From<std::io::Error> for Unread {
 
 /// Reads the whole body, unpacked. `http.max_body_bytes` holds for the bytes on the wire and for the unpacked ones, and
 /// `http.max_memory_bytes` for those of all bodies together.
-pub async fn read(parts: &Parts, body: Body, app: &App) -> Result<Received, Failure> {
+pub async fn read(parts: &Parts, body: Body, web: &Web) -> Result<Received, Failure> {
     let headers = &parts.headers;
-    let (config, limit) = (app.config(), app.config().max_body_bytes);
+    let (limits, limit) = (web.limits(), web.limits().max_bytes);
     let failure = |unread, what: &str| match unread {
         Unread::TooLarge => Failure::new(
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -82,15 +82,16 @@ pub async fn read(parts: &Parts, body: Body, app: &App) -> Result<Received, Fail
         return Err(failure(Unread::TooLarge, "read"));
     }
     let encoding = encoding(headers)?;
-    let account = account(parts, app);
+    let account = account(parts, web);
     if !account.has_room(announced.unwrap_or(0)) {
-        turn_down(headers, body, config).await;
+        turn_down(headers, body, limits).await;
         return Err(NoRoom.into());
     }
     let mut hold = account.hold();
     let assembled = assemble(Limited::new(body, limit), announced, &mut hold);
-    let assembled = tokio::time::timeout(config.body_timeout(), assembled).await.map_err(|_| {
-        let message = format!("the body did not arrive within {} ms (http.body_timeout_ms)", config.body_timeout_ms);
+    let assembled = tokio::time::timeout(limits.timeout, assembled).await.map_err(|_| {
+        let timeout_ms = limits.timeout.as_millis();
+        let message = format!("the body did not arrive within {timeout_ms} ms (http.body_timeout_ms)");
         Failure::new(StatusCode::REQUEST_TIMEOUT, message)
     })?;
     let bytes = assembled.map_err(|unread| failure(unread, "read"))?;
@@ -106,8 +107,8 @@ pub async fn read(parts: &Parts, body: Body, app: &App) -> Result<Received, Fail
 }
 
 /// In whose name a request takes memory.
-fn account(parts: &Parts, app: &App) -> Account {
-    app.memory().account(parts.extensions.get().cloned().unwrap_or(Principal::Others))
+fn account(parts: &Parts, web: &Web) -> Account {
+    web.memory().account(parts.extensions.get().cloned().unwrap_or(Principal::Others))
 }
 
 fn announced(headers: &HeaderMap) -> Option<usize> {
@@ -146,9 +147,9 @@ async fn assemble(body: Limited<Body>, announced: Option<usize>, hold: &mut Hold
 
 /// Reads a body that nobody wants, so that its sender can go on to read the answer. False when it does not end in time
 /// or is too large; the connection is then closed.
-pub async fn discard(body: Body, config: &HttpConfig) -> bool {
+pub async fn discard(body: Body, limits: &BodyLimits) -> bool {
     let drain = async {
-        let mut body = std::pin::pin!(Limited::new(body, config.max_body_bytes));
+        let mut body = std::pin::pin!(Limited::new(body, limits.max_bytes));
         while let Some(frame) = body.frame().await {
             if frame.is_err() {
                 return false;
@@ -156,13 +157,13 @@ pub async fn discard(body: Body, config: &HttpConfig) -> bool {
         }
         true
     };
-    tokio::time::timeout(config.body_timeout(), drain).await.unwrap_or(false)
+    tokio::time::timeout(limits.timeout, drain).await.unwrap_or(false)
 }
 
 /// Reads a body that nobody wants, unless its sender waits to be invited to send it: to read it would be to invite.
-pub async fn turn_down(headers: &HeaderMap, body: Body, config: &HttpConfig) {
+pub async fn turn_down(headers: &HeaderMap, body: Body, limits: &BodyLimits) {
     if !headers.contains_key(header::EXPECT) {
-        discard(body, config).await;
+        discard(body, limits).await;
     }
 }
 
@@ -182,7 +183,7 @@ pub fn is_large(headers: &HeaderMap) -> bool {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Encoding {
+pub enum Encoding {
     Gzip,
     Deflate,
 }
@@ -193,7 +194,7 @@ impl Encoding {
     }
 }
 
-pub(super) fn encoding(headers: &HeaderMap) -> Result<Option<Encoding>, Failure> {
+pub fn encoding(headers: &HeaderMap) -> Result<Option<Encoding>, Failure> {
     let Some(value) = headers.get(header::CONTENT_ENCODING) else { return Ok(None) };
     match value.to_str().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
         "" | "identity" => Ok(None),
@@ -270,7 +271,7 @@ pub async fn pack_pieces(
         Ok::<_, std::io::Error>(to.take_anyway(packed.len()).keep(packed.into()))
     };
     let packed = off_thread(account, packing).await?;
-    let mut response = super::reply::json_bytes(packed);
+    let mut response = crate::reply::json_bytes(packed);
     response.headers_mut().insert(header::CONTENT_ENCODING, encoding.name());
     response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept-encoding"));
     Ok(response)
@@ -293,7 +294,7 @@ fn compress(encoding: Encoding, mut pieces: impl Iterator<Item = Bytes>) -> std:
 }
 
 /// The first of gzip and deflate that `Accept-Encoding` names without `q=0`. `*` alone is no wish for either.
-pub(super) fn accepted(headers: &HeaderMap) -> Option<Encoding> {
+pub fn accepted(headers: &HeaderMap) -> Option<Encoding> {
     let text = headers.get(header::ACCEPT_ENCODING)?.to_str().ok()?;
     let wanted = |name: &str| {
         text.split(',').any(|item| {

@@ -3,11 +3,10 @@
 use std::fmt::Error;
 
 use ledge_base::telemetry::messages::{AnswerClass, MessageFigures, MessageKind, Unanswered};
+use ledge_part::metrics::{family, single, whole};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-
-use super::{family, single, whole};
 
 /// Writes the metrics of MQTT, which is left out where it is off.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, figures: &MessageFigures) -> Result<(), Error> {
@@ -44,19 +43,7 @@ fn by<const N: usize>(
 
 #[cfg(test)]
 mod tests {
-    use prometheus_client::collector::Collector;
-    use prometheus_client::registry::Registry;
-
     use super::*;
-
-    #[derive(Debug)]
-    struct Figures(MessageFigures);
-
-    impl Collector for Figures {
-        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-            super::encode(&mut encoder, &self.0)
-        }
-    }
 
     #[test]
     fn every_figure_has_a_sample() {
@@ -73,11 +60,7 @@ mod tests {
             outbox_messages: 16,
             outbox_bytes: 17,
         };
-        let mut registry = Registry::with_prefix("ledge");
-        registry.register_collector(Box::new(Figures(figures)));
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-        let samples: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let samples = ledge_part::metrics::samples(move |encoder| encode(encoder, &figures));
         let expected = [
             "ledge_mqtt_connected 1",
             "ledge_mqtt_in_flight_bytes 15",

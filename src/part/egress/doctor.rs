@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ledge_base::names::RegionName;
 use ledge_egress::{DestinationCounts, EgressConfig};
 
-use crate::cli::checks::Check;
+use crate::check::Check;
 
 /// Whether what may leave this box is bound to regions, and whether what left it before was in them. `counts` is what was
 /// counted so far.
@@ -42,7 +42,7 @@ pub fn check(config: &EgressConfig, counts: &[DestinationCounts]) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::checks::Status;
+    use crate::check::Status;
     use ledge_base::toml_check;
 
     fn look(text: &str, went_to: &[(&str, &str)]) -> (Status, String) {

@@ -1,11 +1,11 @@
 //! The certificate for `https://`, and how handshakes ended.
 
+use ledge_part::metrics::{family, single};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::{family, single};
-use crate::tls::TlsStatus;
+use super::TlsStatus;
 
 /// Writes them.
 #[expect(clippy::cast_precision_loss, reason = "exact for 285,000 years of milliseconds")]
