@@ -18,7 +18,7 @@ use ledge_engine::pipeline::image::ImageFormat;
 use ledge_identity::access::ViewScope;
 use ledge_models::scheduling::terms::Priority;
 use ledge_models::serving::Serving;
-use ledge_protocol::call::{self, InferenceCall, BodyKind};
+use ledge_protocol::call::{self, BodyKind, InferenceCall};
 use ledge_protocol::decode::{self, ReplyFormat, Target};
 use ledge_protocol::encode;
 use ledge_service::audit_event::AuditSink;

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use ledge_base::names::{ModelName, ModelVersion};
-use ledge_models::repository::profile::{Choice, ProfileSource, Profile};
+use ledge_models::repository::profile::{Choice, Profile, ProfileSource};
 use ledge_models::repository::search::{Goal, Measure, SearchRow, Thoroughness, candidates, search};
 use ledge_models::repository::tuning::{self, LoadMeasurement};
 use ledge_models::repository::{LoadedModel, Repository};
@@ -92,8 +92,12 @@ async fn tune(repository: &Repository, args: &TuneArgs, out: &mut Output) -> any
         Ok(load) => load,
         Err(reason) => bail!("{} runs in no way: {reason}", args.model),
     };
-    let profile =
-        Profile { choice: best.choice, effort: ProfileSource::Tuned, goal: args.goal.to_string(), measured: figures(load) };
+    let profile = Profile {
+        choice: best.choice,
+        effort: ProfileSource::Tuned,
+        goal: args.goal.to_string(),
+        measured: figures(load),
+    };
     let kept = if args.dry_run { None } else { repository.profiles().put(&own.digest, &profile)? };
     let distance = distance(args.goal, best.choice, &every);
     if args.json {

@@ -137,7 +137,7 @@ impl Sealing {
         }
         if done.total() > 0 {
             tracing::info!(what, plain = done.plain, old = done.old, "sealed under the current master key");
-            self.audit.record_own(AuditEvent::Rekeyed { what: what.into(), files: done.total() });
+            self.audit.record_own(AuditEvent::Resealed { what: what.into(), files: done.total() });
         }
     }
 

@@ -10,7 +10,7 @@ use super::address::HostPort;
 const HEAD_BYTES_MAX: usize = 8 << 10;
 
 /// Asks `proxy` for a tunnel to `to` over an open connection. Returns the number of bytes sent.
-pub(super) async fn ask<S>(stream: &mut S, proxy: &HostPort, to: &HostPort) -> Result<usize, EgressError>
+pub(super) async fn open_tunnel<S>(stream: &mut S, proxy: &HostPort, to: &HostPort) -> Result<usize, EgressError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {

@@ -34,7 +34,10 @@ impl OnnxRuntime {
     pub fn open(library: &Path) -> Result<Self, String> {
         // Nothing leaves the box: rather no runtime than one that calls home.
         if std::env::var_os(sys::NO_TELEMETRY_VARIABLE).is_none_or(|value| value != "1") {
-            return Err(format!("{} is not 1, and without it ONNX Runtime sends telemetry", sys::NO_TELEMETRY_VARIABLE));
+            return Err(format!(
+                "{} is not 1, and without it ONNX Runtime sends telemetry",
+                sys::NO_TELEMETRY_VARIABLE
+            ));
         }
         // It says at each start for which older version it was made. This one is pinned, and tested with it.
         let silent = tracing::subscriber::NoSubscriber::default();

@@ -11,8 +11,8 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use http_body_util::BodyExt;
 use ledge_base::clock;
-use ledge_base::serde_messages::in_json;
 use ledge_base::principal::Principal;
+use ledge_base::serde_messages::in_json;
 use ledge_part::body;
 use ledge_part::failure::Failure;
 use ledge_part::reply::json;
@@ -24,7 +24,7 @@ use serde_json::json;
 
 use crate::backup_cipher::BackupRecipient;
 use crate::statistics::{FeatureStatistics, ViewStatistics};
-use crate::{Entity, FeatureStore};
+use crate::{FeatureStore, JoinKeyValues};
 
 /// The routes that administer the feature store.
 pub const ROUTES: &[Route<ServedStore>] = &[

@@ -49,7 +49,7 @@ impl Part for FeatureStore {
     }
 
     fn sign_of_life(&self) -> BoxFuture<'_, ()> {
-        self.turned().boxed()
+        self.wait_for_writer().boxed()
     }
 
     fn trouble(&self, is_starting: bool) -> Option<String> {

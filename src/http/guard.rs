@@ -9,7 +9,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use ledge_base::names::{FeatureName, ModelName};
 use ledge_identity::access::{Access, Role};
-use ledge_identity::authentication::{Caller, Lacking, Peer, Place, Proof, Refused};
+use ledge_identity::authentication::{Caller, CredentialError, Lacking, Peer, Proof, RequestPermit};
 use ledge_part::failure::Failure;
 use ledge_part::route::{ErrorForm, RouteRule, Scope};
 use ledge_part::{body, held};
@@ -71,7 +71,7 @@ pub async fn guard(State(Guard { app, rule }): State<Guard>, mut request: Reques
     }
 }
 
-async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<Place, Denied> {
+async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<RequestPermit, Denied> {
     let caller = authenticate(app, request)?;
     let limited = |limited: ledge_identity::authentication::Limited| Denied {
         failure: Failure::later(StatusCode::TOO_MANY_REQUESTS, limited.to_string(), limited.retry_after()),
@@ -128,14 +128,13 @@ fn authenticate(app: &App, request: &Request) -> Result<Caller, Denied> {
             challenge: None,
             is_known: false,
         },
-        CredentialError::Malformed
-        | CredentialError::Unknown
-        | CredentialError::Expired
-        | CredentialError::Revoked => Denied {
-            failure: Failure::new(StatusCode::UNAUTHORIZED, refused.to_string()),
-            challenge: Some(INVALID),
-            is_known: false,
-        },
+        CredentialError::Malformed | CredentialError::Unknown | CredentialError::Expired | CredentialError::Revoked => {
+            Denied {
+                failure: Failure::new(StatusCode::UNAUTHORIZED, refused.to_string()),
+                challenge: Some(INVALID),
+                is_known: false,
+            }
+        }
     })
 }
 

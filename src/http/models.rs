@@ -23,8 +23,9 @@ use ledge_part::route::PathParts;
 use ledge_protocol::Target;
 use ledge_protocol::metadata::{
     self as documents, BatchStatistics, Duration, DynamicBatching, IndexRequest, IndexRow, InferenceStatistics,
-    InputConfig, InstanceGroup, LoadRequest, MemoryUsage, ModelMetadata, ModelParameter, ModelState, ModelStatistics,
-    OutputConfig, QueuePolicy, Ready, ModelResponseCache, StatisticsReply, TimeoutAction, UnloadRequest, VersionPolicy,
+    InputConfig, InstanceGroup, LoadRequest, MemoryUsage, ModelMetadata, ModelParameter, ModelResponseCache,
+    ModelState, ModelStatistics, OutputConfig, QueuePolicy, Ready, StatisticsReply, TimeoutAction, UnloadRequest,
+    VersionPolicy,
 };
 
 use super::App;

@@ -10,8 +10,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::repository::statistics::{Counters, Histogram, RefusalReason, SizeHistogram, TimeHistogram, Total};
-use crate::repository::{LoadedModel, Repository, State};
-use crate::scheduling::instance::Residence;
+use crate::repository::{LoadedModel, Repository, VersionState};
+use crate::scheduling::instance::InstanceUsage;
 
 /// Writes the metrics of every version that is known, and of those that are live.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, repository: &Repository, access: &Access) -> Result<(), Error> {

@@ -12,7 +12,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::metrics;
 use crate::repository::config::RepositoryConfig;
-use crate::repository::{State, UNLOADED_REASON};
+use crate::repository::{UNLOADED_REASON, VersionState};
 use crate::serving::Serving;
 use crate::serving::config::{QuotaConfig, ResponseCacheConfig, ServingConfig};
 
@@ -43,7 +43,9 @@ impl Part for Serving {
 
     fn trouble(&self, _is_starting: bool) -> Option<String> {
         let failing = self.repository().index().into_iter().filter_map(|row| match row.state {
-            State::Unavailable(reason) if !reason.is_empty() && reason != UNLOADED_REASON => Some(row.model.to_string()),
+            VersionState::Unavailable(reason) if !reason.is_empty() && reason != UNLOADED_REASON => {
+                Some(row.model.to_string())
+            }
             _ => None,
         });
         let mut failing: Vec<String> = failing.collect();

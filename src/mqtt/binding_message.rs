@@ -14,7 +14,7 @@ use ledge_identity::access::ViewScope;
 use ledge_models::serving::Serving;
 use ledge_models::status;
 use ledge_protocol::Target;
-use ledge_protocol::call::{self, CallAnswer, Call, Form, INLINE_JSON_BYTES_MAX};
+use ledge_protocol::call::{self, BodyKind, CallAnswer, INLINE_JSON_BYTES_MAX, InferenceCall};
 use ledge_service::off_thread::blocking;
 
 use super::answer::{self, ReturnPath, StatusError};

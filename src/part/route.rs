@@ -45,7 +45,7 @@ pub struct RouteRule {
     pub needs: &'static [Permission],
     pub scope: Scope,
     pub form: ErrorForm,
-    /// CallAnswer only after its durable audit record.
+    /// Answered only after its durable audit record.
     pub is_audited: bool,
     /// The audit record of the request itself, where its effects leave none.
     pub recorded_as: Option<&'static str>,

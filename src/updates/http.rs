@@ -5,7 +5,6 @@ use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::{get, post};
-use ledge_base::serde_messages::in_json;
 use ledge_base::principal::Principal;
 use ledge_base::serde_messages::in_json;
 use ledge_egress::{Purpose, UNLISTED_DESTINATION};
@@ -21,9 +20,9 @@ use serde::Deserialize;
 
 use crate::Updates;
 use crate::config::RepositoryAddress;
-use crate::handle::{CheckRefused, Order, OrderError};
-use crate::report::UpdatesReport;
+use crate::handle::{CheckRefused, OrderError, UpdateOrder};
 use crate::status::UpdatesStatus;
+use crate::status_report::UpdatesReport;
 use crate::subject::{Kind, Subject};
 
 /// The routes of updates.
@@ -87,9 +86,9 @@ async fn check(
     let updates = served.configured()?.clone();
     let from = source(&body.bytes)?;
     tracing::info!(%principal, from = from.as_ref().map(ToString::to_string), "asked to look for updates");
-    let looking = updates.clone();
-    let looked = served.web.to_the_end(async move { looking.look(from).await }).await?;
-    if matches!(looked, Err(CheckRefused::Unlisted { .. })) {
+    let checking = updates.clone();
+    let checked = served.web.to_the_end(async move { checking.check(from).await }).await?;
+    if matches!(checked, Err(CheckRefused::Unlisted { .. })) {
         let (destination, purpose) = (UNLISTED_DESTINATION.to_owned(), Purpose::Updates.name().into());
         served.web.audit().record(&principal, AuditEvent::ConnectionRefused { destination, purpose });
     }
@@ -126,8 +125,8 @@ async fn order(
 ) -> Result<Response, Failure> {
     body::discard(request.into_body(), served.web.limits()).await;
     let updates = served.configured()?.clone();
-    let order = Order::named(&order).ok_or_else(|| {
-        let known = Order::ALL.map(Order::name).join(", ");
+    let order = UpdateOrder::named(&order).ok_or_else(|| {
+        let known = UpdateOrder::ALL.map(UpdateOrder::name).join(", ");
         Failure::new(StatusCode::NOT_FOUND, format!("no order {order:?}: there are {known}"))
     })?;
     let subject: Subject = format!("{kind}/{name}")

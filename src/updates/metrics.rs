@@ -7,9 +7,9 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::report::IDLE;
 use crate::state::Stage;
 use crate::status::UpdatesStatus;
+use crate::status_report::IDLE_STAGE;
 
 /// The stages of a subject, in their order.
 const STAGES: [&str; 7] = [

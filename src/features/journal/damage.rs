@@ -45,7 +45,7 @@ impl fmt::Display for Damage {
         match reason {
             DamageReason::Header(damaged) => write!(f, "{}: the header cannot be used: {damaged}", file.display())?,
             DamageReason::Group(damaged) => {
-                write!(f, "{}: the group at byte {offset} cannot be used: {damaged}", file.display())?
+                write!(f, "{}: the group at byte {offset} cannot be used: {damaged}", file.display())?;
             }
             DamageReason::Short => write!(f, "{}: the file ends too early, at byte {offset}", file.display())?,
             DamageReason::Missing => write!(f, "{}: the file is missing", file.display())?,

@@ -91,9 +91,9 @@ mod tests {
         assert!(limiter.enter(now).is_ok());
         let limiter = RequestLimiter::new("x".into(), Rate::new(2.0).unwrap(), 0, now).unwrap();
         assert!(limiter.enter(now).is_ok() && limiter.enter(now).is_ok());
-        let limited = limiter.enter(now).unwrap_err();
-        assert_eq!(limited.retry_after(), Duration::from_millis(500));
-        assert!(limiter.enter(now + limited.retry_after()).is_ok());
+        let refusal = limiter.enter(now).unwrap_err();
+        assert_eq!(refusal.retry_after(), Duration::from_millis(500));
+        assert!(limiter.enter(now + refusal.retry_after()).is_ok());
         assert!(RequestLimiter::new("x".into(), Rate::default(), 0, now).is_none());
     }
 }

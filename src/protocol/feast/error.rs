@@ -117,15 +117,19 @@ impl FeastError {
     pub fn of_store(error: &FeatureError, place: &'static str) -> Self {
         let message = error.to_string();
         let key = |name: &str| Location::Key(name.to_owned().into());
-        let told = match error {
+        let content = match error {
             FeatureError::Disabled { .. } | FeatureError::UnknownFeature { .. } => {
                 ErrorContent::Exception { class: "FeastObjectNotFoundException", message }
             }
-            FeatureError::UnknownView { .. } => ErrorContent::Exception { class: "FeatureViewNotFoundException", message },
+            FeatureError::UnknownView { .. } => {
+                ErrorContent::Exception { class: "FeatureViewNotFoundException", message }
+            }
             FeatureError::UnknownService { .. } => {
                 ErrorContent::Exception { class: "FeatureServiceNotFoundException", message }
             }
-            FeatureError::UnknownSource { .. } => ErrorContent::Exception { class: "PushSourceNotFoundException", message },
+            FeatureError::UnknownSource { .. } => {
+                ErrorContent::Exception { class: "PushSourceNotFoundException", message }
+            }
             FeatureError::OutOfScope { .. } => ErrorContent::Exception { class: "FeastPermissionError", message },
             FeatureError::Reference { .. } => ErrorContent::Detail(Detail::new("value_error", "features", message)),
             FeatureError::MissingColumn { column, .. } => {
@@ -134,9 +138,9 @@ impl FeastError {
             FeatureError::NoFeature { .. } | FeatureError::Columns { .. } | FeatureError::TooLarge { .. } => {
                 ErrorContent::Detail(Detail::new("value_error", place, message))
             }
-            FeatureError::Value { column, row, .. } => {
-                ErrorContent::Detail(Detail::new("value_error", place, message).below([key(column), Location::Index(*row)]))
-            }
+            FeatureError::Value { column, row, .. } => ErrorContent::Detail(
+                Detail::new("value_error", place, message).below([key(column), Location::Index(*row)]),
+            ),
             FeatureError::Unavailable { .. }
             | FeatureError::Overloaded { .. }
             | FeatureError::DiskFull { .. }
@@ -144,7 +148,7 @@ impl FeastError {
             | FeatureError::NotErased { .. }
             | FeatureError::Backup { .. } => ErrorContent::Exception { class: GENERAL, message },
         };
-        Self { status: error.status(), retry_after_s: error.retry_after_s(), told }
+        Self { status: error.status(), retry_after_s: error.retry_after_s(), content }
     }
 
     /// Only the message.

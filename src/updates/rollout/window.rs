@@ -97,7 +97,7 @@ impl Window {
                     match DAY_NAMES.iter().position(|day| day == name) {
                         Some(day) => days |= 1 << day,
                         None => {
-                            mistakes.push(format!("days has {:?}: expected {}", excerpt(name), DAY_NAMES.join(", ")))
+                            mistakes.push(format!("days has {:?}: expected {}", excerpt(name), DAY_NAMES.join(", ")));
                         }
                     }
                 }

@@ -56,8 +56,8 @@ fn an_erased_entity_is_in_no_file_and_no_later_backup() {
             let keys = EntityKeys::open(&stolen.path().join("store"), sealer.clone()).unwrap().keys;
             let value = ledge::features::value::Value::Int64;
             let tag = |number: usize| keys.tag([("customer", &value(customers[number]))]);
-            assert_eq!(keys.of(&tag(42)), [0; 0], "its key");
-            assert_eq!(keys.of(&tag(43)).len(), 1, "another one's key");
+            assert_eq!(keys.key_ids(&tag(42)), [0; 0], "its key");
+            assert_eq!(keys.key_ids(&tag(43)).len(), 1, "another one's key");
         }
         // Without the index, so that everything that the journal and the snapshots have is tried.
         for entry in fs::read_dir(stolen.path().join("store")).unwrap() {

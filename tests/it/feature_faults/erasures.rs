@@ -131,7 +131,7 @@ fn with_key(store: &Path, people: &[i64]) -> Vec<i64> {
     let has = |person: &&i64| {
         let person = Value::Int64(**person);
         let visit = keys.tag([("person", &person), ("shop", &shop)]);
-        !keys.of(&keys.tag([("person", &person)])).is_empty() || !keys.of(&visit).is_empty()
+        !keys.key_ids(&keys.tag([("person", &person)])).is_empty() || !keys.key_ids(&visit).is_empty()
     };
     people.iter().filter(has).copied().collect()
 }
